@@ -1,0 +1,90 @@
+# Two commands do everything on a fresh machine with Python >= 3.11, a C++ compiler and make:
+#
+#   make demo    set up, then a balancer, an agent and a chat with the bundled model
+#   make test    set up, then every test
+#
+# PYTHON=python3.12   the interpreter to make the environment with
+# ARGS="..."          handed on to pytest, the demo or the benchmark
+# CMAKE_ARGS="..."    build llama.cpp with exactly these (CUDA, Vulkan, ...)
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := check
+
+# An environment without its python is broken: start anew.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "setup: $(PYTHON) is older than Python 3.11; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# llama.cpp first: otherwise pip would build it in its own way to satisfy pyproject.toml.
+# pip from 25.1 on reads [dependency-groups].
+$(VENV)/installed: pyproject.toml | llama
+	@echo "==> installing paddler-trio and what its tests need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+.PHONY: bench
+bench: setup
+	$(BIN)/python benchmarks/whole_path.py $(ARGS)
+
+.PHONY: check
+check: fmt.check lint types test.unit test.shell
+
+# The wheel of llama.cpp is kept in ~/.cache/paddler-trio, so setting up again is quick.
+.PHONY: clean
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.PHONY: demo
+demo: setup
+	$(BIN)/paddler-trio demo $(ARGS)
+
+.PHONY: fmt
+fmt: setup
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+.PHONY: fmt.check
+fmt.check: setup
+	$(BIN)/ruff format --check .
+
+.PHONY: lint
+lint: setup
+	$(BIN)/ruff check .
+
+.PHONY: llama
+llama: | $(BIN)/python
+	@$(BIN)/python tools/setup_llama.py
+
+.PHONY: setup
+setup: $(VENV)/installed
+
+.PHONY: test
+test: setup
+	$(BIN)/pytest $(ARGS)
+
+.PHONY: test.conformance
+test.conformance: setup
+	$(BIN)/pytest tests/conformance $(ARGS)
+
+.PHONY: test.integration
+test.integration: setup
+	$(BIN)/pytest tests/integration $(ARGS)
+
+.PHONY: test.shell
+test.shell: setup
+	$(BIN)/pytest tests/shell $(ARGS)
+
+.PHONY: test.unit
+test.unit: setup
+	$(BIN)/pytest tests/unit $(ARGS)
+
+.PHONY: types
+types: setup
+	$(BIN)/mypy

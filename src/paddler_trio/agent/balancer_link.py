@@ -1,0 +1,348 @@
+"""The agent's link to its balancer: dial, register, report, carry requests and results.
+
+One connection is a reader (its task), a writer that alone sends, a status publisher and a
+heartbeat. When it ends, its requests are stopped; the model stays loaded. Redialling backs off
+with jitter, so that a restarted balancer is not met by all its agents in one instant (W37).
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+
+import attrs
+import structlog
+import trio
+import trio_websocket
+
+from paddler_trio.agent.generation import RawResult
+from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.requests import AgentRequests
+from paddler_trio.agent.status import AgentStatus
+from paddler_trio.daemon.running_tree import running_tree
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.wire.generation import (
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+    GenerateEmbeddingBatchParams,
+)
+from paddler_trio.wire.messages import (
+    AgentRequest,
+    DeregisterAgent,
+    ErrorEnvelope,
+    GetChatTemplateOverride,
+    GetModelMetadata,
+    RegisterAgent,
+    SetState,
+    StopRespondingTo,
+    UpdateAgentStatus,
+    Version,
+    parse_agent_message,
+    recover_request_id,
+    render,
+)
+from paddler_trio.wire.trio_link import (
+    SUBPROTOCOL,
+    TAG,
+    GetTree,
+    HandBack,
+    Tree,
+    parse_extension,
+    render_extension,
+    render_step,
+)
+
+log = structlog.get_logger("link")
+
+STATUS_INTERVAL_S = 1.0
+HEARTBEAT_S = 2.0
+HEARTBEAT_DEADLINE_S = 5.0
+CONNECT_S = 10.0
+GOODBYE_S = 1.0
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+READ_AHEAD_FRAMES = 64
+OUTGOING_FRAMES = 2048
+"""Ten seconds of one frame a pass at 200 passes/s; a balancer that lags more is given up."""
+
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 10.0
+
+
+@attrs.define(eq=False)
+class BalancerLink:
+    """Stays connected to one balancer for the life of the agent.
+
+    Args:
+      host, port: the balancer's management address.
+      id: this agent's id, the same across reconnects of one process.
+    """
+
+    host: str
+    port: int
+    name: str | None
+    status: AgentStatus
+    models: ModelServer
+    requests: AgentRequests
+    id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16))
+    registered: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """Set at the first successful registration."""
+    _connection: _Connection | None = attrs.field(default=None, init=False)
+    _leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    async def run(self) -> None:
+        """Dial for ever; returns only after :meth:`leave`."""
+        pause_s = _FIRST_PAUSE_S
+        while not self._leaving.is_set():
+            began_s = trio.current_time()
+            reason = await self._connect_once()
+            if self._leaving.is_set():
+                return
+            if trio.current_time() - began_s > _LONGEST_PAUSE_S:
+                pause_s = _FIRST_PAUSE_S
+            jittered_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            log.warning(
+                "no link to the balancer",
+                host=self.host,
+                port=self.port,
+                reason=reason,
+                again_in_s=round(jittered_s, 2),
+            )
+            with trio.move_on_after(jittered_s):
+                await self._leaving.wait()
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def leave(self) -> None:
+        """Deregister and close; what was queued goes out first, within a second."""
+        self._leaving.set()
+        if self._connection is not None:
+            await self._connection.say_goodbye()
+
+    async def _connect_once(self) -> str:
+        """One connection, from dialling to its end; returns why it ended."""
+        try:
+            async with trio.open_nursery() as nursery:
+                with trio.fail_after(CONNECT_S):
+                    socket = await trio_websocket.connect_websocket(
+                        nursery,
+                        self.host,
+                        self.port,
+                        f"/api/v1/agent_socket/{self.id}",
+                        use_ssl=False,
+                        subprotocols=[SUBPROTOCOL],
+                        message_queue_size=READ_AHEAD_FRAMES,
+                        max_message_size=MAX_MESSAGE_BYTES,
+                    )
+                connection = _Connection(self, socket)
+                self._connection = connection
+                try:
+                    return await connection.run()
+                finally:
+                    self._connection = None
+                    self.requests.stop_all_of(connection)
+                    with trio.move_on_after(GOODBYE_S, shield=True):
+                        await socket.aclose()
+                    nursery.cancel_scope.cancel(reason="the connection has ended")
+        except* (OSError, trio_websocket.HandshakeError, trio.TooSlowError) as group:
+            reason = _words(group)
+        except* trio_websocket.ConnectionClosed as group:
+            reason = _words(group)
+        return reason
+
+
+@attrs.define(eq=False)
+class _Connection:
+    """One connection; also the :class:`Reply` of the requests that came in on it."""
+
+    link: BalancerLink
+    socket: trio_websocket.WebSocketConnection
+    hands_back: bool = attrs.field(init=False)
+    _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
+    _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    _step: list[dict[str, object]] = attrs.field(factory=list, init=False)
+    _published: int = attrs.field(default=-1, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _reason: str = attrs.field(default="the balancer closed the connection", init=False)
+    _flushed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.hands_back = self.socket.subprotocol == SUBPROTOCOL
+        self._frames, self._outgoing = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
+
+    async def run(self) -> str:
+        """Until either side ends it; returns why."""
+        status = self.link.status
+        self._send(render(RegisterAgent(self.link.name, status.snapshot())))
+        self._publish()
+        self.link.registered.set()
+        log.info(
+            "linked to the balancer",
+            host=self.link.host,
+            port=self.link.port,
+            speaks_trio=self.hands_back,
+        )
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, name="writer to balancer")
+                nursery.start_soon(self._publish_changes, name="status publisher")
+                nursery.start_soon(self._beat, name="heartbeat")
+                await self._read()
+        return self._reason
+
+    async def say_goodbye(self) -> None:
+        """Deregister after everything queued; returns when it is out or a second has passed."""
+        self._send(render(DeregisterAgent()))
+        self._frames.close()
+        with trio.move_on_after(GOODBYE_S, shield=True):
+            await self._flushed.wait()
+        self._end("this agent is leaving")
+
+    # ---------------------------------------------------------------- Reply
+
+    def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None:
+        if self.hands_back:
+            self._step.append({"id": wire_id, "tokens": tokens, "results": results})
+            return
+        for result in results:
+            envelope = {
+                "generated_by": None,
+                "request_id": wire_id,
+                "response": {"GeneratedToken": result},
+            }
+            self._send(dumps({"Response": envelope}))
+
+    def flush(self) -> None:
+        if self._step:
+            self._send(render_step(self._step))
+            self._step = []
+
+    def hand_back(self, wire_id: str, reason: str) -> None:
+        """The status goes first: the balancer must know that we have no slots now."""
+        self._publish()
+        self._send(render_extension(HandBack(wire_id, reason)))
+
+    # ---------------------------------------------------------------- tasks
+
+    async def _write(self) -> None:
+        async for frame in self._outgoing:
+            await self.socket.send_message(frame.decode())
+        self._flushed.set()
+
+    async def _publish_changes(self) -> None:
+        """After every change, and once a second in any case: silence means death to a balancer."""
+        while True:
+            with trio.move_on_after(STATUS_INTERVAL_S):
+                await self.link.status.changes.wait_beyond(self._published)
+            self._published = -1
+            self._publish()
+
+    async def _beat(self) -> None:
+        """A balancer that does not answer a ping in time has vanished."""
+        while True:
+            await trio.sleep(HEARTBEAT_S)
+            with trio.move_on_after(HEARTBEAT_DEADLINE_S) as patience:
+                await self.socket.ping()
+            if patience.cancelled_caught:
+                self._end(f"no answer to a ping in {HEARTBEAT_DEADLINE_S:g} s")
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                text = await self.socket.get_message()
+                if isinstance(text, str):
+                    self._handle(text)
+                else:
+                    log.warning("binary frame ignored")
+        except trio_websocket.ConnectionClosed as closed:
+            code = None if closed.reason is None else closed.reason.code
+            self._end(f"the connection closed (code {code})")
+
+    # ------------------------------------------------------------- messages
+
+    def _handle(self, text: str) -> None:
+        """One frame; one that cannot be understood is answered if it names a request (W17)."""
+        try:
+            if self.hands_back and text.startswith('{"Trio":'):
+                self._on_extension(loads(text))
+                return
+            message = parse_agent_message(text)
+        except WireError as error:
+            wire_id = recover_request_id(text)
+            log.error("a frame cannot be understood", reason=str(error), id=wire_id)
+            if wire_id is not None:
+                self.results(wire_id, [], [{"SamplerError": f"malformed request: {error}"}])
+                self.flush()
+            return
+        match message:
+            case SetState(desired):
+                self.link.models.want(desired)
+                self._publish()
+            case AgentRequest(wire_id, body):
+                self._on_request(wire_id, body)
+            case StopRespondingTo(wire_id):
+                self.link.requests.stop(wire_id, self)
+            case Version(version):
+                log.debug("balancer version", version=version)
+            case ErrorEnvelope(wire_id, problem):
+                log.warning("the balancer reports an error", id=wire_id, error=str(problem))
+
+    def _on_request(self, wire_id: str, body: object) -> None:
+        match body:
+            case ContinueFromRawPromptParams() | ContinueFromConversationHistoryParams():
+                self.link.requests.start(wire_id, body, self)
+            case GenerateEmbeddingBatchParams():
+                self._respond(wire_id, {"Embedding": "EmbeddingsDisabled"})
+            case GetModelMetadata():
+                metadata = self.link.models.metadata
+                value = None if metadata is None else {"metadata": metadata}
+                self._respond(wire_id, {"ModelMetadata": value})
+            case GetChatTemplateOverride():
+                desired = self.link.models.desired
+                override = None if desired is None else desired.chat_template_override
+                template = None if override is None else {"content": override.content}
+                self._respond(wire_id, {"ChatTemplateOverride": template})
+
+    def _on_extension(self, frame: object) -> None:
+        if not isinstance(frame, dict) or frame.keys() != {TAG}:
+            raise WireError("a Trio frame has one key @ $")
+        match parse_extension(frame[TAG]):
+            case GetTree(wire_id):
+                self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
+            case other:
+                raise WireError(f"{type(other).__name__} is not a balancer's to say @ $.{TAG}")
+
+    def _respond(self, wire_id: str, response: object) -> None:
+        envelope = {"generated_by": None, "request_id": wire_id, "response": response}
+        self._send(dumps({"Response": envelope}))
+
+    # -------------------------------------------------------------- private
+
+    def _publish(self) -> None:
+        """Queue the status, unless the balancer has this one."""
+        status = self.link.status
+        if self._published == status.changes.ordinal:
+            return
+        self._published = status.changes.ordinal
+        self._send(render(UpdateAgentStatus(status.snapshot())))
+        if self.hands_back:
+            self._send(render_extension(status.report()))
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._frames.send_nowait(frame)
+        except trio.WouldBlock:
+            self._end("the balancer does not read")
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            pass  # the connection is ending; its requests are stopped with it
+
+    def _end(self, reason: str) -> None:
+        self._reason = reason
+        self._scope.cancel(reason=reason)
+
+
+def _words(group: BaseExceptionGroup[BaseException]) -> str:
+    leaves = [
+        _words(leaf) if isinstance(leaf, BaseExceptionGroup) else str(leaf) or repr(leaf)
+        for leaf in group.exceptions
+    ]
+    return "; ".join(leaves)

@@ -1,0 +1,221 @@
+"""The engine as a child process: started, fed, listened to, and ended; never trusted.
+
+Owner: one task, :meth:`EngineProcess.run`. When it ends, for whatever reason, the process is
+gone and everyone who waited for a sequence has been told. The engine crashing is an EngineError
+whose text carries the last lines it wrote, so that the operator sees the cause and not only -6.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.errors import EngineError
+from paddler_trio.wire.engine_pipe import (
+    LENGTH_BYTES,
+    FromEngine,
+    LoadFailed,
+    Loading,
+    LoadModel,
+    Ready,
+    StartSequence,
+    Step,
+    StopSequence,
+    body_length,
+    decode_from_engine,
+    encode,
+)
+
+log = structlog.get_logger("engine")
+
+TO_ENGINE_FRAMES = 4096
+"""Two frames a request; the engine reads them in a thread of its own, so this never fills unless
+that thread hangs in one grammar, and then requests are refused."""
+GOODBYE_S = 2.0
+_READ_BYTES = 65536
+_CAUSE_LINES = 12
+_ENGINE_COMMAND = (sys.executable, "-m", "paddler_trio.engine")
+
+
+@attrs.define(eq=False)
+class EngineProcess:
+    """One life of an engine.
+
+    Args:
+      load: what to load.
+      on_progress: told how much of the weights is in memory, 0..1.
+      on_ready: told once, when sequences may start.
+      on_step: told of every pass, in order; synchronous, must not raise.
+    """
+
+    load: LoadModel
+    on_progress: Callable[[float], None]
+    on_ready: Callable[[Ready], None]
+    on_step: Callable[[Step], None]
+    command: Sequence[str] = _ENGINE_COMMAND
+    _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
+    _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._frames, self._outgoing = trio.open_memory_channel[bytes](TO_ENGINE_FRAMES)
+
+    def send(self, frame: StartSequence | StopSequence) -> None:
+        """Queue a frame; EngineError if the engine does not take any."""
+        try:
+            self._frames.send_nowait(encode(frame))
+        except trio.WouldBlock as error:
+            raise EngineError("the engine does not read its pipe") from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise EngineError("the engine is gone") from error
+
+    async def run(self) -> None:
+        """Live until cancelled; raise EngineError when the engine fails or dies.
+
+        Cancellation: the pipe is closed, which ends the engine at once; a process that is still
+        there after two seconds is killed.
+        """
+        environment = {
+            **os.environ,
+            "GGML_NO_BACKTRACE": "1",  # on an abort ggml would attach a debugger for seconds
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
+        }
+        process = await trio.lowlevel.open_process(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the agent's to handle; the engine ends with it
+        )
+        try:
+            await self._converse(process)
+        finally:
+            self._frames.close()
+            await _end(process)
+
+    async def _converse(self, process: trio.Process) -> None:
+        failure: EngineError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, process, name="engine pipe writer")
+            nursery.start_soon(self._log, process, name="engine log")
+            failure = await self._read(process)
+            if failure is None:  # the pipe ended: wait for the exit status, which says why
+                status = await process.wait()
+                failure = EngineError(
+                    f"the engine died ({_how(status)}); its last words: {self._cause()}"
+                )
+            nursery.cancel_scope.cancel(reason="the engine has ended")
+        raise failure
+
+    async def _write(self, process: trio.Process) -> None:
+        assert process.stdin is not None
+        try:
+            await process.stdin.send_all(encode(self.load))
+            async for frame in self._outgoing:
+                await process.stdin.send_all(frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # it died; the reader sees the end of the pipe and says so
+
+    async def _read(self, process: trio.Process) -> EngineError | None:
+        """Handle frames until the pipe ends (None) or the engine says it cannot serve."""
+        assert process.stdout is not None
+        buffer = bytearray()
+        while data := await process.stdout.receive_some(_READ_BYTES):
+            buffer += data
+            start = 0
+            while len(buffer) - start >= LENGTH_BYTES:
+                length = body_length(bytes(buffer[start : start + LENGTH_BYTES]))
+                stop = start + LENGTH_BYTES + length
+                if len(buffer) < stop:
+                    break
+                failure = self._handle(
+                    decode_from_engine(bytes(buffer[start + LENGTH_BYTES : stop]))
+                )
+                if failure is not None:
+                    return failure
+                start = stop
+            del buffer[:start]
+        return None
+
+    def _handle(self, frame: FromEngine) -> EngineError | None:
+        match frame:
+            case Step():
+                self.on_step(frame)
+            case Loading(progress):
+                self.on_progress(progress)
+            case Ready():
+                self.on_ready(frame)
+            case LoadFailed(stage, reason):
+                return LoadFailedError(stage, f"{reason}; llama.cpp said: {self._cause()}")
+        return None
+
+    async def _log(self, process: trio.Process) -> None:
+        """llama.cpp's words into our log: ``LEVEL<tab>text`` lines, or anything it printed."""
+        assert process.stderr is not None
+        rest = b""
+        async for data in process.stderr:
+            *lines, rest = (rest + data).split(b"\n")
+            rest = rest[-_READ_BYTES:]
+            for line in lines:
+                self._log_line(line.decode(errors="replace"))
+
+    def _log_line(self, line: str) -> None:
+        level, tab, text = line.partition("\t")
+        if not tab or not level.isdecimal():
+            level, text = "4", line
+        if not text.strip(" ."):
+            return
+        match level:
+            case "4":
+                log.warning("llama.cpp", text=text)
+                self._last_words.append(text)
+            case "3":
+                log.info("llama.cpp", text=text)
+                self._last_words.append(text)
+            case _:
+                log.debug("llama.cpp", text=text)
+
+    def _cause(self) -> str:
+        return " | ".join(self._last_words) or "nothing"
+
+
+class LoadFailedError(EngineError):
+    """The engine cannot serve this model with these settings; trying again changes nothing."""
+
+    def __init__(self, stage: str, message: str) -> None:
+        super().__init__(message, permanent=True)
+        self.stage = stage
+
+
+async def _end(process: trio.Process) -> None:
+    """Close the pipe, give the engine a moment, then kill it; reap it in any case."""
+    with trio.move_on_after(GOODBYE_S, shield=True):
+        assert process.stdin is not None
+        await process.stdin.aclose()
+        await process.wait()
+    if process.returncode is None:
+        log.error("the engine did not end by itself: killing it", pid=process.pid)
+        process.kill()
+    with trio.move_on_after(GOODBYE_S, shield=True):
+        await process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,345 @@
+r"""The model an agent serves: follows the desired state, one engine at a time.
+
+    waiting -> resolving -> draining -> loading -> serving
+                   \____________________________\-> failed -> (the file changed, or time) -> again
+
+A newer desired state interrupts whatever is going on. What needs neither other weights nor another
+context (sampling, template) changes in place; an identical state changes nothing (W32). From the
+moment a swap begins the agent offers no slots; running answers finish on the old model, bounded
+by a deadline (W16). When the engine crashes its requests are handed back and it starts again; a
+model that cannot be loaded stays an issue until its file or the desired state changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio import __version__
+from paddler_trio.agent.chat_template import ChatTemplate
+from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
+from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.model_source import (
+    ModelFile,
+    ModelSourceError,
+    describe,
+    file_at,
+    resolve_model,
+)
+from paddler_trio.agent.prompt_fence import PromptFence
+from paddler_trio.agent.prompting import Language
+from paddler_trio.agent.status import AgentStatus
+from paddler_trio.agent.token_classes import derive_markers
+from paddler_trio.agent.vocabulary import Vocabulary
+from paddler_trio.daemon.verdict import Changes
+from paddler_trio.errors import ChatTemplateError, ModelFileError, PaddlerError
+from paddler_trio.wire.agent_issue import (
+    AgentIssue,
+    ChatTemplateDoesNotCompile,
+    ModelCannotBeLoaded,
+    ModelPath,
+    SlotCannotStart,
+    UnableToFindChatTemplate,
+)
+from paddler_trio.wire.desired_state import AgentDesiredState, state_digest
+from paddler_trio.wire.engine_pipe import LoadModel, Ready, Step
+from paddler_trio.wire.status import AgentStateApplicationStatus
+
+log = structlog.get_logger("model")
+
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 60.0
+FILE_WATCH_S = 1.0
+
+
+class ModelNotServableError(PaddlerError):
+    """The model is not served; ``issues`` are what operators see."""
+
+    def __init__(self, issues: Iterable[AgentIssue], message: str) -> None:
+        super().__init__(message)
+        self.issues = frozenset(issues)
+
+
+@attrs.frozen(eq=False)
+class Serving:
+    """A model that answers: its language and its living engine, as one value."""
+
+    language: Language
+    engine: EngineProcess
+
+
+@attrs.define(eq=False)
+class ModelServer:
+    """See the module docstring.
+
+    Args:
+      status: told of everything that happens.
+      threads: of the engine.
+      drain_s: how long running answers may take when the model is swapped.
+      supervise: runs an engine again when it crashes; given by the nursery tree.
+      on_step: told of every pass of whatever engine is running.
+      on_engine_gone: told that whatever ran on the engine is lost, and why.
+    """
+
+    status: AgentStatus
+    threads: int
+    drain_s: float
+    supervise: SuperviseEngine
+    on_step: Callable[[Step], None]
+    on_engine_gone: Callable[[str], None]
+    serving: Serving | None = attrs.field(default=None, init=False)
+    metadata: dict[str, str] | None = attrs.field(default=None, init=False)
+    desired: AgentDesiredState | None = attrs.field(default=None, init=False)
+    _wanted: Changes = attrs.field(factory=Changes, init=False)
+    _keeper: EngineKeeper | None = attrs.field(default=None, init=False)
+    _engine: EngineProcess | None = attrs.field(default=None, init=False)
+    _language: Language | None = attrs.field(default=None, init=False)
+    _file: ModelFile | None = attrs.field(default=None, init=False)
+
+    def want(self, desired: AgentDesiredState) -> None:
+        """The balancer's newest wish. The same wish again changes nothing."""
+        digest = state_digest(desired)
+        if digest == self.status.wanted_state:
+            return
+        self.desired = desired
+        self.status.set(
+            wanted_state=digest, served_state=None, application=AgentStateApplicationStatus.FRESH
+        )
+        self._wanted.notify()
+
+    async def wait_serving(self) -> Serving:
+        """The model in force, as soon as there is one."""
+        ordinal = 0
+        while self.serving is None:
+            ordinal = await self.status.changes.wait_beyond(ordinal)
+        return self.serving
+
+    async def run(self) -> None:
+        """Follow the desired state until cancelled; engines are children of this task."""
+        async with trio.open_nursery() as engines:
+            ordinal = 0
+            while True:
+                ordinal = await self._wanted.wait_beyond(ordinal)
+                async with trio.open_nursery() as effort:
+                    effort.start_soon(
+                        self._give_way, ordinal, effort.cancel_scope, name="newer state watch"
+                    )
+                    await self._follow(engines)
+
+    async def _give_way(self, ordinal: int, effort: trio.CancelScope) -> None:
+        """A newer state makes the current effort pointless (W33)."""
+        await self._wanted.wait_beyond(ordinal)
+        effort.cancel(reason="a newer desired state")
+
+    async def _follow(self, engines: trio.Nursery) -> None:
+        """Make the desired state true, and again when that may help, until interrupted."""
+        retry_s = FIRST_RETRY_S
+        while True:
+            desired = self.desired
+            assert desired is not None
+            name = describe(desired.model)
+            found = file_at(name)
+            try:
+                await self._apply(desired, engines)
+                if self._keeper is None:
+                    await trio.sleep_forever()
+                await self._keeper.ended.wait()  # it serves, until it cannot be loaded any more
+                self._keeper = None
+            except (ModelSourceError, ModelNotServableError) as error:
+                self._fail(error)
+            with trio.move_on_after(retry_s) as patience:
+                await _file_changes(name, found)
+            retry_s = (
+                min(retry_s * 2, LONGEST_RETRY_S) if patience.cancelled_caught else FIRST_RETRY_S
+            )
+
+    async def _apply(self, desired: AgentDesiredState, engines: trio.Nursery) -> None:
+        """From the desired state to a serving engine; ModelSourceError, ModelNotServableError.
+
+        Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
+        """
+        self.status.set(phase="resolving", detail=None, progress=None)
+        file = await trio.to_thread.run_sync(resolve_model, desired)
+        load = None if file is None else self._load_of(file, desired)
+        same = self._keeper is not None and self._keeper.load == load and self._file == file
+        if not same:
+            await self._drain_and_stop()
+        if file is None or load is None:
+            self._serve_nothing(desired)
+            return
+        if not same:
+            await self._start_engine(load, file, engines)
+        self._language = await trio.to_thread.run_sync(_read_language, file.path, desired)
+        self.metadata = self._language.vocabulary.metadata
+        self.status.set(
+            issues=frozenset(),
+            application=AgentStateApplicationStatus.APPLIED,
+            model_path=file.path,
+            uses_chat_template_override=desired.chat_template_override is not None,
+        )
+        self._look()
+        log.info("model in force", model=file.path)
+
+    def _load_of(self, file: ModelFile, desired: AgentDesiredState) -> LoadModel:
+        parameters = desired.inference_parameters
+        return LoadModel(
+            model_path=file.path,
+            slots=self.status.slots,
+            context_size=parameters.context_size,
+            n_batch=parameters.n_batch,
+            n_gpu_layers=parameters.n_gpu_layers,
+            k_cache_dtype=parameters.k_cache_dtype.value,
+            v_cache_dtype=parameters.v_cache_dtype.value,
+            threads=self.threads,
+            package_version=__version__,
+        )
+
+    async def _drain_and_stop(self) -> None:
+        """Offer no slots, let running answers finish for a while, then end the engine."""
+        self.serving = None
+        self._language = None
+        self.status.set(is_serving=False, served_state=None, phase="draining")
+        if self._keeper is None:
+            return
+        with trio.move_on_after(self.drain_s) as patience:
+            ordinal = self.status.changes.ordinal
+            while self.status.requests_running:
+                ordinal = await self.status.changes.wait_beyond(ordinal)
+        if patience.cancelled_caught:
+            log.warning("drain deadline: stopping answers", left=self.status.requests_running)
+        await self._keeper.stop()
+        self._keeper = None
+
+    async def _start_engine(self, load: LoadModel, file: ModelFile, engines: trio.Nursery) -> None:
+        self.status.set(phase="loading", progress=0.0, model_path=None, issues=frozenset())
+        keeper = EngineKeeper(
+            load,
+            self.supervise,
+            on_up=self._up,
+            on_down=self._down,
+            on_crash=self._crashed,
+            on_progress=lambda progress: self.status.set(progress=progress),
+            on_step=self.on_step,
+        )
+        self._keeper, self._file = keeper, file
+        engines.start_soon(keeper.run, name="engine")
+        outcome = await keeper.first_start.wait()
+        if isinstance(outcome, LoadFailedError):
+            await keeper.ended.wait()
+            self._keeper = None
+            issues: list[AgentIssue] = [ModelCannotBeLoaded(load.model_path)]
+            if outcome.stage == "context":
+                issues = [SlotCannotStart(str(outcome), slot) for slot in range(load.slots)]
+            raise ModelNotServableError(issues, str(outcome))
+
+    def _serve_nothing(self, desired: AgentDesiredState) -> None:
+        self.status.set(
+            phase="waiting",
+            issues=frozenset(),
+            application=AgentStateApplicationStatus.APPLIED,
+            served_state=state_digest(desired),
+            model_path=None,
+            uses_chat_template_override=desired.chat_template_override is not None,
+        )
+
+    def _fail(self, error: ModelSourceError | ModelNotServableError) -> None:
+        issues = (
+            error.issues if isinstance(error, ModelNotServableError) else frozenset({error.issue})
+        )
+        again = self.status.application in (
+            AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
+            AgentStateApplicationStatus.STUCK,
+        )
+        log.error("the model is not served", reason=str(error))
+        self.status.set(
+            phase="failed",
+            detail=str(error),
+            progress=None,
+            issues=issues,
+            application=AgentStateApplicationStatus.STUCK
+            if again
+            else AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
+        )
+
+    # ------------------------------------------------- what the engine tells
+
+    def _up(self, engine: EngineProcess, ready: Ready) -> None:
+        log.info("engine up", cells=ready.cells, n_batch=ready.n_batch)
+        self._engine = engine
+        self.status.set(progress=None, detail=None)
+        self._look()
+
+    def _down(self, reason: str) -> None:
+        self._engine = None
+        self._look()
+        self.on_engine_gone(reason)
+
+    def _crashed(self, crash: BaseException) -> None:
+        """The engine died and will be started again; one that never came up is an issue."""
+        keeper = self._keeper
+        assert keeper is not None
+        self.status.set(phase="loading", detail=_flat(crash), progress=0.0)
+        if keeper.first_start.answer is None:
+            self.status.set(
+                issues=frozenset({ModelCannotBeLoaded(keeper.load.model_path)}),
+                application=AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
+            )
+
+    def _look(self) -> None:
+        """Serving means: a living engine and the language that goes with it."""
+        engine, language = self._engine, self._language
+        if engine is None or language is None or self.desired is None:
+            self.serving = None
+            self.status.set(is_serving=False, served_state=None)
+            return
+        self.serving = Serving(language, engine)
+        self.status.set(
+            is_serving=True,
+            phase="serving",
+            progress=None,
+            detail=None,
+            served_state=state_digest(self.desired),
+        )
+
+
+def _read_language(path: str, desired: AgentDesiredState) -> Language:
+    """Vocabulary, template and markers of a file the engine could load. Blocking."""
+    try:
+        vocabulary = Vocabulary.load(Path(path))
+    except ModelFileError as error:
+        raise ModelNotServableError([ModelCannotBeLoaded(path)], str(error)) from error
+    override = desired.chat_template_override
+    source = vocabulary.chat_template() if override is None else override.content
+    if source is None:
+        raise ModelNotServableError(
+            [UnableToFindChatTemplate(path)],
+            f"{path} has no chat template; set one with chat_template_override",
+        )
+    try:
+        template = ChatTemplate.compile(source)
+    except ChatTemplateError as error:
+        issue = ChatTemplateDoesNotCompile(str(error), ModelPath(path), source)
+        raise ModelNotServableError([issue], str(error)) from error
+    return Language(
+        vocabulary=vocabulary,
+        template=template,
+        markers=derive_markers(source),
+        fence=PromptFence(vocabulary.control_texts),
+        parameters=desired.inference_parameters,
+    )
+
+
+def _flat(crash: BaseException) -> str:
+    if isinstance(crash, BaseExceptionGroup):
+        return "; ".join(_flat(leaf) for leaf in crash.exceptions)
+    return str(crash)
+
+
+async def _file_changes(path: str, known: ModelFile | None) -> None:
+    """Return when the file at ``path`` is not what it was."""
+    while await trio.to_thread.run_sync(file_at, path) == known:
+        await trio.sleep(FILE_WATCH_S)

@@ -1,0 +1,77 @@
+"""What an agent says of itself: one value, changed in place, published by the link."""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.daemon.verdict import Changes
+from paddler_trio.wire.agent_issue import AgentIssue
+from paddler_trio.wire.status import (
+    AgentStateApplicationStatus,
+    SlotAggregatedStatusSnapshot,
+)
+from paddler_trio.wire.trio_link import Report
+
+
+@attrs.define(eq=False)
+class AgentStatus:
+    """Change it through :meth:`set`, so that the version grows and the link hears of it.
+
+    Args:
+      slots: how many requests this agent may run at once, >= 1.
+    """
+
+    slots: int
+    changes: Changes = attrs.field(factory=Changes, init=False)
+    is_leaving: bool = attrs.field(default=False, init=False)
+    """The daemon is stopping: no slots are offered any more, whatever the model does."""
+    is_serving: bool = attrs.field(default=False, init=False)
+    application: AgentStateApplicationStatus = attrs.field(
+        default=AgentStateApplicationStatus.FRESH, init=False
+    )
+    issues: frozenset[AgentIssue] = attrs.field(default=frozenset(), init=False)
+    model_path: str | None = attrs.field(default=None, init=False)
+    uses_chat_template_override: bool = attrs.field(default=False, init=False)
+    phase: str = attrs.field(default="waiting", init=False)
+    wanted_state: str | None = attrs.field(default=None, init=False)
+    served_state: str | None = attrs.field(default=None, init=False)
+    progress: float | None = attrs.field(default=None, init=False)
+    detail: str | None = attrs.field(default=None, init=False)
+    requests_running: int = attrs.field(default=0, init=False)
+
+    def set(self, **fields: object) -> None:
+        """Set several fields as one change."""
+        for name, value in fields.items():
+            assert hasattr(self, name), f"an agent's status has no {name}"
+            setattr(self, name, value)
+        self.changes.notify()
+
+    @property
+    def slots_total(self) -> int:
+        """How many slots may be used now."""
+        return self.slots if self.is_serving and not self.is_leaving else 0
+
+    def snapshot(self) -> SlotAggregatedStatusSnapshot:
+        return SlotAggregatedStatusSnapshot(
+            desired_slots_total=self.slots,
+            download_current=0,
+            download_filename=None,
+            download_indeterminate=True,
+            download_total=0,
+            issues=tuple(self.issues),
+            model_path=self.model_path,
+            slots_processing=self.requests_running,
+            slots_total=self.slots_total,
+            state_application_status=self.application,
+            uses_chat_template_override=self.uses_chat_template_override,
+            version=self.changes.ordinal,
+        )
+
+    def report(self) -> Report:
+        return Report(
+            phase="leaving" if self.is_leaving else self.phase,
+            wanted_state=self.wanted_state,
+            served_state=None if self.is_leaving else self.served_state,
+            progress=self.progress,
+            detail=self.detail,
+        )

@@ -1,0 +1,173 @@
+"""Whether the arguments of a tool call are what the tool's JSON Schema allows.
+
+Tools come from strangers, so judging is bounded: schemas in size, and each judgement in the number
+of references it follows. References out of the schema are refused, never fetched. What rests on
+regular expressions (``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not
+judged: they are another dialect than Python's, and Python's have no bound in time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, cast
+
+from jsonschema import (
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+    FormatChecker,
+)
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import EMPTY_REGISTRY
+
+from paddler_trio.errors import PaddlerError
+
+MAX_SCHEMA_CHARS = 256 * 1024
+MAX_REFERENCES = 10_000
+MAX_FINDINGS = 8
+_MAX_FINDING_CHARS = 300
+
+JsonSchema: TypeAlias = Mapping[str, object]
+_Rule: TypeAlias = Callable[[Validator, object, object, JsonSchema], Iterator[ValidationError]]
+
+_DRAFTS = {
+    str(draft.ID_OF(draft.META_SCHEMA)).rstrip("#"): draft
+    for draft in (
+        Draft4Validator,
+        Draft6Validator,
+        Draft7Validator,
+        Draft201909Validator,
+        Draft202012Validator,
+    )
+}
+_DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_NOT_JUDGED = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
+_NO_FORMATS = FormatChecker(formats=())
+
+
+class ToolSchemaError(PaddlerError):
+    """A tool is not a function with a usable JSON Schema; ``tool`` names it, as far as known."""
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(f"tool {tool!r}: {reason}")
+        self.tool = tool
+
+
+class ToolSchema:
+    """One tool's schema, checked once and applied any number of times, by one thread at a time."""
+
+    def __init__(self, tool: str, schema: JsonSchema) -> None:
+        """Check ``schema``, the ``parameters`` of the function called ``tool``.
+
+        Raises:
+          ToolSchemaError: not a JSON Schema, too large, or refers to something outside.
+        """
+        self._tool = tool
+        self._references = 0
+        try:
+            size_chars = len(json.dumps(schema, ensure_ascii=False))
+            if size_chars > MAX_SCHEMA_CHARS:
+                reason = f"schema of {size_chars} characters, the limit is {MAX_SCHEMA_CHARS}"
+                raise ToolSchemaError(tool, reason)
+            declared = schema.get("$schema", _DEFAULT_DRAFT)
+            draft = _DRAFTS.get(str(declared).rstrip("#"))
+            if draft is None:
+                raise ToolSchemaError(tool, f"$schema: {declared!r} is no known draft")
+            # The draft is chosen now; inside, the keyword would bring unbounded rules back.
+            own = {key: value for key, value in schema.items() if key != "$schema"}
+            for refusal in _refusals_of(own):
+                raise ToolSchemaError(tool, refusal)
+            draft.check_schema(own, format_checker=_NO_FORMATS)
+        except SchemaError as error:
+            reason = f"parameters are not a JSON Schema: {error.json_path}: {error.message}"
+            raise ToolSchemaError(tool, _shorten(reason)) from error
+        except RecursionError as error:
+            raise ToolSchemaError(tool, "schema is nested too deeply") from error
+        self._validator = self._bounded(draft)(own, registry=EMPTY_REGISTRY)
+
+    def findings(self, arguments: Mapping[str, object]) -> list[str]:
+        """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
+        self._references = 0
+        findings: list[str] = []
+        try:
+            for error in self._validator.iter_errors(cast("Mapping[str, Any]", arguments)):
+                findings.append(self._finding(f"{error.json_path}: {error.message}"))
+                if len(findings) == MAX_FINDINGS:
+                    break
+        except (RecursionError, _TooManyReferencesError):
+            findings.append(self._finding(f"schema follows more than {MAX_REFERENCES} references"))
+        except Unresolvable as error:
+            findings.append(self._finding(f"schema: $ref: {error.ref!r} does not exist"))
+        return findings
+
+    def _finding(self, text: str) -> str:
+        return _shorten(f"tool {self._tool!r}: {text}")
+
+    def _bounded(self, draft: type[Validator]) -> type[Validator]:
+        """The draft with references counted and regular expressions passed over."""
+        rules = cast("Mapping[str, _Rule]", draft.VALIDATORS)
+        changes: dict[str, _Rule] = {}
+        for keyword in filter(rules.__contains__, _REFERENCES):
+            changes[keyword] = self._counted(rules[keyword])
+        for keyword in filter(rules.__contains__, _NOT_JUDGED):
+            changes[keyword] = _judge_nothing
+        # A property that only a pattern allows must not be refused as an additional one.
+        changes["additionalProperties"] = _unless_patterns(rules["additionalProperties"])
+        return cast("type[Validator]", extend(draft, changes))  # type: ignore[no-untyped-call]
+
+    def _counted(self, follow: _Rule) -> _Rule:
+        def rule(
+            validator: Validator, value: object, instance: object, schema: JsonSchema
+        ) -> Iterator[ValidationError]:
+            self._references += 1
+            if self._references > MAX_REFERENCES:
+                raise _TooManyReferencesError
+            yield from follow(validator, value, instance, schema)
+
+        return rule
+
+
+class _TooManyReferencesError(Exception):
+    """One judgement followed ``MAX_REFERENCES``; never leaves this file."""
+
+
+def _judge_nothing(
+    _validator: Validator, _value: object, _instance: object, _schema: JsonSchema
+) -> Iterator[ValidationError]:
+    return iter(())
+
+
+def _unless_patterns(judge: _Rule) -> _Rule:
+    def rule(
+        validator: Validator, value: object, instance: object, schema: JsonSchema
+    ) -> Iterator[ValidationError]:
+        if "patternProperties" not in schema:
+            yield from judge(validator, value, instance, schema)
+
+    return rule
+
+
+def _refusals_of(node: object) -> Iterator[str]:
+    """Why a part of a schema would leave the bounds of this file."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if not isinstance(value, str):
+                yield from _refusals_of(value)
+            elif key in _REFERENCES and not value.startswith("#"):
+                yield f"{key}: {value!r} is not inside the schema"
+            elif key == "$schema":
+                yield f"$schema: {value!r} is not at the top of the schema"
+    elif isinstance(node, list | tuple):
+        for item in node:
+            yield from _refusals_of(item)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_FINDING_CHARS else f"{text[:_MAX_FINDING_CHARS]} ..."

@@ -1,0 +1,273 @@
+"""The WebSocket an agent dials: ``/api/v1/agent_socket/{agent_id}`` on the management port.
+
+Each connection is three tasks in one scope: the reader (this one), a writer that alone owns the
+sending side, and the silence deadline, moved forward by everything the agent says. Agents speak
+at least once a second, so one that is silent for ``silence_s`` has vanished.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.agent_connection import OUTGOING_FRAMES, AgentConnection
+from paddler_trio.balancer.asgi import Receive, Scope, Send
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.dispatcher import Dispatcher
+from paddler_trio.balancer.lease import BrokenFrame, Lease
+from paddler_trio.balancer.request import RawResult
+from paddler_trio.errors import WireError
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.wire.messages import (
+    AgentResponse,
+    DeregisterAgent,
+    ErrorEnvelope,
+    RegisterAgent,
+    UpdateAgentStatus,
+    Version,
+    parse_balancer_message,
+    recover_request_id,
+    render,
+)
+from paddler_trio.wire.results import ENDING_EMBEDDING_TAGS, ENDING_GENERATION_TAGS, result_tag
+from paddler_trio.wire.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio_link import (
+    SUBPROTOCOL,
+    TAG,
+    HandBack,
+    Report,
+    Tree,
+    parse_extension,
+)
+
+log = structlog.get_logger("agents")
+
+PROTOCOL_VERSION = "4.1.0"
+"""What Paddler's agents compare with their own; they only warn if it differs."""
+
+_TRIO = '{"Trio":'
+_FAMILIES = {"GeneratedToken": ENDING_GENERATION_TAGS, "Embedding": ENDING_EMBEDDING_TAGS}
+
+
+@attrs.define(eq=False)
+class AgentSocket:
+    """Accepts agents; one instance serves every connection."""
+
+    dispatcher: Dispatcher
+    states: DesiredStateKeeper
+    stopping: trio.Event
+    silence_s: float = 5.0
+    _connections: int = attrs.field(default=0, init=False)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, agent_id: str) -> None:
+        """One agent, from the upgrade to the end of its connection."""
+        connecting = await receive()
+        assert connecting["type"] == "websocket.connect"
+        speaks_trio = SUBPROTOCOL in scope["subprotocols"]
+        await send(
+            {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if speaks_trio else None}
+        )
+        self._connections += 1
+        outgoing, frames = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
+        with trio.CancelScope() as connection_scope:
+            link = _Link(
+                self, AgentKey(self._connections), agent_id, speaks_trio, connection_scope, outgoing
+            )
+            outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
+            code, reason = 1000, ""
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_write, frames, send, name=f"writer to agent {agent_id}")
+                    nursery.start_soon(self._say_goodbye, connection_scope)
+                    await link.read(receive)
+                    nursery.cancel_scope.cancel(reason="the agent closed the connection")
+            except* WireError as group:
+                code, reason = 1008, str(group.exceptions[0])[:100]
+                log.error("closing agent link", agent=agent_id, reason=str(group.exceptions[0]))
+            finally:
+                link.close()
+        if self.stopping.is_set():
+            code, reason = 1001, "Server shutting down"
+        with trio.move_on_after(1, shield=True):
+            await send({"type": "websocket.close", "code": code, "reason": reason})
+
+    async def _say_goodbye(self, connection: trio.CancelScope) -> None:
+        await self.stopping.wait()
+        connection.cancel(reason="balancer is shutting down")
+
+
+async def _write(frames: trio.MemoryReceiveChannel[bytes], send: Send) -> None:
+    async for frame in frames:
+        await send({"type": "websocket.send", "text": frame.decode()})
+
+
+@attrs.define(eq=False)
+class _Link:
+    """What the reader of one connection knows."""
+
+    socket: AgentSocket
+    key: AgentKey
+    agent_id: str
+    speaks_trio: bool
+    scope: trio.CancelScope
+    outgoing: trio.MemorySendChannel[bytes]
+    agent: AgentConnection | None = None
+
+    async def read(self, receive: Receive) -> None:
+        """Handle frames until the agent closes, deregisters, or is silent for too long."""
+        silence_s = self.socket.silence_s
+        with trio.move_on_after(silence_s) as silence:
+            while (message := await receive())["type"] == "websocket.receive":
+                silence.deadline = trio.current_time() + silence_s
+                text = message.get("text")
+                if text is None:
+                    log.warning("binary frame ignored", agent=self.agent_id)
+                elif not self._handle(text):
+                    return
+        if silence.cancelled_caught:
+            log.warning("agent is silent: gone", agent=self.agent_id, silence_s=silence_s)
+
+    def close(self) -> None:
+        """The agent and everything it held are gone, in one step."""
+        if self.agent is not None:
+            self.socket.dispatcher.leave(self.agent)
+            self.agent.close()
+            log.info("agent left", agent=self.agent.label)
+
+    # ------------------------------------------------------------- messages
+
+    def _handle(self, text: str) -> bool:
+        """One frame; False ends the connection in an orderly way.
+
+        A frame that is not one raises WireError, after its request, if it names one, was told.
+        """
+        try:
+            if self.speaks_trio and text.startswith(_TRIO):
+                self._on_extension(json.loads(text)[TAG])
+                return True
+            match parse_balancer_message(text):
+                case AgentResponse() as response:
+                    self._on_response(response)
+                case RegisterAgent() as registration:
+                    self._register(registration)
+                case UpdateAgentStatus() as update:
+                    self._update(update)
+                case ErrorEnvelope(wire_id, error):
+                    log.warning(
+                        "agent reports an error", agent=self.agent_id, id=wire_id, error=str(error)
+                    )
+                case DeregisterAgent():
+                    return False
+        except (WireError, ValueError, KeyError) as error:
+            blamed = recover_request_id(text)
+            lease = None if blamed is None or self.agent is None else self.agent.lease(blamed)
+            if lease is not None:
+                lease.verdict.give(BrokenFrame(str(error)))
+            raise WireError(str(error)) from error
+        return True
+
+    def _register(self, registration: RegisterAgent) -> None:
+        dispatcher = self.socket.dispatcher
+        if self.agent is not None:
+            raise WireError(f"agent {self.agent_id} registered twice on one connection")
+        if any(agent.id == self.agent_id for agent in dispatcher.agents.values()):
+            raise WireError(f"an agent with the id {self.agent_id!r} is connected already")
+        agent = AgentConnection(
+            key=self.key,
+            id=self.agent_id,
+            name=registration.name,
+            speaks_trio=self.speaks_trio,
+            status=registration.slot_aggregated_status_snapshot,
+            scope=self.scope,
+            outgoing=self.outgoing,
+        )
+        self.agent = agent
+        self.socket.states.introduce(agent)
+        dispatcher.join(agent)
+        log.info("agent joined", agent=agent.label, id=agent.id, speaks_trio=self.speaks_trio)
+
+    def _update(self, update: UpdateAgentStatus) -> None:
+        agent = self.agent
+        if agent is None:
+            log.warning("status before registration ignored", agent=self.agent_id)
+            return
+        status = update.slot_aggregated_status_snapshot
+        if status.version < agent.status.version:
+            return  # an older snapshot that arrived late
+        same = _visible(status) == _visible(agent.status)
+        agent.status = status
+        if agent.refresh_readiness() or not same:
+            self.socket.dispatcher.update(agent)
+
+    def _on_response(self, message: AgentResponse) -> None:
+        agent = self.agent
+        response = message.response_raw
+        assert isinstance(response, dict)
+        if agent is None or agent.answer(message.request_id, response):
+            return
+        lease = agent.lease(message.request_id)
+        if lease is None:
+            log.debug("late response dropped", agent=agent.label, id=message.request_id)
+            return
+        (family, result) = next(iter(response.items()))
+        if family not in _FAMILIES:
+            raise WireError(f"{family} answers no generation @ $.Response.response")
+        _deliver(lease, family, [result])
+
+    def _on_extension(self, body: object) -> None:
+        agent = self.agent
+        if agent is None:
+            raise WireError("the agent speaks before it registered")
+        if isinstance(body, dict) and "Step" in body:
+            _on_step(agent, body["Step"])
+            return
+        match parse_extension(body):
+            case Report() as report:
+                same = report == agent.report
+                agent.report = report
+                if agent.refresh_readiness() or not same:
+                    self.socket.dispatcher.update(agent)
+            case HandBack(wire_id, reason):
+                lease = agent.lease(wire_id)
+                if lease is not None:
+                    self.socket.dispatcher.hand_back(lease, reason)
+            case Tree(wire_id, tree):
+                agent.answer(wire_id, tree)
+            case other:
+                raise WireError(f"{type(other).__name__} is not an agent's to say @ $.{TAG}")
+
+
+def _visible(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
+    """What of a status anybody can see; the slot count shown is the balancer's own."""
+    return attrs.evolve(status, version=0, slots_processing=0)
+
+
+def _on_step(agent: AgentConnection, entries: object) -> None:
+    """The hot path: everything one engine pass produced, no converter involved."""
+    if not isinstance(entries, list):
+        raise WireError("a step is a list @ $.Trio.Step")
+    for entry in entries:
+        match entry:
+            case {"id": str(wire_id), "results": list(results)}:
+                lease = agent.lease(wire_id)
+                if lease is None:
+                    continue  # it was stopped; these were on their way
+                try:
+                    _deliver(lease, "GeneratedToken", results)
+                except WireError as error:
+                    lease.verdict.give(BrokenFrame(str(error)))
+                    raise
+            case _:
+                raise WireError(f"not a step entry: {json.dumps(entry)[:100]} @ $.Trio.Step")
+
+
+def _deliver(lease: Lease, family: str, results: list[RawResult]) -> None:
+    ending = _FAMILIES[family]
+    for place, result in enumerate(results):
+        if result_tag(result) in ending:
+            lease.deliver(family, results[: place + 1], ends=True)
+            return
+    lease.deliver(family, results, ends=False)

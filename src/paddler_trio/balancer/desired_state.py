@@ -1,0 +1,95 @@
+"""What the fleet should serve: stored, published, and told to every agent that differs.
+
+Publishing is one synchronous step: the applicable state changes and every agent is sent it before
+anything else runs, so an agent that joins meanwhile cannot get the old one. An identical state is
+a no-op: nobody reloads because of it (W32).
+"""
+
+from __future__ import annotations
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.agent_connection import AgentConnection
+from paddler_trio.balancer.dispatcher import Dispatcher
+from paddler_trio.balancer.state_database import StateDatabase
+from paddler_trio.daemon.verdict import Changes
+from paddler_trio.wire.desired_state import (
+    AgentDesiredState,
+    BalancerDesiredState,
+    applicable_state,
+    state_digest,
+)
+
+log = structlog.get_logger("state")
+
+
+@attrs.define(eq=False)
+class DesiredStateKeeper:
+    """The one writer of the desired state. ``load`` must have run before anything asks."""
+
+    database: StateDatabase
+    dispatcher: Dispatcher
+    mode_changed: Changes = attrs.field(factory=Changes, init=False)
+    _desired: BalancerDesiredState = attrs.field(factory=BalancerDesiredState.default, init=False)
+    _applicable: AgentDesiredState | None = attrs.field(default=None, init=False)
+    _digest: str = attrs.field(default="", init=False)
+    _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def load(self) -> None:
+        """Read the stored state and publish it; StateDatabaseError if it cannot be read."""
+        self._publish(await self.database.read())
+
+    async def replace(self, desired: BalancerDesiredState) -> str:
+        """Store and publish a whole new state; the last of several concurrent ones wins.
+
+        Returns:
+          The digest by which agents of ours say what they serve.
+
+        Errors:
+          StateDatabaseError: it could not be stored; the old state stays in force.
+
+        Cancellation: the state is either stored and published, or neither.
+        """
+        async with self._writing:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 30):
+                await self.database.write(desired)
+            self._publish(desired)
+        return self._digest
+
+    @property
+    def desired(self) -> BalancerDesiredState:
+        return self._desired
+
+    @property
+    def applicable(self) -> AgentDesiredState | None:
+        return self._applicable
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    @property
+    def generates_tokens(self) -> bool:
+        """False while the cluster is in embeddings mode."""
+        return self._applicable is None or not (
+            self._applicable.inference_parameters.enable_embeddings
+        )
+
+    def introduce(self, agent: AgentConnection) -> None:
+        """A new agent hears what to serve."""
+        if self._applicable is not None:
+            agent.send_state(self._applicable, self._digest)
+
+    def _publish(self, desired: BalancerDesiredState) -> None:
+        generated = self.generates_tokens
+        self._desired = desired
+        self._applicable = applicable_state(desired)
+        self._digest = state_digest(self._applicable)
+        log.info("desired state", digest=self._digest[:12], model=str(desired.model))
+        for agent in self.dispatcher.agents.values():
+            agent.send_state(self._applicable, self._digest)
+            self.dispatcher.update(agent)
+        if self.generates_tokens != generated:
+            self.mode_changed.notify()

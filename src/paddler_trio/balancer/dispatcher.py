@@ -1,0 +1,272 @@
+"""The shell around the slot ledger: every request is a task here, every slot a lease.
+
+The ledger decides, this obeys: it wakes who was granted a slot, carries requests to agents, and
+makes sure that whatever happens a request ends once and its slot comes back. Everything that
+touches the accounting is synchronous, so it cannot be torn by a cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import assert_never
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.agent_connection import AgentConnection
+from paddler_trio.balancer.lease import (
+    AgentLost,
+    BrokenFrame,
+    Finished,
+    Lease,
+    NoToken,
+    Outcome,
+    SlowReader,
+)
+from paddler_trio.balancer.request import Request, ShuttingDown, Stopped
+from paddler_trio.daemon.verdict import Changes, Verdict
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.slot_ledger import (
+    Buffered,
+    BufferFull,
+    Granted,
+    LedgerStatistics,
+    RequestKey,
+    SlotLedger,
+)
+
+log = structlog.get_logger("dispatch")
+
+STOP_CONFIRMATION_S = 5.0
+"""How long a slot stays taken after its request was stopped and the agent says nothing."""
+
+
+@attrs.frozen
+class DispatchLimits:
+    """Times in seconds. ``max_placements`` counts the first try on an agent too."""
+
+    max_buffered: int = 30
+    buffered_timeout_s: float = 10.0
+    item_timeout_s: float = 30.0
+    max_placements: int = 3
+    stop_confirmation_s: float = STOP_CONFIRMATION_S
+
+
+@attrs.define(eq=False)
+class Dispatcher:
+    """All requests, all agents, one ledger.
+
+    ``open`` must be given the nursery that owns the request tasks before the first request.
+    """
+
+    limits: DispatchLimits
+    agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
+    agents_changed: Changes = attrs.field(factory=Changes, init=False)
+    buffer_changed: Changes = attrs.field(factory=Changes, init=False)
+    is_draining: bool = attrs.field(default=False, init=False)
+    _ledger: SlotLedger = attrs.field(init=False)
+    _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
+    _leases: dict[RequestKey, Lease] = attrs.field(factory=dict, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _arrivals: int = attrs.field(default=0, init=False)
+    _buffered: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ledger = SlotLedger(max_buffered=self.limits.max_buffered)
+
+    # ------------------------------------------------------------ requests
+
+    def open(self, requests: trio.Nursery) -> None:
+        """Request tasks live in this nursery from now on."""
+        self._nursery = requests
+
+    def submit(self, request_id: str, work: Mapping[str, object]) -> Request:
+        """Take a request in; the order of these calls is the order of arrival.
+
+        The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
+        if it stops reading earlier it must call ``request.stop()``.
+        """
+        self._arrivals += 1
+        request = Request(RequestKey(self._arrivals), request_id, work)
+        if self.is_draining or self._nursery is None:
+            request.fail(503, "balancer is shutting down")
+            return request
+        decision = self._ledger.ask(request.key)
+        if isinstance(decision, BufferFull):
+            request.fail(503, "Buffered requests overflow")
+            return request
+        self._requests[request.key] = request
+        self._obey([decision])
+        self._nursery.start_soon(self._serve, request, name=f"request {request.id}")
+        return request
+
+    def drain(self) -> None:
+        """Take nothing new; who waits is told so, who runs may finish."""
+        self.is_draining = True
+        for request in self._requests.values():
+            request.seat.give(ShuttingDown())
+
+    def statistics(self) -> LedgerStatistics:
+        return self._ledger.statistics()
+
+    def slots_processing(self, agent: AgentKey) -> int:
+        return self._ledger.slots_processing(agent)
+
+    # -------------------------------------------------------------- agents
+
+    def join(self, agent: AgentConnection) -> None:
+        self.agents[agent.key] = agent
+        self._ledger.join(agent.key)
+        self.update(agent)
+
+    def update(self, agent: AgentConnection) -> None:
+        """The agent's slots or readiness may have changed."""
+        grants = self._ledger.update(
+            agent.key, slots_total=agent.status.slots_total, accepting=agent.is_accepting
+        )
+        self._obey(grants)
+        self.agents_changed.notify()
+
+    def leave(self, agent: AgentConnection) -> None:
+        """The agent is gone: its slots vanish at once, and every lease on it ends, in the order
+        they were granted. Who was sent nothing yet is back in the queue before anybody else can
+        ask."""
+        if self.agents.pop(agent.key, None) is None:
+            return
+        for key in self._ledger.leave(agent.key):
+            self._end_lease(key)
+        self.agents_changed.notify()
+
+    def hand_back(self, lease: Lease, reason: str) -> None:
+        """The agent cannot serve this request, another one may."""
+        log.warning("handed back", request=lease.request.id, agent=lease.agent.name, reason=reason)
+        self._obey(self._ledger.end(lease.request.key))
+        self._end_lease(lease.request.key)
+        self.agents_changed.notify()
+
+    def _end_lease(self, key: RequestKey) -> None:
+        lease = self._leases.pop(key, None)
+        request = self._requests[key]
+        retry = (
+            not request.is_over
+            and not request.is_stopped
+            and request.num_results == 0
+            and request.placements < self.limits.max_placements
+        )
+        if retry:
+            request.seat = Verdict()
+            self._obey([self._ledger.ask_again(key)])
+            if self.is_draining:
+                request.seat.give(ShuttingDown())
+        if lease is not None:
+            lease.lost(retry=retry)
+
+    # ------------------------------------------------- the life of a request
+
+    async def _serve(self, request: Request) -> None:
+        """Buffered -> leased -> streaming -> ended; this task is the request."""
+        try:
+            while (lease := await self._wait_for_slot(request)) is not None:
+                outcome = await self._run(request, lease)
+                if not (isinstance(outcome, AgentLost) and outcome.retry):
+                    return
+        finally:
+            self._end(request)
+
+    async def _wait_for_slot(self, request: Request) -> Lease | None:
+        began_s = trio.current_time()
+        seat = request.seat
+        with trio.move_on_after(max(0.0, self.limits.buffered_timeout_s - request.waited_s)):
+            await seat.wait()
+        request.waited_s += trio.current_time() - began_s
+        match seat.answer:  # looked at again: a slot may have come in the tick of the deadline
+            case None:
+                request.fail(504, "Waiting for available slot timed out")
+            case ShuttingDown():
+                request.fail(503, "balancer is shutting down")
+            case Stopped():
+                pass
+            case Lease() as lease:
+                return lease
+        return None
+
+    async def _run(self, request: Request, lease: Lease) -> Outcome:
+        """Hold the slot until the agent is done with the request, or does not say so in time."""
+        request.interrupts(lease.verdict)
+        if lease.verdict.answer is not None:  # lost or stopped between the grant and now
+            return lease.verdict.answer
+        try:
+            lease.agent.start(lease)
+            outcome = await lease.outcome()
+            self._tell_client(request, outcome)
+            if not lease.agent_done.is_set():
+                lease.agent.stop(lease)
+                with trio.move_on_after(self.limits.stop_confirmation_s) as patience:
+                    await lease.agent_done.wait()
+                if patience.cancelled_caught:
+                    log.warning(
+                        "agent did not confirm a stop", agent=lease.agent.name, request=request.id
+                    )
+            return outcome
+        finally:
+            lease.agent.forget(lease)
+
+    def _tell_client(self, request: Request, outcome: Outcome) -> None:
+        match outcome:
+            case Finished() | Stopped():
+                pass
+            case AgentLost(retry):
+                if not retry:
+                    request.fail(502, "Agent controller connection closed")
+            case BrokenFrame(detail):
+                request.fail(502, f"The agent sent a malformed frame: {detail}")
+            case SlowReader():
+                request.fail(
+                    503, "The client reads too slowly; the request was stopped to protect others"
+                )
+            case NoToken():
+                timeout_ms = round(self.limits.item_timeout_s * 1000)
+                request.fail(
+                    504,
+                    f"Inference timed out after {timeout_ms}ms waiting for next token. Increase "
+                    "--inference-item-timeout if the prompt requires longer processing.",
+                )
+            case _:
+                assert_never(outcome)
+
+    def _end(self, request: Request) -> None:
+        """Nobody waits for it, nothing is held, and the client was told; always the last step."""
+        del self._requests[request.key]
+        self._leases.pop(request.key, None)
+        self._obey(self._ledger.end(request.key))
+        if self.is_draining:
+            request.fail(503, "balancer is shutting down")
+        request.fail(502, "Response channel closed before terminator")
+        self.agents_changed.notify()
+
+    # -------------------------------------------------------------- private
+
+    def _obey(self, decisions: Iterable[Granted | Buffered]) -> None:
+        for decision in decisions:
+            match decision:
+                case Granted(key, agent_key):
+                    self._grant(self._requests[key], self.agents[agent_key])
+                case Buffered():
+                    pass
+        buffered = self._ledger.statistics().requests_buffered
+        if buffered != self._buffered:
+            self._buffered = buffered
+            self.buffer_changed.notify()
+
+    def _grant(self, request: Request, agent: AgentConnection) -> None:
+        request.placements += 1
+        lease = Lease(
+            request,
+            agent,
+            wire_id=f"{request.key}.{request.placements}",
+            item_timeout_s=self.limits.item_timeout_s,
+        )
+        self._leases[request.key] = lease
+        request.seat.give(lease)
+        self.agents_changed.notify()

@@ -1,0 +1,87 @@
+"""One embedding request as several: split, sent to all agents, gathered into one stream.
+
+Each sub-batch is a request with its own id. The body ends when all of them have, with one final
+``Done`` of its own; what fails in between is a line like any other. At most as many sub-batches
+as there are slots are under way at once, so one call cannot fill the buffer everyone shares.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import attrs
+import trio
+
+from paddler_trio.balancer.asgi import Header, Receive, Send, watch_disconnect
+from paddler_trio.balancer.dispatcher import Dispatcher
+from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.generation import GenerateEmbeddingBatchParams
+from paddler_trio.wire.messages import error_line, response_line
+
+
+@attrs.define(eq=False)
+class EmbeddingFanOut:
+    """One call of ``generate_embedding_batch``."""
+
+    dispatcher: Dispatcher
+    params: GenerateEmbeddingBatchParams
+    batch_size: int
+
+    async def stream(self, receive: Receive, send: Send, headers: list[Header]) -> None:
+        """Answer the whole request; leaving this coroutine stops every sub-batch."""
+        lines, gathered = trio.open_memory_channel[bytes](0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                watch_disconnect, receive, nursery.cancel_scope.cancel, name="client watch"
+            )
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            nursery.start_soon(self._gather, lines, name="embedding sub-batches")
+            async for line in gathered:
+                await send({"type": "http.response.body", "body": line, "more_body": True})
+            nursery.cancel_scope.cancel(reason="every sub-batch has ended")
+        done = response_line(None, secrets.token_urlsafe(16), {"Embedding": "Done"})
+        await send({"type": "http.response.body", "body": done + b"\n"})
+
+    async def _gather(self, lines: trio.MemorySendChannel[bytes]) -> None:
+        slots = self.dispatcher.statistics().slots_total
+        under_way = trio.CapacityLimiter(max(1, slots))
+        async with lines, trio.open_nursery() as nursery:
+            for chunk in self._chunks():
+                nursery.start_soon(self._run, chunk, under_way, lines, name="embedding sub-batch")
+
+    def _chunks(self) -> Iterator[GenerateEmbeddingBatchParams]:
+        start = 0
+        for size in split_sizes(
+            len(self.params.input_batch),
+            agents=len(self.dispatcher.agents),
+            batch_size=self.batch_size,
+        ):
+            documents = self.params.input_batch[start : start + size]
+            start += size
+            yield attrs.evolve(self.params, input_batch=documents)
+
+    async def _run(
+        self,
+        chunk: GenerateEmbeddingBatchParams,
+        under_way: trio.CapacityLimiter,
+        lines: trio.MemorySendChannel[bytes],
+    ) -> None:
+        async with under_way:
+            request = self.dispatcher.submit(
+                secrets.token_urlsafe(16), {"GenerateEmbeddingBatch": unstructure(chunk)}
+            )
+            try:
+                async for step in request.outbox:
+                    for result in step.results:
+                        if result != "Done":
+                            response = {step.family: result}
+                            line = response_line(step.generated_by, request.id, response)
+                            await lines.send(line + b"\n")
+                if request.failure is not None:
+                    failure = request.failure
+                    line = error_line(request.id, failure.code, failure.description)
+                    await lines.send(line + b"\n")
+            finally:
+                request.stop()

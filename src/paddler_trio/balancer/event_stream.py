@@ -1,0 +1,64 @@
+"""Server-sent events of a snapshot: the first at once, then one after each change, latest wins.
+
+A comment goes out whenever nothing else did for a while, more often than Paddler's ten seconds,
+because its Python client gives up after five silent ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from paddler_trio.balancer.asgi import Receive, Scope, Send, watch_disconnect
+from paddler_trio.balancer.routes import Handler, Params
+from paddler_trio.daemon.verdict import Changes
+from paddler_trio.wire.codec import dumps
+
+KEEP_ALIVE_S = 3.0
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"content-encoding", b"identity"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def event_stream(
+    snapshot: Callable[[], object], changes: Changes, *, goodbye: trio.Event
+) -> Handler:
+    """A route that streams ``snapshot()``, plain JSON, until the client leaves or we do."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                watch_disconnect, receive, nursery.cancel_scope.cancel, name="client watch"
+            )
+            nursery.start_soon(_until, goodbye, nursery.cancel_scope, name="goodbye watch")
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await _tell(send, snapshot, changes)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return serve
+
+
+async def _tell(send: Send, snapshot: Callable[[], object], changes: Changes) -> None:
+    """Snapshots and keep-alives until cancelled."""
+    ordinal = changes.ordinal
+    await _send(send, b"data: " + dumps(snapshot()) + b"\n\n: keep-alive\n\n")
+    while True:
+        changed = False
+        with trio.move_on_after(KEEP_ALIVE_S):
+            ordinal = await changes.wait_beyond(ordinal)
+            changed = True
+        text = b"data: " + dumps(snapshot()) if changed else b": keep-alive"
+        await _send(send, text + b"\n\n")
+
+
+async def _send(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _until(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel(reason="balancer is shutting down")

@@ -1,0 +1,38 @@
+"""How much of the server one client may use, and for how long."""
+
+from __future__ import annotations
+
+import attrs
+from attrs.validators import ge, gt
+
+
+@attrs.frozen(kw_only=True)
+class HttpLimits:
+    """The limits of one HTTP server; the defaults suit a daemon that faces a network.
+
+    Attributes:
+      max_connections: open at the same time; further ones are closed at once. About 20 KiB each.
+      header_deadline_s: from the accept to the end of the first request's header; bytes that
+        trickle in do not extend it.
+      keep_alive_s: from the end of a response to the end of the next request's header.
+      write_timeout_s: one write to a client that does not read may take this long.
+      linger_s: after our last byte the client may take this long to close its side, so that
+        what it still sends does not reset the connection under an answer it has not read.
+      max_header_bytes: names and values of one request's header together.
+      max_headers: header lines in one request.
+      max_websocket_message_bytes: one reassembled message; Paddler accepts 50 MiB.
+      max_read_ahead_bytes: bytes held that a client sent after a request still being answered.
+      ping_interval_s: between two pings of ours on a WebSocket, the first right after it was
+        accepted; their pongs are not checked, they give TCP_USER_TIMEOUT something to time.
+    """
+
+    max_connections: int = attrs.field(default=4096, validator=ge(1))
+    header_deadline_s: float = attrs.field(default=10.0, validator=gt(0))
+    keep_alive_s: float = attrs.field(default=15.0, validator=gt(0))
+    write_timeout_s: float = attrs.field(default=30.0, validator=gt(0))
+    linger_s: float = attrs.field(default=2.0, validator=ge(0))
+    max_header_bytes: int = attrs.field(default=16_384, validator=ge(256))
+    max_headers: int = attrs.field(default=100, validator=ge(1))
+    max_websocket_message_bytes: int = attrs.field(default=52_428_800, validator=ge(1))
+    max_read_ahead_bytes: int = attrs.field(default=65_536, validator=ge(0))
+    ping_interval_s: float = attrs.field(default=3.0, validator=gt(0))

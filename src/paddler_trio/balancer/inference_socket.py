@@ -1,0 +1,197 @@
+"""The inference WebSocket: many requests on one connection, named by the client.
+
+Each request has a task here that copies its outbox to the one writer; when the client does not
+read, the writer stalls, the outboxes fill, and those requests are stopped, one by one, without
+touching anybody else's. A frame that cannot be understood is answered when it names a request,
+instead of leaving the client to wait for ever.
+"""
+
+from __future__ import annotations
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.asgi import Receive, Scope, Send
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.dispatcher import Dispatcher
+from paddler_trio.balancer.request import Request
+from paddler_trio.balancer.routes import Params
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.generation import (
+    ContinueFromConversationHistoryParams,
+    tool_schema_problem,
+)
+from paddler_trio.wire.messages import (
+    ErrorEnvelope,
+    InferenceRequest,
+    StopRespondingTo,
+    TokenGenerationDisabledNotification,
+    TokenGenerationEnabledNotification,
+    error_line,
+    parse_inference_server_message,
+    recover_request_id,
+    render,
+    response_line,
+)
+
+log = structlog.get_logger("inference")
+
+MAX_REQUESTS_PER_SOCKET = 1024
+_DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
+
+
+@attrs.define(eq=False)
+class InferenceSocket:
+    """Accepts clients; one instance serves every connection."""
+
+    dispatcher: Dispatcher
+    states: DesiredStateKeeper
+    goodbye: trio.Event
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        """One client, from the upgrade to the end of its connection."""
+        await receive()
+        await send({"type": "websocket.accept"})
+        frames, outgoing = trio.open_memory_channel[bytes](0)
+        client = _Client(self.dispatcher, self.states, frames)
+        try:
+            async with trio.open_nursery() as nursery:
+                client.nursery = nursery
+                nursery.start_soon(_write, outgoing, send, name="writer to client")
+                nursery.start_soon(client.announce_mode, name="mode notifications")
+                nursery.start_soon(self._say_goodbye, nursery.cancel_scope, name="goodbye watch")
+                await client.read(receive)
+                nursery.cancel_scope.cancel(reason="the client closed the connection")
+        finally:
+            client.stop_all()
+        if self.goodbye.is_set():
+            with trio.move_on_after(1, shield=True):
+                await send(
+                    {
+                        "type": "websocket.close",
+                        "code": 1001,
+                        "reason": "Server shutting down",
+                    }
+                )
+
+    async def _say_goodbye(self, connection: trio.CancelScope) -> None:
+        await self.goodbye.wait()
+        connection.cancel(reason="balancer is shutting down")
+
+
+async def _write(outgoing: trio.MemoryReceiveChannel[bytes], send: Send) -> None:
+    async for frame in outgoing:
+        await send({"type": "websocket.send", "text": frame.decode()})
+
+
+@attrs.define(eq=False)
+class _Client:
+    dispatcher: Dispatcher
+    states: DesiredStateKeeper
+    frames: trio.MemorySendChannel[bytes]
+    nursery: trio.Nursery = attrs.field(init=False)
+    _in_flight: dict[str, Request] = attrs.field(factory=dict, init=False)
+
+    async def read(self, receive: Receive) -> None:
+        """Handle frames until the client closes."""
+        while (message := await receive())["type"] == "websocket.receive":
+            text = message.get("text")
+            if text is None:
+                log.info("binary frame ignored")
+                continue
+            reply = self._handle(text)
+            if reply is not None:
+                await self.frames.send(reply)
+
+    def stop_all(self) -> None:
+        """The client is gone: nobody wants any of its requests."""
+        for request in self._in_flight.values():
+            request.stop()
+
+    async def announce_mode(self) -> None:
+        """Say when the cluster turns to embeddings and back; only transitions."""
+        ordinal = self.states.mode_changed.ordinal
+        generates = True
+        while True:
+            if self.states.generates_tokens != generates:
+                generates = self.states.generates_tokens
+                await self.frames.send(
+                    render(
+                        TokenGenerationEnabledNotification()
+                        if generates
+                        else TokenGenerationDisabledNotification()
+                    )
+                )
+            ordinal = await self.states.mode_changed.wait_beyond(ordinal)
+
+    # ------------------------------------------------------------- private
+
+    def _handle(self, text: str) -> bytes | None:
+        """One frame; returns what to answer at once, if anything."""
+        try:
+            message = parse_inference_server_message(text)
+        except WireError as error:
+            request_id = recover_request_id(text)
+            log.info("bad frame from a client", reason=str(error), id=request_id)
+            if request_id is None or request_id in self._in_flight:
+                return None
+            return error_line(request_id, 400, f"Json deserialize error: {error}")
+        match message:
+            case InferenceRequest():
+                return self._start(message)
+            case StopRespondingTo(request_id):
+                request = self._in_flight.get(request_id)
+                if request is not None:
+                    request.stop()
+            case ErrorEnvelope():
+                log.info("a client sent an error", id=message.request_id)
+        return None
+
+    def _start(self, message: InferenceRequest) -> bytes | None:
+        request_id, params = message.id, message.request
+        tag = "ContinueFromRawPrompt"
+        if isinstance(params, ContinueFromConversationHistoryParams):
+            tag = "ContinueFromConversationHistory"
+            problem = tool_schema_problem(params)
+            if problem is not None:
+                return error_line(request_id, 400, f"Invalid request parameters: {problem}")
+        if not self.states.generates_tokens:
+            return response_line(
+                None, request_id, {"GeneratedToken": {"TokenGenerationDisabled": _DISABLED}}
+            )
+        if request_id in self._in_flight:
+            return error_line(
+                request_id,
+                400,
+                f'Request id "{request_id}" is already in flight on this connection',
+            )
+        if len(self._in_flight) >= MAX_REQUESTS_PER_SOCKET:
+            return error_line(
+                request_id,
+                503,
+                f"{MAX_REQUESTS_PER_SOCKET} requests are in flight on this connection, the most "
+                "it may have; wait for one to end or open another connection",
+            )
+        request = self.dispatcher.submit(request_id, {tag: unstructure(params)})
+        self._in_flight[request_id] = request
+        self.nursery.start_soon(self._copy, request, name=f"frames of {request_id}")
+        return None
+
+    async def _copy(self, request: Request) -> None:
+        """Everything of one request to the writer; nothing more once the client stopped it."""
+        try:
+            async for step in request.outbox:
+                for result in step.results:
+                    if not request.is_stopped:
+                        response = {step.family: result}
+                        await self.frames.send(
+                            response_line(step.generated_by, request.id, response)
+                        )
+            if request.failure is not None and not request.is_stopped:
+                failure = request.failure
+                await self.frames.send(error_line(request.id, failure.code, failure.description))
+        finally:
+            request.stop()
+            del self._in_flight[request.id]

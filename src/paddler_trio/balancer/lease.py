@@ -1,0 +1,88 @@
+"""A request on an agent: from the moment it is sent until the agent is done with it.
+
+The agent's reader delivers into it synchronously; the request's task only waits for the outcome.
+So a token costs one task switch, the one of the door that writes it out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+import trio
+
+from paddler_trio.balancer.request import RawResult, Request, Results, Stopped
+from paddler_trio.daemon.verdict import Verdict
+
+if TYPE_CHECKING:
+    from paddler_trio.balancer.agent_connection import AgentConnection
+
+
+@attrs.frozen
+class Finished:
+    """The agent sent the ending result, and it was passed on."""
+
+
+@attrs.frozen
+class AgentLost:
+    """The agent, or its engine, is gone. ``retry`` if the request waits for another already."""
+
+    retry: bool
+
+
+@attrs.frozen
+class BrokenFrame:
+    """The agent sent something that is not a result; ``detail`` says what."""
+
+    detail: str
+
+
+@attrs.frozen
+class SlowReader:
+    """The client reads so slowly that its outbox is full."""
+
+
+@attrs.frozen
+class NoToken:
+    """The agent said nothing for the item timeout."""
+
+
+Outcome: TypeAlias = Finished | AgentLost | BrokenFrame | SlowReader | NoToken | Stopped
+
+
+@attrs.define(eq=False)
+class Lease:
+    """One request in one slot of one agent. ``wire_id`` is ours, unique on the connection."""
+
+    request: Request
+    agent: AgentConnection
+    wire_id: str
+    item_timeout_s: float
+    verdict: Verdict[Outcome] = attrs.field(factory=Verdict, init=False)
+    agent_done: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _patience: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    def deliver(self, family: str, results: list[RawResult], *, ends: bool) -> None:
+        """The agent produced these; called by its reader, never blocks."""
+        if ends:
+            self.agent_done.set()
+        if self.verdict.answer is not None:  # stopped: we only wait for the agent's ending
+            return
+        self._patience.deadline = trio.current_time() + self.item_timeout_s
+        if not self.request.emit(Results(self.agent.name, family, results), ends=ends):
+            self.verdict.give(SlowReader())
+        elif ends:
+            self.verdict.give(Finished())
+
+    def lost(self, *, retry: bool) -> None:
+        """The agent will not finish it."""
+        self.agent_done.set()
+        self.verdict.give(AgentLost(retry))
+
+    async def outcome(self) -> Outcome:
+        """Wait for the end, as long as something arrives within every item timeout."""
+        self._patience.deadline = trio.current_time() + self.item_timeout_s
+        with self._patience:
+            return await self.verdict.wait()
+        self.verdict.give(NoToken())
+        return await self.verdict.wait()

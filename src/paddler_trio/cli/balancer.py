@@ -1,0 +1,80 @@
+"""``paddler-trio balancer``: run a balancer until it is asked to stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import trio
+import typer
+
+from paddler_trio.cli.daemons import LogLevel, run_daemon
+from paddler_trio.cli.options import LogJsonOption, LogLevelOption
+from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR, BalancerConfig
+from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.nursery_tree.balancer_tree import BoundBalancer, run_balancer
+
+
+def balancer(
+    inference_addr: Annotated[
+        str, typer.Option(help="host:port of the inference service; port 0 lets the system choose.")
+    ] = DEFAULT_INFERENCE_ADDR,
+    management_addr: Annotated[
+        str, typer.Option(help="host:port of the management service, where agents dial in.")
+    ] = DEFAULT_MANAGEMENT_ADDR,
+    buffered_request_timeout: Annotated[
+        int, typer.Option(min=0, help="Milliseconds a request may wait for a slot; then 504.")
+    ] = 10_000,
+    max_buffered_requests: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait; more get 503. 0 turns waiting off.")
+    ] = 30,
+    inference_item_timeout: Annotated[
+        int,
+        typer.Option(min=0, help="Milliseconds an agent may take for the next token; then 504."),
+    ] = 30_000,
+    state_database: Annotated[
+        str, typer.Option(help="memory:// or file:///absolute/path for the desired state.")
+    ] = "memory://",
+    inference_cors_allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin, scheme included, whose pages may use inference. Repeatable."),
+    ] = None,
+    management_cors_allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin, scheme included, whose pages may manage. Repeatable."),
+    ] = None,
+    metrics_prefix: Annotated[
+        str, typer.Option("--statsd-prefix", help="Put before every metric's name, as it is.")
+    ] = "paddler_",
+    drain_timeout: Annotated[
+        int, typer.Option(min=0, help="Milliseconds running requests may take after SIGTERM.")
+    ] = 30_000,
+    agent_silence: Annotated[
+        int, typer.Option(min=100, help="Milliseconds without a word after which an agent is gone.")
+    ] = 5_000,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Open connections to each service; more are closed at once.")
+    ] = 4096,
+    log_level: LogLevelOption = LogLevel.info,
+    log_json: LogJsonOption = None,
+) -> None:
+    """Run a balancer: applications on one port, operators and agents on the other."""
+    config = BalancerConfig(
+        inference_addr=inference_addr,
+        management_addr=management_addr,
+        buffered_request_timeout_s=buffered_request_timeout / 1000,
+        max_buffered_requests=max_buffered_requests,
+        inference_item_timeout_s=inference_item_timeout / 1000,
+        state_database=state_database,
+        inference_cors_allowed_hosts=tuple(inference_cors_allowed_host or ()),
+        management_cors_allowed_hosts=tuple(management_cors_allowed_host or ()),
+        metrics_prefix=metrics_prefix,
+        drain_timeout_s=drain_timeout / 1000,
+        agent_silence_s=agent_silence / 1000,
+        max_connections=max_connections,
+    )
+    notifier = SystemdNotifier.from_environment()
+
+    async def body(stop: trio.Event) -> None:
+        await run_balancer(BoundBalancer.bind(config), stop, notifier=notifier)
+
+    run_daemon(body, log_level=log_level, log_json=log_json)

@@ -1,0 +1,54 @@
+"""What the commands that run a daemon share: logs, signals, errors that a person can act on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+import structlog
+import trio
+
+from paddler_trio.daemon.logs import configure_logs
+from paddler_trio.daemon.signals import watch_signals
+from paddler_trio.errors import PaddlerError
+
+log = structlog.get_logger("daemon")
+
+
+class LogLevel(StrEnum):
+    """From most to least."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def run_daemon(
+    body: Callable[[trio.Event], Awaitable[None]], *, log_level: LogLevel, log_json: bool | None
+) -> None:
+    """Run ``body(stop)`` with signals and logs; exit code 1 and one line for a known error."""
+    configure_logs(level=log_level.value, as_json=log_json)
+    try:
+        trio.run(_with_signals, body, strict_exception_groups=True)
+    except* PaddlerError as group:
+        for error in _leaves(group):
+            print(f"paddler-trio: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+async def _with_signals(body: Callable[[trio.Event], Awaitable[None]]) -> None:
+    """The root of the tree: the daemon, and the task that listens for signals."""
+    stop = trio.Event()
+    async with trio.open_nursery() as root:
+        await root.start(watch_signals, stop, root.cancel_scope, name="signals")
+        await body(stop)
+        root.cancel_scope.cancel(reason="the daemon has ended")
+
+
+def _leaves(group: BaseExceptionGroup[PaddlerError]) -> list[PaddlerError]:
+    leaves: list[PaddlerError] = []
+    for error in group.exceptions:
+        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves

@@ -1,0 +1,282 @@
+"""``paddler-trio doctor``: what on this machine would keep a balancer or an agent from working.
+
+Looking and judging are apart: each ``judge_*`` is a pure function from what was seen to one
+``Finding``, each ``look_*`` sees and asks a judge. A finding is *broken* only if a daemon with
+the default settings could not do its work; everything that merely costs speed or comfort is a
+*warning*. Whatever is not *ok* says what to do about it.
+
+Nothing is changed, and llama.cpp runs in a child process only: a build that crashes must not
+take the doctor with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import re
+import resource
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import attrs
+import httpx
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from paddler_trio.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
+from paddler_trio.machine import available_memory_bytes, granted_cores, read_cpu_flags
+
+BUNDLED_SHA256 = "f1e18e5bb688c08a6f4682eda2c89205b7bce4ef80a39de7e95a0d76f4ca20fd"
+ENOUGH_FILES = 4096
+ENOUGH_MEMORY_BYTES = 1 << 30
+ANSWER_LIMIT_S = 2.0
+MODEL_LIMIT_S = 600.0  # a big model on a slow disk is read once from end to end
+REBUILD = "run `make clean setup`: it builds llama.cpp for this machine and proves it"
+
+# What llama.cpp says it was built with -> the feature the CPU must list.
+CPU_FLAGS_NEEDED = {
+    "SSE3": "pni",
+    "SSSE3": "ssse3",
+    "AVX": "avx",
+    "AVX_VNNI": "avx_vnni",
+    "AVX2": "avx2",
+    "F16C": "f16c",
+    "FMA": "fma",
+    "BMI2": "bmi2",
+    "AVX512": "avx512f",
+    "AVX512_VBMI": "avx512vbmi",
+    "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16",
+    "AMX_INT8": "amx_int8",
+}
+WORTH_HAVING = ("AVX2", "FMA", "F16C", "AVX512", "AVX512_VNNI")
+
+State = Literal["ok", "warning", "broken"]
+COLOURS: dict[State, str] = {"ok": "green", "warning": "yellow", "broken": "red"}
+
+
+@attrs.frozen
+class Finding:
+    """One thing looked at: what was seen, and what to do unless the state is ``ok``."""
+
+    check: str
+    state: State
+    seen: str
+    todo: str = ""
+
+
+# --- judging ------------------------------------------------------------------------------------
+
+
+def judge_proof(proof: Proof, model: Path) -> Finding:
+    """Whether a prompt was decoded with ``model``."""
+    if proof.ok:
+        seen = f"{proof.tokens} tokens of {model.name} in {proof.seconds:.2f} s"
+        return Finding("llama.cpp runs", "ok", seen)
+    todo = REBUILD
+    if "SIGKILL" in proof.error or "no answer" in proof.error:
+        todo = "free memory or choose a smaller model, then run the doctor again"
+    elif "cannot load" in proof.error:
+        todo = "check that the file is a GGUF model that this llama.cpp knows"
+    return Finding("llama.cpp runs", "broken", proof.error, todo)
+
+
+def judge_version(installed: str | None, requirements: Iterable[str]) -> Finding:
+    """Whether the llama-cpp-python that is installed is the one this package was written for."""
+    pinned = next(
+        (
+            match["version"]
+            for match in (
+                re.match(r"llama[-_]cpp[-_]python==(?P<version>[^ ;]+)", text)
+                for text in requirements
+            )
+            if match
+        ),
+        None,
+    )
+    if installed is None:
+        return Finding("llama-cpp-python", "broken", "not installed", "run `make setup`")
+    if pinned is not None and installed != pinned:
+        seen = f"{installed} instead of {pinned}"
+        return Finding("llama-cpp-python", "broken", seen, f"{REBUILD} ({pinned})")
+    return Finding("llama-cpp-python", "ok", installed)
+
+
+def judge_cpu(system_info: str, flags: frozenset[str]) -> Finding:
+    """Compare the instructions built into llama.cpp with those the CPU lists."""
+    built = set(re.findall(r"(\w+) = 1", system_info))
+    if not system_info or not flags:
+        return Finding("CPU features", "ok", "not compared: no list of them here")
+    lacking = sorted(name for name in built & CPU_FLAGS_NEEDED.keys() if not _has(name, flags))
+    if lacking:
+        seen = f"built for {', '.join(lacking)}, which this CPU does not list"
+        return Finding("CPU features", "broken", seen, REBUILD)
+    unused = [name for name in WORTH_HAVING if _has(name, flags) and name not in built]
+    if unused:
+        seen = f"not used although present: {', '.join(unused)}"
+        return Finding("CPU features", "warning", seen, f"for more speed, {REBUILD}")
+    used = ", ".join(name for name in CPU_FLAGS_NEEDED if name in built) or "the baseline"
+    return Finding("CPU features", "ok", f"built for {used}")
+
+
+def _has(name: str, flags: frozenset[str]) -> bool:
+    return CPU_FLAGS_NEEDED[name] in flags
+
+
+def judge_cores(cores: float) -> Finding:
+    """An agent's event loop and its engine want a core each."""
+    if cores < 2:
+        seen = f"{cores:g} granted to this process"
+        return Finding(
+            "cores", "warning", seen, "give an agent two cores or more, or expect pauses"
+        )
+    return Finding("cores", "ok", f"{cores:g} granted to this process")
+
+
+def judge_memory(available_bytes: int | None) -> Finding:
+    """A model has to fit; below a gibibyte only toys do."""
+    if available_bytes is None:
+        return Finding("memory", "ok", "not known on this system")
+    seen = f"{available_bytes / (1 << 30):.1f} GiB available"
+    if available_bytes < ENOUGH_MEMORY_BYTES:
+        return Finding("memory", "warning", seen, "free some, or raise the limit of the container")
+    return Finding("memory", "ok", seen)
+
+
+def judge_open_files(soft: int, hard: int) -> Finding:
+    """Every client, agent and stream is a file descriptor."""
+    if soft == resource.RLIM_INFINITY:
+        return Finding("open files", "ok", "unlimited")
+    if soft < ENOUGH_FILES:
+        todo = f"`ulimit -n {65536 if hard == resource.RLIM_INFINITY else hard}` before a balancer"
+        return Finding("open files", "warning", f"at most {soft}", f"{todo} with many clients")
+    return Finding("open files", "ok", f"at most {soft}")
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def look_at_version() -> Finding:
+    """Read what is installed from the package metadata."""
+    try:
+        requirements: Sequence[str] = importlib.metadata.requires("paddler-trio") or ()
+    except importlib.metadata.PackageNotFoundError:
+        requirements = ()
+    try:
+        installed: str | None = importlib.metadata.version("llama-cpp-python")
+    except importlib.metadata.PackageNotFoundError:
+        installed = None
+    return judge_version(installed, requirements)
+
+
+def look_at_bundled_model(path: Path = BUNDLED_MODEL) -> Finding:
+    """The demo and the tests run on this very file."""
+    try:
+        seen_sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        return Finding("bundled model", "broken", str(error), "install paddler-trio again")
+    if seen_sha256 != BUNDLED_SHA256:
+        seen = f"{path.name} has SHA-256 {seen_sha256[:12]}… instead of {BUNDLED_SHA256[:12]}…"
+        return Finding("bundled model", "broken", seen, "install paddler-trio again")
+    return Finding("bundled model", "ok", path.name)
+
+
+def look_at_address(service: str, option: str, address: str) -> Finding:
+    """Whether ``address`` (``host:port``, ``[v6]:port``) can be bound, or who has it already."""
+    host, _, port_text = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port_text.isdecimal() or int(port_text) > 65535:
+        seen = f"{address!r} is not host:port with a port up to 65535"
+        return Finding(service, "broken", seen, f"give {option} an address like 127.0.0.1:8061")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, int(port_text)))
+            trial.listen(1)
+    except OSError as error:
+        answer = _ask_who_answers(f"http://{address}")
+        if answer is not None:
+            return Finding(service, "ok", f"{answer} is serving on {address}")
+        todo = f"stop what uses it (`ss -ltnp`), or start with another {option}"
+        return Finding(service, "broken", f"{address}: {error.strerror or error}", todo)
+    return Finding(service, "ok", f"{address} is free")
+
+
+def _ask_who_answers(url: str) -> str | None:
+    """Ours knows ``/livez``; every Paddler balancer answers ``/health`` with ``OK``."""
+    for path, name in (("/livez", "a paddler-trio balancer"), ("/health", "a Paddler balancer")):
+        try:
+            answer = httpx.get(url + path, timeout=ANSWER_LIMIT_S, trust_env=False)
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return None  # no HTTP there at all: the finding says that the address is taken
+        if answer.status_code == 200 and (path == "/livez" or answer.text == "OK"):
+            return name
+    return None
+
+
+def look_at_systemd(booted: Path = Path("/run/systemd/system")) -> Finding:
+    """For information: the units in ``systemd/`` need it, nothing else does."""
+    here = "runs this machine" if booted.is_dir() else "not here: start the daemons by hand"
+    return Finding("systemd", "ok", here)
+
+
+def look_at_everything(
+    *, inference_addr: str, management_addr: str, model: Path | None
+) -> list[Finding]:
+    """All findings, the most basic first."""
+    proven_with = model or BUNDLED_MODEL
+    proof = prove_in_child(proven_with, limit_s=MODEL_LIMIT_S if model else 120)
+    return [
+        look_at_version(),
+        look_at_bundled_model(),
+        judge_proof(proof, proven_with),
+        judge_cpu(proof.system_info, read_cpu_flags()),
+        judge_cores(granted_cores()),
+        judge_memory(available_memory_bytes()),
+        judge_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE)),
+        look_at_address("inference address", "--inference-addr", inference_addr),
+        look_at_address("management address", "--management-addr", management_addr),
+        look_at_systemd(),
+    ]
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of a table.")
+    ] = False,
+    inference_addr: Annotated[
+        str, typer.Option(help="Where a balancer would serve applications.")
+    ] = "127.0.0.1:8061",
+    management_addr: Annotated[
+        str, typer.Option(help="Where a balancer would serve agents and operators.")
+    ] = "127.0.0.1:8060",
+    model: Annotated[
+        Path | None, typer.Option(help="Decode with this GGUF file, not the bundled model.")
+    ] = None,
+) -> None:
+    """Check that this machine can run Paddler; exit with 1 if something is broken."""
+    findings = look_at_everything(
+        inference_addr=inference_addr, management_addr=management_addr, model=model
+    )
+    healthy = all(finding.state != "broken" for finding in findings)
+    if as_json:
+        told = {"healthy": healthy, "findings": [attrs.asdict(finding) for finding in findings]}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    else:
+        table = Table("", "check", "seen", "what to do", show_edge=False)
+        for finding in findings:
+            state = f"[{COLOURS[finding.state]}]{finding.state}[/]"
+            table.add_row(state, finding.check, escape(finding.seen), escape(finding.todo))
+        Console().print(table)
+    if not healthy:
+        raise typer.Exit(1)

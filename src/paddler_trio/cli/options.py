@@ -1,0 +1,32 @@
+"""Options that several commands have, with one wording each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paddler_trio.cli.daemons import LogLevel
+
+LogLevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", help="How much to log, on standard error.")
+]
+LogJsonOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--log-json/--log-text",
+        help="Log JSON lines or columns.  [default: columns on a terminal, else JSON]",
+        show_default=False,
+    ),
+]
+ManagementAddrOption = Annotated[
+    str,
+    typer.Option("--management-addr", help="host:port of the balancer's management service."),
+]
+InferenceAddrOption = Annotated[
+    str,
+    typer.Option("--inference-addr", help="host:port of the balancer's inference service."),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON for scripts instead of text for people.")
+]

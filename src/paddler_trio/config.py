@@ -1,0 +1,59 @@
+"""What the operator decides, validated once: one frozen value a daemon. Times in seconds."""
+
+from __future__ import annotations
+
+import attrs
+from attrs.validators import ge, le
+
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.machine import granted_cores
+
+DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
+DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"
+MAX_SLOTS = 256
+"""llama.cpp's own limit on sequences of one context."""
+
+
+@attrs.frozen(kw_only=True)
+class BalancerConfig:
+    """Addresses are ``host:port``; port 0 lets the system choose."""
+
+    inference_addr: str = DEFAULT_INFERENCE_ADDR
+    management_addr: str = DEFAULT_MANAGEMENT_ADDR
+    buffered_request_timeout_s: float = attrs.field(default=10.0, validator=ge(0))
+    max_buffered_requests: int = attrs.field(default=30, validator=ge(0))
+    inference_item_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
+    state_database: str = "memory://"
+    inference_cors_allowed_hosts: tuple[str, ...] = ()
+    management_cors_allowed_hosts: tuple[str, ...] = ()
+    metrics_prefix: str = "paddler_"
+    drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
+    agent_silence_s: float = attrs.field(default=5.0, validator=ge(0.1))
+    max_connections: int = attrs.field(default=4096, validator=ge(1))
+
+
+@attrs.frozen(kw_only=True)
+class AgentConfig:
+    """``threads`` are the engine's; a swap waits ``drain_timeout_s`` for running answers."""
+
+    management_host: str
+    management_port: int
+    slots: int = attrs.field(validator=[ge(1), le(MAX_SLOTS)])
+    name: str | None = None
+    threads: int = attrs.field(factory=lambda: default_threads(), validator=ge(1))
+    drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
+
+
+def default_threads() -> int:
+    """All cores but one: as many threads as cores make every decode wait for the event loops."""
+    return max(1, int(granted_cores()) - 1)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port``; ConfigurationError if it is neither."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ConfigurationError(
+            f"{address!r} is not an address: write host:port, such as 127.0.0.1:8060"
+        )
+    return host.strip("[]"), int(port)

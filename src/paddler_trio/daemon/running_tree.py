@@ -1,0 +1,90 @@
+"""The running tree of a daemon, as it is at this moment: every task and what it waits for.
+
+Trio keeps the tree itself; this only walks it. Supervisors add what Trio cannot know: how often
+a child was restarted and what its last crash was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import trio
+
+
+@attrs.define
+class ChildHistory:
+    """What a supervisor remembers of one child."""
+
+    restarts: int = 0
+    last_crash: str | None = None
+
+
+_histories: trio.lowlevel.RunVar[dict[trio.lowlevel.Task, ChildHistory]] = trio.lowlevel.RunVar(
+    "supervised_children"
+)
+
+
+def history_of_this_task() -> ChildHistory:
+    """The record of the supervisor running in the current task; gone with the trio run."""
+    try:
+        histories = _histories.get()
+    except LookupError:
+        _histories.set(histories := {})
+    return histories.setdefault(trio.lowlevel.current_task(), ChildHistory())
+
+
+def forget_this_task() -> None:
+    """The supervisor ends; its record is no longer needed."""
+    _histories.get().pop(trio.lowlevel.current_task(), None)
+
+
+@attrs.frozen
+class TreeNode:
+    """One task. ``children`` are the tasks of the nurseries it holds, outermost first."""
+
+    name: str
+    waits_for: str
+    restarts: int
+    last_crash: str | None
+    children: list[TreeNode]
+
+
+def running_tree() -> TreeNode:
+    """The tree from this daemon's main task down; call it inside the trio run."""
+    root = trio.lowlevel.current_root_task()
+    assert root is not None, "no trio run here"
+    main = [task for nursery in root.child_nurseries for task in nursery.child_tasks]
+    try:
+        histories = _histories.get()
+    except LookupError:
+        histories = {}
+    # the root's first nursery holds main and trio's own system tasks; main was started first
+    daemon = next((t for t in main if not t.name.startswith("<")), main[0])
+    return _node(daemon, histories)
+
+
+def _node(task: trio.lowlevel.Task, histories: dict[trio.lowlevel.Task, ChildHistory]) -> TreeNode:
+    history = histories.get(task, ChildHistory())
+    children = [
+        _node(child, histories)
+        for nursery in task.child_nurseries
+        for child in sorted(nursery.child_tasks, key=lambda child: child.name)
+    ]
+    return TreeNode(
+        name=task.name.removeprefix("paddler_trio."),
+        waits_for=_waits_for(task),
+        restarts=history.restarts,
+        last_crash=history.last_crash,
+        children=children,
+    )
+
+
+def _waits_for(task: trio.lowlevel.Task) -> str:
+    """The innermost frame of ours and the call it is in, e.g. ``serve (dispatcher.py:91)``."""
+    place = "running now"
+    for frame, line in task.iter_await_frames():
+        filename = Path(frame.f_code.co_filename)
+        if "paddler_trio" in filename.parts:
+            place = f"{frame.f_code.co_name} ({filename.name}:{line})"
+    return place

@@ -1,0 +1,29 @@
+"""SIGTERM and SIGINT: the first asks for an orderly end, the second ends everything at once."""
+
+from __future__ import annotations
+
+import signal
+
+import structlog
+import trio
+
+log = structlog.get_logger("signals")
+
+
+async def watch_signals(
+    stop: trio.Event,
+    everything: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Set ``stop`` at the first signal, cancel ``everything`` at the second."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        task_status.started()
+        async for number in received:
+            name = signal.Signals(number).name
+            if stop.is_set():
+                log.warning("second signal: ending at once", signal=name)
+                everything.cancel(reason=f"second signal ({name})")
+                return
+            log.info("stopping: finishing what runs", signal=name)
+            stop.set()

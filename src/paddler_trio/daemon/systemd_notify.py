@@ -1,0 +1,117 @@
+"""Tell systemd how we are: ready, alive, stopping (the ``sd_notify`` datagrams).
+
+A unit of ``Type=notify`` counts as started when ``READY=1`` arrives, and with ``WatchdogSec`` it
+is restarted when ``WATCHDOG=1`` stops arriving. The ping is sent by a task of the event loop it
+vouches for: a loop that is stuck cannot say that it is well.
+
+Invariants: nothing here blocks or raises for what the other end does, since a daemon must not
+fall over its own status line; every failure is logged. The three environment variables are taken
+out of the environment when they are read, so that no child of ours can speak in our name.
+
+Source: sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+
+import structlog
+import trio
+
+log = structlog.get_logger("systemd_notify")
+
+
+class SystemdNotifier:
+    """One end of systemd's notification socket; without systemd every call is a quiet no-op.
+
+    Args:
+      address: of the datagram socket, ``bytes`` as the kernel takes it; None without systemd.
+      watchdog_s: systemd's limit between two pings; None when it does not watch this process.
+    """
+
+    def __init__(self, *, address: bytes | None = None, watchdog_s: float | None = None) -> None:
+        self._address = address
+        self._watchdog_s = watchdog_s
+
+    @classmethod
+    def from_environment(
+        cls, environment: MutableMapping[str, str] | None = None
+    ) -> SystemdNotifier:
+        """Take what systemd left in ``environment`` (``os.environ`` by default) out of it."""
+        left = os.environ if environment is None else environment
+        address_text = left.pop("NOTIFY_SOCKET", "")
+        watchdog_text = left.pop("WATCHDOG_USEC", "")
+        watched_pid_text = left.pop("WATCHDOG_PID", "")
+
+        address = _parse_address(address_text)
+        watched = watched_pid_text in ("", str(os.getpid()))
+        watchdog_s = _parse_interval_s(watchdog_text) if watched and address else None
+        return cls(address=address, watchdog_s=watchdog_s)
+
+    def __repr__(self) -> str:
+        return f"<SystemdNotifier address={self._address!r} watchdog_s={self._watchdog_s}>"
+
+    @property
+    def watchdog_s(self) -> float | None:
+        """The longest silence systemd allows, in seconds; None when it is not listening."""
+        return self._watchdog_s
+
+    def ready(self, status: str) -> None:
+        """Say that we accept work; ``status`` is what ``systemctl status`` shows."""
+        self._send("READY=1", _status_line(status))
+
+    def status(self, text: str) -> None:
+        """Replace the line that ``systemctl status`` shows."""
+        self._send(_status_line(text))
+
+    def stopping(self) -> None:
+        """Say that the end is wanted: no restart, and the stop time limit counts."""
+        self._send("STOPPING=1")
+
+    async def run_watchdog(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Ping at half the allowed silence until cancelled; without a watchdog, only wait."""
+        task_status.started()
+        if self._watchdog_s is None:
+            await trio.sleep_forever()
+        while True:
+            self._send("WATCHDOG=1")
+            await trio.sleep(self._watchdog_s / 2)
+
+    def _send(self, *assignments: str) -> None:
+        """One datagram now or never. A socket each time: a few a minute, and nothing to close."""
+        if self._address is None:
+            return
+        message = "\n".join(assignments)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+                notifications.setblocking(False)
+                notifications.sendto(message.encode(), self._address)
+        except OSError as error:
+            log.warning("systemd was not told", message=message, error=str(error))
+
+
+def _status_line(text: str) -> str:
+    return "STATUS=" + " ".join(text.splitlines())  # a line feed would start another assignment
+
+
+def _parse_address(text: str) -> bytes | None:
+    """A path, or ``@name`` for Linux's abstract sockets; None for none and for other families."""
+    if text.startswith("@"):
+        return b"\0" + os.fsencode(text[1:])
+    if text.startswith("/"):
+        return os.fsencode(text)
+    if text:
+        log.warning("not notifying: neither a path nor an @abstract name", NOTIFY_SOCKET=text)
+    return None
+
+
+def _parse_interval_s(text: str) -> float | None:
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text) / 1e6
+    if text:
+        log.warning("no watchdog: not a number of microseconds", WATCHDOG_USEC=text)
+    return None

@@ -1,0 +1,206 @@
+"""Proof that llama.cpp runs on this machine: one real model, one real prompt, a few tokens.
+
+A build of llama.cpp can load, answer ``llama_print_system_info`` and still die of an illegal
+instruction at its first matrix product, because the compiler believed what the CPU (or the
+virtual machine around it) advertised. Nothing short of decoding shows that, and decoding may end
+the process. So the proof has two halves:
+
+* the child, ``python proof.py MODEL``, decodes and prints one JSON line;
+* the parent, ``prove_in_child``, starts it, bounds it in time, and turns whatever came of it, a
+  signal included, into a value.
+
+Only the standard library is imported at the top, and nothing of this package: the set-up of a
+fresh machine runs this file by its path before anything else is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+CONTEXT_TOKENS = 256
+GENERATED_TOKENS = 8
+PROMPT = (
+    "The quick brown fox jumps over the lazy dog, twice. What does the dog say to the fox? " * 2
+)
+BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "paddler-demo.gguf"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What one run of the child showed.
+
+    Attributes:
+      ok: every step worked and every logit was finite.
+      tokens: prompt and generated tokens decoded.
+      seconds: time from loading the model to the last token.
+      system_info: llama.cpp's own list of what it was built with.
+      version: of llama-cpp-python, as imported by the child.
+      error: why not, in words; empty when ``ok``.
+    """
+
+    ok: bool
+    tokens: int = 0
+    seconds: float = 0.0
+    system_info: str = ""
+    version: str = ""
+    error: str = ""
+
+
+def prove(model: Path) -> Proof:
+    """Decode in this process, which may not survive it.
+
+    Args:
+      model: a GGUF file; small is enough, every kernel of a pass is used once.
+
+    Returns:
+      A proof with ``ok`` true, or one whose ``error`` names the step that failed.
+    """
+    import llama_cpp  # here, so that the parent's half works where the library is broken or absent
+
+    # The bindings print every line of llama.cpp's log unless their logger asks for less.
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
+    began_s = time.perf_counter()
+    system_info = llama_cpp.llama_print_system_info().decode().strip(" |")
+    version = str(llama_cpp.__version__)
+
+    def failed(error: str) -> Proof:
+        return Proof(False, system_info=system_info, version=version, error=error)
+
+    llama_cpp.llama_backend_init()
+    handle = llama_cpp.llama_model_load_from_file(
+        os.fsencode(model), llama_cpp.llama_model_default_params()
+    )
+    if not handle:
+        return failed(f"llama.cpp cannot load {model}")
+    limits = llama_cpp.llama_context_default_params()
+    limits.n_ctx, limits.n_batch, limits.n_threads, limits.n_threads_batch = (
+        CONTEXT_TOKENS,
+        128,
+        1,
+        1,
+    )
+    context = llama_cpp.llama_init_from_model(handle, limits)
+    if not context:
+        return failed(f"llama.cpp cannot make a context of {CONTEXT_TOKENS} tokens over {model}")
+
+    vocabulary = llama_cpp.llama_model_get_vocab(handle)
+    num_vocabulary = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
+    text = PROMPT.encode()
+    tokens = (llama_cpp.llama_token * CONTEXT_TOKENS)()
+    num_prompt = int(
+        llama_cpp.llama_tokenize(vocabulary, text, len(text), tokens, len(tokens), True, False)
+    )
+    num_prompt = min(num_prompt, 128)
+    if num_prompt < 1:
+        return failed(f"the prompt of {len(text)} bytes made {num_prompt} tokens")
+
+    num_decoded, num_new = 0, num_prompt
+    for _ in range(GENERATED_TOKENS):
+        status = int(
+            llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(tokens, num_new))
+        )
+        if status != 0:
+            return failed(f"llama_decode returned {status} after {num_decoded} tokens")
+        num_decoded += num_new
+        logits = [float(x) for x in llama_cpp.llama_get_logits_ith(context, -1)[:num_vocabulary]]
+        if not all(map(math.isfinite, logits)):
+            return failed(f"logits are not finite after {num_decoded} tokens")
+        if min(logits) == max(logits):
+            return failed(f"all {num_vocabulary} logits are equal after {num_decoded} tokens")
+        tokens[0], num_new = logits.index(max(logits)), 1
+
+    seconds = time.perf_counter() - began_s
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(handle)
+    return Proof(True, num_decoded, round(seconds, 3), system_info, version)
+
+
+def prove_in_child(
+    model: Path, *, python: Path | str = sys.executable, limit_s: float = 120
+) -> Proof:
+    """Run this file as a process of its own and say what came of it.
+
+    Args:
+      model: the GGUF file to decode with.
+      python: the interpreter whose llama-cpp-python is meant.
+      limit_s: seconds after which the child is killed; a cold disk is the slow part.
+
+    Returns:
+      The child's own proof, or one whose ``error`` names the signal, the time limit, or the last
+      lines it wrote. Never raises for anything the child does.
+    """
+    # Backtrace: on an abort ggml attaches a debugger to itself, which takes seconds.
+    # OpenMP: one thread asked for, one thread started.
+    environment = os.environ | {"GGML_NO_BACKTRACE": "1", "OMP_NUM_THREADS": "1"}
+    # -P: the folder of this file must not become an import path for the child.
+    command = [str(python), "-P", str(Path(__file__).resolve()), str(model)]
+    try:
+        ended = subprocess.run(  # noqa: S603  our own file, our own interpreter
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Proof(False, error=f"no answer within {limit_s:g} s")
+    except OSError as error:
+        return Proof(False, error=f"{python} cannot be started: {error}")
+    return read_child(
+        ended.returncode, ended.stdout.decode(), ended.stderr.decode(errors="replace")
+    )
+
+
+def read_child(returncode: int, stdout: str, stderr: str) -> Proof:
+    """Turn a child's end into a proof: its JSON line if there is one, else why there is none."""
+    last_words = "".join(stderr.strip().splitlines()[-1:])
+    if returncode < 0:
+        said = f": {last_words}" if last_words else ""
+        return Proof(False, error=f"killed by {_name_signal(-returncode)}{said}")
+    lines = stdout.strip().splitlines()
+    try:
+        fields = json.loads(lines[-1]) if lines else None
+        proof = Proof(**fields) if fields is not None else None
+    except (ValueError, TypeError):
+        proof = None
+    if proof is not None and proof.ok == (returncode == 0):
+        return proof
+    said = last_words or "it wrote nothing"
+    return Proof(False, error=f"ended with exit status {returncode}: {said}")
+
+
+def _name_signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    meaning = {
+        "SIGILL": "an instruction this CPU does not run",
+        "SIGSEGV": "a memory fault",
+        "SIGBUS": "a memory fault",
+        "SIGABRT": "llama.cpp gave up",
+        "SIGKILL": "out of memory, or killed by hand",
+    }.get(name)
+    return f"{name} ({meaning})" if meaning else name
+
+
+def main() -> int:
+    """Entry of the child: decode, print one JSON line, exit 0 only when the proof holds."""
+    model = Path(sys.argv[1]) if len(sys.argv) > 1 else BUNDLED_MODEL
+    proof = prove(model)
+    sys.stdout.write(json.dumps(asdict(proof)) + "\n")
+    return 0 if proof.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The exception tree: whose fault it was decides the class, never where it was noticed.
+
+Expected outcomes (a full buffer, a lost agent, a stopped request) are values, not exceptions;
+what is raised here is a broken promise, and every message says which field, which value and
+which limit.
+"""
+
+from __future__ import annotations
+
+
+class PaddlerError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class ConfigurationError(PaddlerError):
+    """The operator asked for something that cannot be: a bad address, a port in use, a bad file."""
+
+
+class WireError(PaddlerError):
+    """A message from outside does not have the shape it promised; the text carries the path."""
+
+
+class StateDatabaseError(PaddlerError):
+    """The state database cannot be read or written; the file is left as it was found."""
+
+
+class LinkError(PaddlerError):
+    """The other end of an agent link broke its protocol, or cannot be reached."""
+
+
+class EngineError(PaddlerError):
+    """The engine process failed; ``permanent`` ones fail again however often they are tried."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
+class ModelFileError(PaddlerError):
+    """A model file is missing or is not a model llama.cpp can read."""
+
+
+class ChatTemplateError(PaddlerError):
+    """A chat template does not compile, or does not render these messages."""
+
+
+class ChildGaveUpError(PaddlerError):
+    """A supervised child crashed more often than its restart budget forgives."""

@@ -1,0 +1,95 @@
+"""What this machine grants the process: cores, memory, CPU features.
+
+Three answers differ from what is written on the box: a scheduler mask may leave fewer cores, a
+control group may give a share of them, and memory may be capped far below what is installed.
+Each reader takes the files' folders as arguments, so a test can lay out another machine.
+
+Only the standard library is imported: the set-up of a fresh machine reads this file before
+anything else is installed. Control groups of version 2 are read; version 1 limits are not seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def parse_cpu_flags(cpuinfo: str) -> frozenset[str]:
+    """The features every core has, from the text of ``/proc/cpuinfo``; empty if it lists none."""
+    cores = [
+        frozenset(line.partition(":")[2].split())
+        for line in cpuinfo.splitlines()
+        if line.partition(":")[0].strip() in {"flags", "Features"}
+    ]
+    return frozenset.intersection(*cores) if cores else frozenset()
+
+
+def read_cpu_flags(proc: Path = PROC) -> frozenset[str]:
+    """The features of this machine's cores; empty where there is no ``/proc`` (macOS)."""
+    try:
+        return parse_cpu_flags((proc / "cpuinfo").read_text(errors="replace"))
+    except OSError:
+        return frozenset()
+
+
+def granted_cores(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
+    """Cores this process may keep busy: the affinity mask, cut by the tightest quota above it."""
+    mask = getattr(os, "sched_getaffinity", None)
+    cores = float(len(mask(0))) if mask is not None else float(os.cpu_count() or 1)
+    for text in _read_upwards("cpu.max", proc=proc, cgroups=cgroups):
+        quota, _, period = text.partition(" ")
+        if quota != "max" and period.strip():
+            cores = min(cores, int(quota) / int(period))
+    return cores
+
+
+def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Memory a new model could take before something is swapped or killed; None where unknown.
+
+    What the page cache holds counts as available, in a control group too: a model that was read
+    once would otherwise look like memory in use.
+    """
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kibibytes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    if not kibibytes:
+        return None
+    available = kibibytes[0] * 1024
+    for folder in _cgroup_folders(proc=proc, cgroups=cgroups):
+        try:
+            cap = (folder / "memory.max").read_text().strip()
+            used = int((folder / "memory.current").read_text())
+            cached = (folder / "memory.stat").read_text().splitlines()
+        except OSError:
+            continue
+        if cap != "max":
+            reclaimable = sum(int(line.split()[1]) for line in cached if line.startswith("file "))
+            available = min(available, max(0, int(cap) - used + reclaimable))
+    return available
+
+
+def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:
+    """The process's control group (version 2) and every one above it, innermost first."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        if line.startswith("0::/"):
+            folder = cgroups / line.removeprefix("0::/")
+            yield folder
+            yield from (above for above in folder.parents if above.is_relative_to(cgroups))
+
+
+def _read_upwards(name: str, *, proc: Path, cgroups: Path) -> Iterator[str]:
+    for folder in _cgroup_folders(proc=proc, cgroups=cgroups):
+        try:
+            yield (folder / name).read_text()
+        except OSError:
+            continue  # the root has no limits, and a container may hide what is above it

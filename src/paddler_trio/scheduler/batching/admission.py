@@ -1,0 +1,37 @@
+"""Which requests the engine takes in: what can never fit is refused before it costs anything.
+
+With the KV cache split per slot every sequence owns a known number of cells, so the answer is
+arithmetic, and the refusal says the numbers (W12, W13, W15).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class Refused:
+    """Why a request cannot run on this engine; the text is for the person who sent it."""
+
+    reason: str
+
+
+def refusal(*, num_prompt_tokens: int, max_tokens: int, cells: int) -> Refused | None:
+    """None if a prompt fits the cells of one sequence with room for at least one token.
+
+    Args:
+      num_prompt_tokens: length of the tokenised prompt.
+      max_tokens: how many tokens the request wants at most. More than fits is no reason to
+        refuse: it is a limit, and the answer ends when the cells do.
+      cells: KV cells of one sequence (context size / slots, as llama.cpp rounded it).
+    """
+    if num_prompt_tokens < 1:
+        return Refused("the prompt is empty: it has no tokens, so there is nothing to continue")
+    if max_tokens < 1:
+        return Refused(f"max_tokens is {max_tokens}, but it must be at least 1")
+    if num_prompt_tokens > cells:
+        return Refused(
+            f"the prompt has {num_prompt_tokens} tokens, but one slot of this agent holds "
+            f"{cells} tokens; shorten the prompt, raise context_size, or use fewer slots"
+        )
+    return None

@@ -1,0 +1,1 @@
+"""The balancer's decisions: who holds which slot, who waits, who is turned away."""

@@ -1,0 +1,101 @@
+"""What our balancers and agents say to each other beyond Paddler 4.1.
+
+Only after both chose the WebSocket subprotocol ``paddler-trio.1`` may a text frame be
+``{"Trio": {...}}``; everything else on the link stays Paddler's. A Paddler peer offers or picks no
+subprotocol, so it never sees one of these.
+
+* :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
+* ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
+  ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
+* :class:`HandBack` (agent): this request was not finished and never will be; another agent may;
+* :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+import cattrs
+from cattrs.errors import BaseValidationError
+
+from paddler_trio.errors import WireError
+
+SUBPROTOCOL = "paddler-trio.1"
+TAG = "Trio"
+
+
+@attrs.frozen
+class Report:
+    """What an agent of ours adds to Paddler's status.
+
+    ``phase``: ``waiting`` (no model wanted), ``resolving``, ``draining``, ``loading``,
+    ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of desired
+    states; ``progress`` is 0..1 while loading.
+    """
+
+    phase: str
+    wanted_state: str | None
+    served_state: str | None
+    progress: float | None
+    detail: str | None
+
+
+@attrs.frozen
+class HandBack:
+    """``id`` is the request's id on this link."""
+
+    id: str
+    reason: str
+
+
+@attrs.frozen
+class GetTree:
+    id: str
+
+
+@attrs.frozen
+class Tree:
+    """``tree`` is a printed tree as plain JSON."""
+
+    id: str
+    tree: Mapping[str, object]
+
+
+Extension: TypeAlias = Report | HandBack | GetTree | Tree
+_KINDS: dict[str, type[Extension]] = {
+    kind.__name__: kind for kind in (Report, HandBack, GetTree, Tree)
+}
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+
+def render_extension(message: Extension) -> bytes:
+    """The whole text frame."""
+    body = {type(message).__name__: _CONVERTER.unstructure(message)}
+    return json.dumps({TAG: body}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def parse_extension(body: object) -> Extension:
+    """``body`` is what stands under ``Trio`` and is no ``Step``; WireError if it is unknown."""
+    if not isinstance(body, dict) or len(body) != 1:
+        raise WireError("a Trio frame holds exactly one message @ $.Trio")
+    (name, fields) = next(iter(body.items()))
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise WireError(f"unknown message {name!r} @ $.Trio")
+    try:
+        return _CONVERTER.structure(fields, kind)
+    except (BaseValidationError, TypeError, ValueError, KeyError) as error:
+        problem = "; ".join(cattrs.transform_error(error)) if _is_group(error) else repr(error)
+        raise WireError(f"{problem} @ $.Trio.{name}") from error
+
+
+def _is_group(error: Exception) -> bool:
+    return isinstance(error, BaseValidationError)
+
+
+def render_step(entries: list[dict[str, object]]) -> bytes:
+    """The frame of one engine pass; each entry has ``id``, ``tokens`` and ``results``."""
+    return json.dumps({TAG: {"Step": entries}}, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,96 @@
+"""The units are what systemd accepts, and say what the daemons rely on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).resolve().parent.parent.parent / "systemd"
+NAMES = ["paddler-trio-balancer.service", "paddler-trio-agent@.service"]
+INSTALLED = "/opt/paddler-trio/.venv/bin/paddler-trio"
+
+Settings = dict[str, dict[str, list[str]]]
+
+
+def parse(text: str) -> Settings:
+    """Section -> key -> values in order; anything that is not a setting or a comment fails."""
+    sections: Settings = {}
+    section: dict[str, list[str]] | None = None
+    for line in text.splitlines():
+        if not line.strip() or line.startswith(("#", ";")):
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            section = sections.setdefault(line[1:-1], defaultdict(list))
+            continue
+        key, equals, value = line.partition("=")
+        assert equals, line
+        assert key.isalnum(), line
+        assert section is not None, line
+        section[key].append(value)
+    return sections
+
+
+def complaints_of_systemd(folder: Path, name: str, text: str) -> list[str]:
+    """What ``systemd-analyze verify`` has to say about a unit whose program is installed."""
+    program = folder / "paddler-trio"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (folder / name).write_text(text.replace(INSTALLED, str(program)))
+    ended = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(folder / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = (ended.stdout + ended.stderr).splitlines()
+    # Units of the machine itself may be at fault too; those are not ours to judge.
+    return [line for line in said if "paddler-trio" in line] or said * bool(ended.returncode)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_systemd_has_nothing_to_say_against_the_unit(tmp_path: Path, name: str) -> None:
+    text = (UNITS / name).read_text()
+    assert INSTALLED in text
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed; the other tests here parse the units")
+    assert complaints_of_systemd(tmp_path, name, text) == []
+    misspelt = text.replace("WatchdogSec=", "WatchdogSecs=")
+    assert complaints_of_systemd(tmp_path, name, misspelt) != []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_unit_says_what_the_daemon_relies_on(name: str) -> None:
+    unit = parse((UNITS / name).read_text())
+    assert set(unit) == {"Unit", "Service", "Install"}
+    service = {key: values[-1] for key, values in unit["Service"].items()}
+    assert service["Type"] == "notify"
+    assert service["NotifyAccess"] == "main"
+    assert float(service["WatchdogSec"]) >= 10
+    assert service["Restart"] == "on-failure"
+    assert service["KillMode"] == "mixed"
+    assert float(service["TimeoutStopSec"]) > 60
+    assert int(service["LimitNOFILE"]) >= 65536
+    assert service["ProtectSystem"] == "strict"
+    assert service["NoNewPrivileges"] == "yes"
+    assert "AF_UNIX" in service["RestrictAddressFamilies"].split()
+    assert all(value.startswith("-/") for value in unit["Service"]["EnvironmentFile"])
+    [command] = unit["Service"]["ExecStart"]
+    assert command.split()[0] == INSTALLED
+
+
+def test_only_the_balancer_forbids_code_made_at_run_time() -> None:
+    balancer, agent = (parse((UNITS / name).read_text())["Service"] for name in NAMES)
+    assert balancer["MemoryDenyWriteExecute"] == ["yes"]
+    assert agent["MemoryDenyWriteExecute"] == ["no"]
+    assert agent["PrivateDevices"] == ["no"]
+    assert agent["OOMPolicy"] == ["continue"]
+
+
+def test_an_agent_is_named_by_its_instance() -> None:
+    [command] = parse((UNITS / NAMES[1]).read_text())["Service"]["ExecStart"]
+    assert "--name %i" in command

@@ -1,0 +1,824 @@
+"""The HTTP server over real loopback sockets: whom it serves, how long, and how each thing ends."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from quart import websocket as quart_websocket
+from quart_trio import QuartTrio
+from trio_websocket import (
+    CloseReason,
+    ConnectionClosed,
+    ConnectionRejected,
+    WebSocketConnection,
+    wrap_client_stream,
+)
+
+from paddler_trio.balancer import http_protocol
+from paddler_trio.balancer.asgi import (
+    App,
+    ClientGoneError,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_text,
+    watch_disconnect,
+)
+from paddler_trio.balancer.http_server import (
+    HttpLimits,
+    HttpServer,
+    direct_body_writer,
+    listen,
+    tame,
+)
+from paddler_trio.errors import ConfigurationError
+
+PATIENCE_S = 10
+"""How long a test waits for what must happen; none is expected to come near it."""
+
+LARGE = b"x" * 65_536
+
+
+@attrs.frozen
+class Served:
+    server: HttpServer
+    address: str
+    port: int
+    doors: trio.Nursery
+    connections: trio.Nursery
+    clients: list[Client] = attrs.field(factory=list)
+
+    async def connect(self) -> Client:
+        self.clients.append(Client(await trio.open_tcp_stream("127.0.0.1", self.port)))
+        return self.clients[-1]
+
+    @asynccontextmanager
+    async def websocket(self, path: str) -> AsyncIterator[WebSocketConnection]:
+        client = await self.connect()
+        async with trio.open_nursery() as nursery:
+            sock = await wrap_client_stream(nursery, client.stream, self.address, path)
+            yield sock
+            await sock.aclose()
+
+
+@attrs.define
+class Client:
+    """A client that writes bytes and reads what it expects."""
+
+    stream: trio.SocketStream
+    received: bytearray = attrs.field(factory=bytearray)
+
+    async def get(self, path: str, *headers: str, version: str = "1.1") -> None:
+        lines = [f"GET {path} HTTP/{version}", "Host: x", *headers, "", ""]
+        await self.stream.send_all("\r\n".join(lines).encode())
+
+    async def read_until(self, end: bytes) -> bytes:
+        """Return what came up to and including ``end``; keep the rest."""
+        while (at := self.received.find(end)) < 0:
+            data = await self.stream.receive_some(65_536)
+            assert data, f"connection ended before {end!r}: {bytes(self.received)!r}"
+            self.received += data
+        at += len(end)
+        found = bytes(self.received[:at])
+        del self.received[:at]
+        return found
+
+    async def response(self) -> tuple[int, bytes, bytes]:
+        """Return status, header and body of a response with a Content-Length."""
+        head = await self.read_until(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        assert length is not None, head
+        size_bytes = int(length[1])
+        while len(self.received) < size_bytes:
+            data = await self.stream.receive_some(65_536)
+            assert data, "connection ended inside a body"
+            self.received += data
+        body = bytes(self.received[:size_bytes])
+        del self.received[:size_bytes]
+        return int(head.split()[1]), head, body
+
+    async def send_until_refused(self) -> None:
+        while True:
+            await self.stream.send_all(LARGE)
+
+    async def read_to_end(self) -> bytes:
+        while data := await self.stream.receive_some(65_536):
+            self.received += data
+        return bytes(self.received)
+
+
+@asynccontextmanager
+async def serving(app: App, **limits: float) -> AsyncIterator[Served]:
+    server = HttpServer(app, name="test", limits=HttpLimits(**limits))  # type: ignore[arg-type]  # ints are floats here
+    sockets = listen("127.0.0.1:0")
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as connections, trio.open_nursery() as doors:
+            start = partial(server.serve_door, sockets, connections=connections)
+            (address,) = await doors.start(start)
+            port = int(address.rpartition(":")[2])
+            served = Served(server, address, port, doors, connections)
+            try:
+                yield served
+            finally:
+                for client in served.clients:
+                    client.stream.socket.close()
+                doors.cancel_scope.cancel()
+                connections.cancel_scope.cancel()
+                server.cut_all()
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await read_body(receive, limit_bytes=1_000_000, deadline_s=PATIENCE_S)
+    await send_text(send, 200, f"hello {scope['path']}")
+
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+END = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class Waiter:
+    """Answers each request when told to, unless its client leaves first."""
+
+    def __init__(self) -> None:
+        self.entered = trio.Event()
+        self.answer = trio.Event()
+        self.gone = trio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await read_body(receive, limit_bytes=1000, deadline_s=PATIENCE_S)
+        self.entered.set()
+        async with trio.open_nursery() as nursery:
+
+            def on_gone() -> None:
+                self.gone.set()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch_disconnect, receive, on_gone)
+            await self.answer.wait()
+            nursery.cancel_scope.cancel()
+        if not self.gone.is_set():
+            await send_text(send, 200, "waited")
+
+
+async def pour(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send for ever, whatever the client does."""
+    await send(START)
+    while True:
+        await send({"type": "http.response.body", "body": LARGE, "more_body": True})
+
+
+def pour_directly(ended_by: Callable[[BaseException], None]) -> App:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(START)
+        write = direct_body_writer(scope)
+        assert write is not None
+        try:
+            while True:
+                await write(LARGE)
+        except BaseException as error:
+            ended_by(error)
+            raise
+
+    return app
+
+
+# ------------------------------------------------------------------------------------ listening
+
+
+def test_listening_reports_the_port_the_system_chose() -> None:
+    (sock,) = listen("127.0.0.1:0")
+    with sock:
+        assert sock.getsockname()[1] > 0
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+
+
+def test_a_name_with_several_addresses_listens_on_one_port() -> None:
+    sockets = listen("localhost:0")
+    assert len({sock.getsockname()[1] for sock in sockets}) == 1
+    for sock in sockets:
+        sock.close()
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    try:
+        (sock,) = listen("[::1]:0")
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+    with sock:
+        assert sock.family is socket.AF_INET6
+
+
+def test_a_port_in_use_is_one_plain_error_that_says_what_to_do() -> None:
+    (sock,) = listen("127.0.0.1:0")
+    with sock:
+        address = f"127.0.0.1:{sock.getsockname()[1]}"
+        with pytest.raises(ConfigurationError) as refused:
+            listen(address)
+    assert str(refused.value) == (
+        f"cannot listen on {address}: address already in use; "
+        "stop the other process or choose another port"
+    )
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1", ":80", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "::1:80",
+     "127.0.0.1:-1", "[::1]", "[::1:80", "127.0.0.1:²"],
+)  # fmt: skip
+def test_addresses_that_are_not_host_and_port_are_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="want host:port"):
+        listen(address)
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"192\.0\.2\.1:0: this machine has no such address"
+    ):
+        listen("192.0.2.1:0")
+
+
+# ----------------------------------------------------------------------- keep-alive and deadlines
+
+
+async def test_a_connection_serves_one_request_after_another() -> None:
+    async with serving(hello) as served:
+        client = await served.connect()
+        for number in range(3):
+            await client.get(f"/{number}")
+            status, head, body = await client.response()
+            assert (status, body) == (200, b"hello /%d" % number)
+            assert b"server:" not in head
+        assert served.server.statistics().accepted == 1
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with serving(hello) as served:
+        client = await served.connect()
+        await client.stream.send_all(
+            b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % i for i in range(9))
+        )
+        assert [(await client.response())[2] for _ in range(9)] == [
+            b"hello /%d" % i for i in range(9)
+        ]
+
+
+def quart_hello() -> App:
+    app = QuartTrio(__name__)
+
+    @app.route("/")
+    async def root() -> str:
+        return "hello /"
+
+    @app.websocket("/socket")
+    async def echo() -> None:
+        await quart_websocket.send(await quart_websocket.receive())
+
+    return tame(app)  # type: ignore[arg-type]  # the same call, typed more narrowly
+
+
+@pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
+@pytest.mark.parametrize("how", [("1.1", "Connection: close"), ("1.0",)])
+async def test_a_client_that_asks_for_the_end_gets_it(
+    make_app: Callable[[], App], how: tuple[str, ...]
+) -> None:
+    version, *headers = how
+    async with serving(make_app()) as served:
+        client = await served.connect()
+        await client.get("/", *headers, version=version)
+        assert (await client.read_to_end()).endswith(b"hello /")
+
+
+@pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
+async def test_keep_alive_expires_after_a_request(make_app: Callable[[], App]) -> None:
+    async with serving(make_app(), keep_alive_s=0.1) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.response()
+        assert await client.read_to_end() == b""
+
+
+async def test_a_request_in_progress_outlives_every_idle_deadline() -> None:
+    waiter = Waiter()
+    async with serving(waiter, keep_alive_s=0.05, header_deadline_s=0.05) as served:
+        client, impatient = await served.connect(), await served.connect()
+        await client.get("/")
+        assert await impatient.read_to_end() == b""  # both deadlines have passed by now
+        waiter.answer.set()
+        assert (await client.response())[2] == b"waited"
+
+
+async def test_a_header_that_trickles_in_is_cut_at_its_deadline() -> None:
+    async with serving(hello, header_deadline_s=0.2) as served:
+        client = await served.connect()
+        await client.stream.send_all(b"GET / HTTP/1.1\r\n")
+
+        async def trickle() -> None:
+            while True:
+                await client.stream.send_all(b"X: y\r\n")
+                await trio.sleep(0.02)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trickle)
+            with pytest.raises((AssertionError, trio.BrokenResourceError)):
+                await client.read_until(b"never")
+            nursery.cancel_scope.cancel()
+        await until(lambda: served.server.statistics().dropped_for_abuse == 1)
+
+
+async def test_connections_over_the_cap_are_closed_at_once() -> None:
+    waiter = Waiter()
+    async with serving(waiter, max_connections=1) as served:
+        first = await served.connect()
+        await first.get("/")
+        await waiter.entered.wait()
+        second = await served.connect()
+        assert await second.read_to_end() == b""
+        assert served.server.statistics().refused == 1
+        waiter.answer.set()
+        assert (await first.response())[2] == b"waited"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other tasks run until ``condition`` holds; the serving test's patience bounds it."""
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+# ------------------------------------------------------------------------------------- departures
+
+
+@pytest.mark.parametrize("ahead", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+@pytest.mark.parametrize("half", [True, False])
+async def test_a_client_that_leaves_is_noticed_whatever_it_sent_ahead(
+    ahead: bytes, half: bool
+) -> None:
+    waiter = Waiter()
+    async with serving(waiter) as served:
+        client = await served.connect()
+        await client.stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + ahead)
+        await waiter.entered.wait()
+        await (client.stream.send_eof() if half else client.stream.aclose())
+        await waiter.gone.wait()
+        await until(lambda: served.server.statistics().open_connections == 0)
+
+
+async def test_bytes_sent_ahead_are_bounded() -> None:
+    waiter = Waiter()
+    async with serving(waiter, max_read_ahead_bytes=1000) as served:
+        client = await served.connect()
+        await client.get("/")
+        await waiter.entered.wait()
+        await client.stream.send_all(b"x" * 1001)
+        await waiter.gone.wait()
+        assert served.server.statistics().dropped_for_abuse == 1
+
+
+async def test_sending_to_a_client_that_left_neither_raises_nor_holds_up_others() -> None:
+    async with serving(pour) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        await client.stream.aclose()
+        # The application above never looks; only cancellation ends it, and everyone else lives.
+        other = await served.connect()
+        await other.get("/")
+        await other.read_until(LARGE)
+
+
+async def test_an_answer_before_the_body_was_read_arrives_and_ends_the_connection() -> None:
+    async def deaf(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_text(send, 404, "no")
+
+    async with serving(deaf) as served:
+        client = await served.connect()
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8388608\r\n\r\n"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stream.send_all, head + bytes(8_388_608))
+            assert (await client.response())[0] == 404
+            assert await client.read_to_end() == b""
+        await client.stream.aclose()
+        await until(lambda: served.server.statistics().open_connections == 0)
+
+
+async def test_a_client_that_does_not_read_is_cut_at_the_write_deadline() -> None:
+    ended: list[BaseException] = []
+    async with serving(pour_directly(ended.append), write_timeout_s=0.1) as served:
+        client = await served.connect()
+        await client.get("/")
+        await until(lambda: served.server.statistics().open_connections == 0 and bool(ended))
+        assert isinstance(ended[0], ClientGoneError)
+        assert "did not read for 0.1 s" in str(ended[0])
+        assert served.server.statistics().dropped_for_abuse == 1
+
+
+# ------------------------------------------------------------------------------- closing in order
+
+
+@pytest.mark.parametrize("app", [pour, pour_directly(lambda error: None)])
+async def test_cutting_all_ends_a_write_that_its_reader_stalls(app: App) -> None:
+    async with serving(app, write_timeout_s=3600) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        # Nobody reads: the write is stuck once the kernel's buffers are full.
+        await trio.testing.wait_all_tasks_blocked(cushion=0.05)
+        served.server.cut_all()
+        await until(lambda: served.server.statistics().open_connections == 0)
+
+
+async def test_a_closed_door_harms_no_connection() -> None:
+    waiter = Waiter()
+    async with serving(waiter) as served:
+        client = await served.connect()
+        await client.get("/")
+        await waiter.entered.wait()
+        served.doors.cancel_scope.cancel()
+        await until(lambda: not served.doors.child_tasks)
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await served.connect()
+        waiter.answer.set()
+        assert (await client.response())[2] == b"waited"
+        await client.get("/")
+        assert (await client.response())[2] == b"waited"
+
+
+async def test_closing_idle_connections_spares_requests_in_progress() -> None:
+    waiter = Waiter()
+    async with serving(waiter) as served:
+        busy, fresh, half = [await served.connect() for _ in range(3)]
+        await busy.get("/")
+        await half.stream.send_all(b"GET / HT")
+        await waiter.entered.wait()
+        await until(lambda: served.server.statistics().open_connections == 3)
+        served.server.close_idle()
+        assert await fresh.read_to_end() == b""
+        with pytest.raises((AssertionError, trio.BrokenResourceError)):
+            await half.read_until(b"never")
+        waiter.answer.set()
+        _, head, body = await busy.response()
+        assert body == b"waited"
+        assert b"connection: close" in head.lower()
+        assert await busy.read_to_end() == b""
+        assert served.server.statistics().dropped_for_abuse == 0
+
+
+async def test_a_response_that_began_before_the_idle_were_closed_ends_its_connection() -> None:
+    goes_on = trio.Event()
+
+    async def slowly(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(START)
+        await goes_on.wait()
+        await send(END)
+
+    async with serving(slowly) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        served.server.close_idle()
+        goes_on.set()
+        assert await client.read_to_end() == b"0\r\n\r\n"
+
+
+async def test_cancelling_the_connections_ends_their_requests() -> None:
+    waiter = Waiter()
+    async with serving(waiter) as served:
+        client = await served.connect()
+        await client.get("/")
+        await waiter.entered.wait()
+        served.connections.cancel_scope.cancel()
+        await until(lambda: served.server.statistics().open_connections == 0)
+
+
+async def test_an_application_that_fails_ends_its_connection_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fragile(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/fail":
+            raise KeyError("bug")
+        if scope["path"] == "/half":
+            await send(START)
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+            raise KeyError("bug")
+        await hello(scope, receive, send)
+
+    async with serving(fragile) as served:
+        good = await served.connect()
+        for path, expected in [("/fail", b"HTTP/1.1 500"), ("/half", b"half\r\n")]:
+            bad = await served.connect()
+            await bad.get(path)
+            answer = await bad.read_to_end()
+            assert expected in answer
+            assert b"0\r\n\r\n" not in answer
+        await good.get("/")
+        assert (await good.response())[0] == 200
+    assert "application failed on /fail" in caplog.text
+
+
+async def test_a_bug_in_parsing_ends_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiter = Waiter()
+    async with serving(waiter) as served:
+        client = await served.connect()
+        await client.get("/")
+        await waiter.entered.wait()
+
+        def broken(request: object, limits: object) -> None:
+            raise UnicodeDecodeError("ascii", b"\xff", 0, 1, "as hypercorn might raise")
+
+        monkeypatch.setattr(http_protocol, "objection_to", broken)
+        victim = await served.connect()
+        await victim.get("/")
+        assert await victim.read_to_end() == b""
+        waiter.answer.set()
+        assert (await client.response())[2] == b"waited"
+        assert served.server.statistics().dropped_for_abuse == 1
+    assert "connection from 127.0.0.1:" in caplog.text
+    assert "UnicodeDecodeError" in caplog.text
+
+
+async def test_a_tamed_application_is_not_told_of_its_own_end_but_of_its_clients() -> None:
+    told: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/ends":
+            await send(END)
+        with trio.move_on_after(0):
+            told.append((await receive())["type"])
+
+    async def disconnected() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def discard(message: Message) -> None:
+        await trio.lowlevel.checkpoint()
+
+    for path in ("/ends", "/leaves"):
+        await tame(app)({"type": "http", "path": path}, disconnected, discard)
+    assert told == ["http.disconnect"]
+
+
+# ---------------------------------------------------------------------------------- direct chunks
+
+
+async def stream_both_ways(scope: Scope, receive: Receive, send: Send) -> None:
+    await send(START)
+    write = direct_body_writer(scope)
+    for piece in (b"one", b"", b"two" * 1000):
+        if write is None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        else:
+            await write(piece)
+    await send({"type": "http.response.body", "body": b"end", "more_body": True})
+    await send(END)
+
+
+async def test_direct_chunks_mix_with_ordinary_ones_and_keep_the_connection() -> None:
+    async with serving(stream_both_ways) as served:
+        client = await served.connect()
+        for _ in range(2):
+            await client.get("/")
+            body = (await client.read_until(b"0\r\n\r\n")).partition(b"\r\n\r\n")[2]
+            assert body == b"3\r\none\r\nbb8\r\n" + b"two" * 1000 + b"\r\n3\r\nend\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_reader_slower_than_its_writer_still_gets_every_byte_in_order(direct: bool) -> None:
+    pieces = [bytes([number]) * 300_000 for number in range(20)]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(START)
+        write = direct_body_writer(scope) if direct else None
+        for piece in pieces:
+            if write is not None:
+                await write(piece)
+            else:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send(END)
+
+    async with serving(app) as served:
+        client = await served.connect()
+        await client.get("/", "Connection: close")
+        await client.read_until(b"\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(cushion=0.01)  # the writer is stuck by now
+        expected = b"".join(b"493e0\r\n" + piece + b"\r\n" for piece in pieces)
+        assert await client.read_to_end() == expected + b"0\r\n\r\n"
+
+
+async def test_without_chunks_there_is_no_direct_writer() -> None:
+    async with serving(stream_both_ways) as served:
+        client = await served.connect()
+        await client.get("/", version="1.0")
+        answer = await client.read_to_end()
+        assert answer.endswith(b"\r\n\r\none" + b"two" * 1000 + b"end")
+
+
+async def test_a_direct_writer_ends_with_its_response() -> None:
+    kept: list[Callable[[bytes], Awaitable[None]] | None] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert direct_body_writer(scope) is None
+        sized = scope["path"] == "/sized"
+        headers = [(b"content-length", b"0")] if sized else []
+        await send({**START, "headers": headers})
+        kept.append(direct_body_writer(scope))
+        await send(END)
+
+    async with serving(app) as served:
+        client = await served.connect()
+        await client.get("/sized")
+        await client.response()
+        await client.get("/")
+        await client.read_until(b"0\r\n\r\n")
+        none, write = kept
+        assert none is None
+        assert write is not None
+        with pytest.raises(ClientGoneError):
+            await write(b"late")
+
+
+async def test_a_direct_writer_says_that_the_client_has_left() -> None:
+    ended: list[BaseException] = []
+    async with serving(pour_directly(ended.append)) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        await client.stream.aclose()
+        await until(lambda: bool(ended))
+        assert isinstance(ended[0], ClientGoneError)
+
+
+# -------------------------------------------------------------------------------------- WebSockets
+
+
+class Listener:
+    """Accepts a WebSocket, and reads only when told to."""
+
+    def __init__(self) -> None:
+        self.read = trio.Event()
+        self.seen: list[str | bytes] = []
+        self.end: dict[str, object] = {}
+        self.ended = trio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["type"] == "websocket.connect"
+        await send({"type": "websocket.accept"})
+        await self.read.wait()
+        while (message := await receive())["type"] == "websocket.receive":
+            text = message.get("text")
+            self.seen.append(text if text is not None else message["bytes"])
+        self.end = dict(message)
+        self.ended.set()
+
+
+async def test_six_messages_and_then_a_close_all_arrive_with_its_code() -> None:
+    listener = Listener()
+    async with serving(listener, ping_interval_s=3600) as served:  # nothing waits for a ping
+        async with served.websocket("/") as sock:
+            for number in range(6):
+                await sock.send_message(f"message {number}")
+            listener.read.set()
+            await sock.aclose(4001, "enough")
+        await listener.ended.wait()
+        assert listener.seen == [f"message {number}" for number in range(6)]
+        assert (listener.end["code"], listener.end["reason"]) == (4001, "enough")
+        await until(lambda: served.server.statistics().open_connections == 0)
+
+
+async def test_a_socket_that_vanishes_ends_with_1006() -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        await client.stream.aclose()
+        await listener.ended.wait()
+        assert listener.end["code"] == 1006
+
+
+UPGRADE = (
+    "Connection: keep-alive, Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+
+
+async def test_compression_is_never_negotiated_and_pings_begin_at_once() -> None:
+    async with serving(Listener()) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE, "Sec-WebSocket-Extensions: permessage-deflate")
+        head = await client.read_until(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101")
+        assert b"extensions" not in head.lower()
+        await client.read_until(b"\x89\x00")
+
+
+@pytest.mark.parametrize("message", ["x" * 1001, "ä" * 501, b"x" * 1001, "x" * 5_000_000])
+async def test_a_message_over_the_limit_closes_with_1009_and_tells_the_application(
+    message: str | bytes,
+) -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener, max_websocket_message_bytes=1000) as served:
+        async with served.websocket("/") as sock:
+            await sock.send_message("x" * 1000)
+            await sock.send_message(message)
+            with pytest.raises(ConnectionClosed) as closed:
+                await sock.get_message()
+            assert isinstance(closed.value.reason, CloseReason)
+            assert closed.value.reason.code == 1009
+            assert closed.value.reason.reason == "message over the limit of 1000 bytes"
+        await listener.ended.wait()
+        assert listener.seen == ["x" * 1000]
+        assert listener.end["code"] == 1009
+
+
+async def test_what_an_over_long_message_goes_on_sending_is_not_kept() -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener, max_websocket_message_bytes=1000, linger_s=0.2) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        endless = b"\x82\xff" + (2**40).to_bytes(8, "big") + b"\0\0\0\0"
+        await client.stream.send_all(endless)
+        with pytest.raises(trio.BrokenResourceError):
+            await client.send_until_refused()
+        await until(lambda: served.server.statistics().open_connections == 0)
+        assert listener.end["code"] == 1009
+
+
+async def test_malformed_frames_get_their_close_code() -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        await client.stream.send_all(b"\x81\x81\0\0\0\0\xff")  # text that is not UTF-8
+        await client.read_until((1007).to_bytes(2, "big"))
+        await listener.ended.wait()
+        assert listener.end["code"] == 1007
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"Version": "Sec-WebSocket-Version: 8"}, 400),
+        ({"Key": "X: y"}, 400),
+        ({}, 403),
+    ],
+)
+async def test_a_refused_handshake_ends_its_connection(
+    changes: dict[str, str], status: int
+) -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.close", "code": 1000})
+
+    headers = [
+        next((new for name, new in changes.items() if f"-{name}:" in line), line)
+        for line in UPGRADE
+    ]
+    async with serving(refuse) as served:
+        client = await served.connect()
+        await client.get("/", *headers)
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 %d" % status)
+
+
+async def test_frames_before_the_handshake_are_refused_and_the_application_is_told() -> None:
+    told = trio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+        told.set()
+
+    async with serving(slow) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.stream.send_all(b"\x81\x80\0\0\0\0")
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 400")
+        await told.wait()
+
+
+async def test_quart_serves_websockets_beside_its_routes() -> None:
+    async with serving(quart_hello()) as served:
+        async with served.websocket("/socket") as sock:
+            await sock.send_message("echo")
+            assert await sock.get_message() == "echo"
+        with pytest.RaisesGroup(ConnectionRejected, allow_unwrapped=True, flatten_subgroups=True):
+            async with served.websocket("/nowhere"):
+                pass
