@@ -342,4 +342,4 @@ def _flat(crash: BaseException) -> str:
 async def _file_changes(path: str, known: ModelFile | None) -> None:
     """Return when the file at ``path`` is not what it was."""
     while await trio.to_thread.run_sync(file_at, path) == known:
-        await trio.sleep(FILE_WATCH_S)
+        await trio.sleep(FILE_WATCH_S)  # noqa: ASYNC110  # the file system sends no event

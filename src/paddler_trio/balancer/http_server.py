@@ -76,6 +76,7 @@ class HttpServer:
         self._config = _hypercorn_config(self._limits)
         self._context = WorkerContext(None)
         self._open: set[HttpConnection] = set()
+        self._closings = trio.lowlevel.ParkingLot()
         self._draining = False
         self._accepted = 0
         self._refused = 0
@@ -114,6 +115,11 @@ class HttpServer:
         self._draining = True
         for connection in list(self._open):
             connection.drain()
+
+    async def wait_all_closed(self) -> None:
+        """Wait until no connection is open; only sensible once the doors are closed."""
+        while self._open:
+            await self._closings.park()
 
     def cut_all(self) -> None:
         """End every connection now: calls are cancelled, sockets closed under shielded writes."""
@@ -166,6 +172,7 @@ class HttpServer:
             await connection.run()
         finally:
             self._open.discard(connection)
+            self._closings.unpark_all()
 
     def _count_abuse(self) -> None:
         self._dropped_for_abuse += 1

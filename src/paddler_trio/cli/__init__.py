@@ -6,6 +6,7 @@ import typer
 
 from paddler_trio.cli.agent import agent
 from paddler_trio.cli.balancer import balancer
+from paddler_trio.cli.demo import demo
 from paddler_trio.cli.doctor import doctor
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(balancer)
 app.command()(agent)
+app.command()(demo)
 app.command()(doctor)
 
 

@@ -19,6 +19,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.llama_log import route_llama_log
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
@@ -47,6 +48,7 @@ async def run_agent(
 
     Cancellation: everything ends at once; the engine process is gone when this returns.
     """
+    route_llama_log()
     status = AgentStatus(config.slots)
     requests = AgentRequests(status)
     models = ModelServer(

@@ -108,6 +108,7 @@ async def run_balancer(
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         async with trio.open_nursery() as connections:
+            connections.start_soon(_cut_when_cancelled, inference, management, name="cutter")
             async with trio.open_nursery() as requests:
                 dispatcher.open(requests)
                 open_inference = partial(
@@ -129,10 +130,20 @@ async def run_balancer(
                 dispatcher.drain()
                 requests.cancel_scope.deadline = trio.current_time() + config.drain_timeout_s
             goodbye.set()
-            inference.close_idle()
-            management.close_idle()
-            connections.cancel_scope.deadline = trio.current_time() + FLUSH_S
-        inference.cut_all()
-        management.cut_all()
+            for server in (inference, management):
+                server.close_idle()
+            with trio.move_on_after(FLUSH_S):
+                for server in (inference, management):
+                    await server.wait_all_closed()
+            connections.cancel_scope.cancel(reason="stopped: every answer had its time")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("balancer down")
+
+
+async def _cut_when_cancelled(*servers: HttpServer) -> None:
+    """A write to a client that does not read is shielded: only closing its socket ends it."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        for server in servers:
+            server.cut_all()
