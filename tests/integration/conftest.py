@@ -1,15 +1,14 @@
-"""Fleets for tests: one that everybody may read, and fresh ones for those that change things."""
+"""Fleets for tests: one that everybody may read, and a fresh one for those that change things.
+
+A test that wants more agents or other options says ``with Fleet.start(...)`` itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
 
 import pytest
-
 from fleet import Fleet
-
-StartFleet = Callable[..., Fleet]
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +19,7 @@ def shared_fleet() -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def start_fleet() -> Iterator[StartFleet]:
-    """``start_fleet(agents=2, slots=1, ...)``: a fleet of this test's own, gone with it."""
-    with ExitStack() as fleets:
-
-        def start(**options: object) -> Fleet:
-            started: AbstractContextManager[Fleet] = Fleet.start(**options)  # type: ignore[arg-type]
-            return fleets.enter_context(started)
-
-        yield start
+def fleet() -> Iterator[Fleet]:
+    """The same, of this test's own."""
+    with Fleet.start(agents=1, slots=4) as fleet:
+        yield fleet

@@ -109,6 +109,11 @@ class Daemon:
                 assert left_s > 0, f"{self.name} did not log {event!r} within {within_s:g} s"
                 self._news.wait(left_s)
 
+    def tail(self, lines: int = NOTE_LINES) -> str:
+        """The newest lines of the log."""
+        with self._news:
+            return "\n".join(list(self.log)[-lines:])
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -205,8 +210,7 @@ class Fleet:
             yield fleet
         except BaseException as error:
             for daemon in started:
-                tail = "\n".join(list(daemon.log)[-NOTE_LINES:])
-                error.add_note(f"--- log of {daemon.name} (pid {daemon.pid})\n{tail}")
+                error.add_note(f"--- log of {daemon.name} (pid {daemon.pid})\n{daemon.tail()}")
             raise
         finally:
             for daemon in reversed(started):

@@ -17,11 +17,11 @@ import trio_websocket
 
 from paddler_trio.agent.generation import RawResult
 from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.requests import AgentRequests
+from paddler_trio.agent.requests import AgentRequests, Work
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.running_tree import running_tree
 from paddler_trio.errors import WireError
-from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.wire.codec import dumps, loads, structure
 from paddler_trio.wire.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -29,6 +29,7 @@ from paddler_trio.wire.generation import (
 )
 from paddler_trio.wire.messages import (
     AgentRequest,
+    AgentRequestBody,
     DeregisterAgent,
     ErrorEnvelope,
     GetChatTemplateOverride,
@@ -47,8 +48,10 @@ from paddler_trio.wire.trio_link import (
     TAG,
     GetTree,
     HandBack,
+    Start,
     Tree,
     parse_extension,
+    recover_extension_id,
     render_extension,
     render_step,
 )
@@ -261,13 +264,15 @@ class _Connection:
 
     def _handle(self, text: str) -> None:
         """One frame; one that cannot be understood is answered if it names a request (W17)."""
+        frame: object = None
         try:
             if self.hands_back and text.startswith('{"Trio":'):
-                self._on_extension(loads(text))
+                frame = loads(text)
+                self._on_extension(frame)
                 return
             message = parse_agent_message(text)
         except WireError as error:
-            wire_id = recover_request_id(text)
+            wire_id = recover_request_id(text) or recover_extension_id(frame)
             log.error("a frame cannot be understood", reason=str(error), id=wire_id)
             if wire_id is not None:
                 self.results(wire_id, [], [{"SamplerError": f"malformed request: {error}"}])
@@ -289,7 +294,7 @@ class _Connection:
     def _on_request(self, wire_id: str, body: object) -> None:
         match body:
             case ContinueFromRawPromptParams() | ContinueFromConversationHistoryParams():
-                self.link.requests.start(wire_id, body, self)
+                self.link.requests.start(wire_id, Work(body), self)
             case GenerateEmbeddingBatchParams():
                 self._respond(wire_id, {"Embedding": "EmbeddingsDisabled"})
             case GetModelMetadata():
@@ -306,6 +311,13 @@ class _Connection:
         if not isinstance(frame, dict) or frame.keys() != {TAG}:
             raise WireError("a Trio frame has one key @ $")
         match parse_extension(frame[TAG]):
+            case Start(wire_id, body, seed, tokens):
+                params = structure(body, AgentRequestBody)
+                if not isinstance(
+                    params, ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
+                ):
+                    raise WireError("only generations are started @ $.Trio.Start.request")
+                self.link.requests.start(wire_id, Work(params, seed, tokens), self)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case other:

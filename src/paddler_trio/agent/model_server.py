@@ -12,6 +12,7 @@ model that cannot be loaded stays an issue until its file or the desired state c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -54,6 +55,7 @@ log = structlog.get_logger("model")
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
 FILE_WATCH_S = 1.0
+_FINGERPRINT_BYTES = 1024 * 1024
 
 
 class ModelNotServableError(PaddlerError):
@@ -175,6 +177,7 @@ class ModelServer:
             await self._start_engine(load, file, engines)
         self._language = await trio.to_thread.run_sync(_read_language, file.path, desired)
         self.metadata = self._language.vocabulary.metadata
+        self.status.model_fingerprint = self._language.fingerprint
         self.status.set(
             issues=frozenset(),
             application=AgentStateApplicationStatus.APPLIED,
@@ -330,7 +333,23 @@ def _read_language(path: str, desired: AgentDesiredState) -> Language:
         markers=derive_markers(source),
         fence=PromptFence(vocabulary.control_texts),
         parameters=desired.inference_parameters,
+        fingerprint=_fingerprint(Path(path), source),
     )
+
+
+def _fingerprint(path: Path, template: str) -> str:
+    """Tells two models apart without reading gigabytes: size, both ends, and the template.
+
+    A GGUF file begins with its metadata and vocabulary and ends with weights.
+    """
+    digest = hashlib.sha256(template.encode())
+    with path.open("rb") as file:
+        size_bytes = file.seek(0, 2)
+        digest.update(size_bytes.to_bytes(8, "big"))
+        for start in (0, max(0, size_bytes - _FINGERPRINT_BYTES)):
+            file.seek(start)
+            digest.update(file.read(_FINGERPRINT_BYTES))
+    return digest.hexdigest()
 
 
 def _flat(crash: BaseException) -> str:

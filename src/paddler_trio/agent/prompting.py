@@ -6,7 +6,6 @@ is a :class:`Refusal` that carries the ending result its client gets.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 
 import attrs
@@ -52,6 +51,8 @@ class Language:
     markers: Markers
     fence: PromptFence
     parameters: InferenceParameters
+    fingerprint: str
+    """The same on every agent that would answer alike: weights and template."""
 
 
 @attrs.frozen
@@ -68,8 +69,17 @@ class Prompt:
 def prompt_of(
     params: ContinueFromRawPromptParams | ContinueFromConversationHistoryParams,
     language: Language,
+    *,
+    seed: int,
+    drawn: list[int],
 ) -> Prompt:
-    """Render, tokenise and constrain; raises Refusal."""
+    """Render, tokenise and constrain; raises Refusal.
+
+    Args:
+      seed: of the draws.
+      drawn: tokens of this answer that another agent produced: they are read again, so that
+        everything that remembers them here does, and shown to nobody.
+    """
     if params.max_tokens < 1:
         raise Refusal("SamplerError", f"max_tokens is {params.max_tokens}, must be at least 1")
     tools: ToolCallReader | None = None
@@ -89,12 +99,18 @@ def prompt_of(
         tokens = language.vocabulary.tokenize_prompt(rendered)
     except TokenizationError as error:
         raise Refusal("SamplerError", str(error)) from error
+    generation = Generation(TokenClassifier(language.markers, opening), tools)
+    try:
+        for token in drawn:
+            generation.take(language.vocabulary.token_bytes(token, special=True), ends_turn=False)
+    except TokenizationError as error:
+        raise Refusal("SamplerError", f"cannot continue: {error}") from error
     return Prompt(
         tokens=tokens,
         max_tokens=params.max_tokens,
-        sampling=sampling_of(language.parameters, seed=secrets.randbits(32)),
+        sampling=sampling_of(language.parameters, seed=seed),
         grammar=_grammar(params.grammar),
-        generation=Generation(TokenClassifier(language.markers, opening), tools),
+        generation=generation,
     )
 
 

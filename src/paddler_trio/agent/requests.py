@@ -8,6 +8,8 @@ result, or, to a balancer of ours, by handing it back so that another agent take
 from __future__ import annotations
 
 import itertools
+import secrets
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -31,6 +33,15 @@ log = structlog.get_logger("requests")
 
 PREPARING_THREADS = 4
 """How many prompts may be rendered and tokenised at once; more only take the decode's cores."""
+
+
+@attrs.frozen
+class Work:
+    """What a balancer asks for; see :class:`paddler_trio.wire.trio_link.Start`."""
+
+    params: ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
+    seed: int = attrs.field(factory=lambda: secrets.randbits(32))
+    drawn: list[int] = attrs.field(factory=list)
 
 
 class Reply(Protocol):
@@ -111,7 +122,7 @@ class AgentRequests:
     def start(
         self,
         wire_id: str,
-        params: ContinueFromRawPromptParams | ContinueFromConversationHistoryParams,
+        work: Work,
         reply: Reply,
     ) -> None:
         """Work on a request; every way it can go wrong is answered on ``reply``."""
@@ -125,7 +136,7 @@ class AgentRequests:
             return
         self._running[id(reply), wire_id] = running
         self.status.set(requests_running=len(self._running))
-        self._nursery.start_soon(self._serve, running, params, name=f"request {wire_id}")
+        self._nursery.start_soon(self._serve, running, work, name=f"request {wire_id}")
 
     def stop(self, wire_id: str, reply: Reply) -> None:
         """End a request early; it still ends with its results so far and a Done."""
@@ -188,12 +199,12 @@ class AgentRequests:
     async def _serve(
         self,
         running: _Running,
-        params: ContinueFromRawPromptParams | ContinueFromConversationHistoryParams,
+        work: Work,
     ) -> None:
         """One request; leaves nothing of it behind, in the engine or on the link."""
         try:
             with running.scope:
-                await self._generate(running, params)
+                await self._generate(running, work)
             if running.is_stopped and not running.is_over:  # before the engine knew of it
                 running.finish([], [done(Ending(0, "stopped", 0, 0), {})])
                 running.reply.flush()
@@ -208,7 +219,7 @@ class AgentRequests:
     async def _generate(
         self,
         running: _Running,
-        params: ContinueFromRawPromptParams | ContinueFromConversationHistoryParams,
+        work: Work,
     ) -> None:
         assert self._models is not None
         serving = self._models.serving
@@ -223,7 +234,9 @@ class AgentRequests:
                 "Token generation is disabled while the cluster is configured for embeddings",
             )
         prompt = await trio.to_thread.run_sync(
-            prompt_of, params, serving.language, limiter=self._threads, abandon_on_cancel=True
+            partial(prompt_of, work.params, serving.language, seed=work.seed, drawn=work.drawn),
+            limiter=self._threads,
+            abandon_on_cancel=True,
         )
         running.key = next(self._keys)
         running.generation = prompt.generation
@@ -233,6 +246,7 @@ class AgentRequests:
             StartSequence(
                 key=running.key,
                 tokens=prompt.tokens,
+                drawn=work.drawn,
                 max_tokens=prompt.max_tokens,
                 sampling=prompt.sampling,
                 grammar=prompt.grammar,

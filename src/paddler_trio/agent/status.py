@@ -35,6 +35,7 @@ class AgentStatus:
     phase: str = attrs.field(default="waiting", init=False)
     wanted_state: str | None = attrs.field(default=None, init=False)
     served_state: str | None = attrs.field(default=None, init=False)
+    model_fingerprint: str | None = attrs.field(default=None, init=False)
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
     requests_running: int = attrs.field(default=0, init=False)
@@ -72,6 +73,7 @@ class AgentStatus:
             phase="leaving" if self.is_leaving else self.phase,
             wanted_state=self.wanted_state,
             served_state=None if self.is_leaving else self.served_state,
+            model=self.model_fingerprint,
             progress=self.progress,
             detail=self.detail,
         )

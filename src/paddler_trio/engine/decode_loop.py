@@ -38,11 +38,14 @@ Command: TypeAlias = Admitted | Ending | StopSequence
 def admit(llama: Llama, shape: ContextShape, start: StartSequence) -> Admitted | Ending:
     """Check a request and build its sampler; runs beside the decode loop, never in it (W22)."""
     refused = refusal(
-        num_prompt_tokens=len(start.tokens), max_tokens=start.max_tokens, cells=shape.cells
+        num_prompt_tokens=len(start.tokens),
+        num_drawn=len(start.drawn),
+        max_tokens=start.max_tokens,
+        cells=shape.cells,
     )
     if refused is not None:
         return Ending(start.key, "refused", len(start.tokens), 0, refused.reason)
-    stray = next((t for t in start.tokens if not 0 <= t < shape.n_vocab), None)
+    stray = next((t for t in (*start.tokens, *start.drawn) if not 0 <= t < shape.n_vocab), None)
     if stray is not None:
         detail = f"token {stray} is outside the vocabulary of {shape.n_vocab}"
         return Ending(start.key, "refused", len(start.tokens), 0, detail)
@@ -50,6 +53,12 @@ def admit(llama: Llama, shape: ContextShape, start: StartSequence) -> Admitted |
         sampler = Sampler.build(llama, start.sampling, start.grammar, cells=shape.cells)
     except GrammarInvalidError as error:
         return Ending(start.key, "grammar_invalid", len(start.tokens), 0, str(error))
+    try:
+        for token in start.drawn:
+            sampler.replay(token)
+    except GrammarRejectedError as error:
+        sampler.close()
+        return Ending(start.key, "grammar_rejected", len(start.tokens), 0, str(error))
     return Admitted(start, sampler)
 
 
@@ -108,9 +117,13 @@ class DecodeLoop:
     def _apply(self, command: Command) -> None:
         match command:
             case Admitted(start, sampler):
-                self._requests[start.key] = _Running(start.tokens, sampler, len(start.tokens))
+                tokens = start.tokens + start.drawn
+                self._requests[start.key] = _Running(tokens, sampler, len(start.tokens))
                 self.streams.enqueue(
-                    start.key, num_prompt_tokens=len(start.tokens), max_tokens=start.max_tokens
+                    start.key,
+                    num_prompt_tokens=len(start.tokens),
+                    max_tokens=start.max_tokens,
+                    num_drawn=len(start.drawn),
                 )
             case Ending():
                 self._endings.append(command)
@@ -152,7 +165,7 @@ class DecodeLoop:
     def _draw(self, sequence: Sequence, row: int) -> None:
         request = self._requests[sequence.key]
         try:
-            token = request.sampler.draw(row)
+            token = request.sampler.draw(row, position=sequence.num_tokens)
         except GrammarRejectedError as error:
             self._end(sequence.key, "grammar_rejected", str(error))
             return

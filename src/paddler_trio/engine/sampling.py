@@ -4,6 +4,9 @@
 * Without a grammar, llama.cpp draws and accepts in one call.
 * With a grammar, the token is drawn first and the grammar asked about that one token; the full
   vocabulary is masked only when it says no (W26).
+
+A draw is a function of the seed and the position: an answer that continues on another engine draws
+what the lost one would have drawn. llama.cpp's generator is therefore made anew for each draw.
 """
 
 from __future__ import annotations
@@ -35,8 +38,10 @@ class Sampler:
     _llama: Llama
     _chain: object | None
     _grammar: object | None
-    _is_greedy: bool
-    _rows: np.ndarray
+    _is_argmax: bool = attrs.field(kw_only=True)
+    _seed: int | None = attrs.field(kw_only=True)
+    """None when nothing is drawn at random."""
+    _rows: np.ndarray = attrs.field(kw_only=True)
     """Scratch of shape (n_vocab,) for candidate tokens; only used with a grammar."""
 
     @classmethod
@@ -81,22 +86,28 @@ class Sampler:
                 lib.llama_sampler_init_top_p(sampling.top_p, 1),
                 lib.llama_sampler_init_min_p(sampling.min_p, 1),
                 lib.llama_sampler_init_temp(sampling.temperature),
-                lib.llama_sampler_init_dist(sampling.seed),
+                lib.llama_sampler_init_dist(0),  # the one that draw() replaces
             ):
                 lib.llama_sampler_chain_add(chain, stage)
         return cls(
             llama,
             chain,
             compiled,
-            is_greedy and not penalises,
-            np.empty(llama.n_vocab if compiled else 0, _TOKEN_DATA),
+            is_argmax=is_greedy and not penalises,
+            seed=None if is_greedy else sampling.seed,
+            rows=np.empty(llama.n_vocab if compiled else 0, _TOKEN_DATA),
         )
 
-    def draw(self, row: int) -> int:
-        """The next token from batch row ``row``; raises GrammarRejectedError."""
+    def draw(self, row: int, *, position: int) -> int:
+        """The next token from batch row ``row``, to stand at ``position`` of its sequence.
+
+        Raises GrammarRejectedError.
+        """
+        if self._is_argmax and self._grammar is None:
+            return int(self._llama.logits(row).argmax())
+        if self._seed is not None:
+            self._reseed(self._seed, position)
         if self._grammar is None:
-            if self._is_greedy:
-                return int(self._llama.logits(row).argmax())
             return int(lib.llama_sampler_sample(self._chain, self._llama.context, row))
         token = self._drawn_from(row, masked=False)
         if not self._grammar_takes(token):
@@ -107,12 +118,27 @@ class Sampler:
         lib.llama_sampler_accept(self._chain, token)
         return token
 
+    def replay(self, token: int) -> None:
+        """Take a token that was drawn elsewhere; GrammarRejectedError if it does not fit."""
+        if self._grammar is not None:
+            if not self._grammar_takes(token):
+                raise GrammarRejectedError(f"token {token}, drawn elsewhere, does not fit")
+            lib.llama_sampler_accept(self._grammar, token)
+        lib.llama_sampler_accept(self._chain, token)
+
     def close(self) -> None:
         """Free the C samplers; safe to say twice."""
         for sampler in (self._chain, self._grammar):
             if sampler is not None:
                 lib.llama_sampler_free(sampler)
         self._chain = self._grammar = None
+
+    def _reseed(self, seed: int, position: int) -> None:
+        last = lib.llama_sampler_chain_n(self._chain) - 1
+        lib.llama_sampler_free(lib.llama_sampler_chain_remove(self._chain, last))
+        lib.llama_sampler_chain_add(
+            self._chain, lib.llama_sampler_init_dist(position_seed(seed, position))
+        )
 
     def _drawn_from(self, row: int, *, masked: bool) -> int:
         rows = self._rows
@@ -131,6 +157,18 @@ class Sampler:
         candidates = _candidates(one)
         lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates))
         return bool(np.isfinite(one["logit"][0]))
+
+
+def position_seed(seed: int, position: int) -> int:
+    """32 well-mixed bits of both, never llama.cpp's "choose one yourself".
+
+    Source: the finaliser of MurmurHash3 (Appleby, public domain).
+    """
+    mixed = (seed * 0x9E3779B1 + position * 0x85EBCA77) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    mixed ^= mixed >> 16
+    return 0 if mixed == lib.LLAMA_DEFAULT_SEED else mixed
 
 
 def _candidates(rows: np.ndarray) -> lib.llama_token_data_array:

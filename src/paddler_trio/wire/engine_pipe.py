@@ -74,10 +74,15 @@ class Grammar:
 
 @attrs.frozen
 class StartSequence:
-    """Continue these tokens. ``key`` is never used twice on one pipe."""
+    """Continue these tokens. ``key`` is never used twice on one pipe.
+
+    ``drawn`` are tokens that another engine drew already: they are computed like the prompt and
+    taken by grammar and penalties like any drawn token, and they count towards ``max_tokens``.
+    """
 
     key: int
     tokens: list[int]
+    drawn: list[int]
     max_tokens: int
     sampling: Sampling
     grammar: Grammar | None

@@ -4,6 +4,8 @@ Only after both chose the WebSocket subprotocol ``paddler-trio.1`` may a text fr
 ``{"Trio": {...}}``; everything else on the link stays Paddler's. A Paddler peer offers or picks no
 subprotocol, so it never sees one of these.
 
+* :class:`Start` (balancer): work, with the seed of its draws and the tokens that another agent
+  produced before it was lost; used instead of Paddler's ``Request`` for generations;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
   ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
@@ -33,14 +35,30 @@ class Report:
 
     ``phase``: ``waiting`` (no model wanted), ``resolving``, ``draining``, ``loading``,
     ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of desired
-    states; ``progress`` is 0..1 while loading.
+    states; ``model`` is a fingerprint of the weights and the template that are served: answers may
+    only be continued where it is the same. ``progress`` is 0..1 while loading.
     """
 
     phase: str
     wanted_state: str | None
     served_state: str | None
+    model: str | None
     progress: float | None
     detail: str | None
+
+
+@attrs.frozen
+class Start:
+    """Work on ``request``, an agent request's body as plain JSON.
+
+    ``tokens`` were produced before: the answer goes on after them, and nothing of them is sent
+    again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only.
+    """
+
+    id: str
+    request: Mapping[str, object]
+    seed: int
+    tokens: list[int]
 
 
 @attrs.frozen
@@ -64,9 +82,9 @@ class Tree:
     tree: Mapping[str, object]
 
 
-Extension: TypeAlias = Report | HandBack | GetTree | Tree
+Extension: TypeAlias = Start | Report | HandBack | GetTree | Tree
 _KINDS: dict[str, type[Extension]] = {
-    kind.__name__: kind for kind in (Report, HandBack, GetTree, Tree)
+    kind.__name__: kind for kind in (Start, Report, HandBack, GetTree, Tree)
 }
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
@@ -90,6 +108,16 @@ def parse_extension(body: object) -> Extension:
     except (BaseValidationError, TypeError, ValueError, KeyError) as error:
         problem = "; ".join(cattrs.transform_error(error)) if _is_group(error) else repr(error)
         raise WireError(f"{problem} @ $.Trio.{name}") from error
+
+
+def recover_extension_id(frame: object) -> str | None:
+    """The id inside a frame of ours that does not parse, so that its sender can be told."""
+    match frame:
+        case {"Trio": {**messages}} if len(messages) == 1:
+            match next(iter(messages.values())):
+                case {"id": str(wire_id)}:
+                    return wire_id
+    return None
 
 
 def _is_group(error: Exception) -> bool:

@@ -16,11 +16,14 @@ class Refused:
     reason: str
 
 
-def refusal(*, num_prompt_tokens: int, max_tokens: int, cells: int) -> Refused | None:
+def refusal(
+    *, num_prompt_tokens: int, max_tokens: int, cells: int, num_drawn: int = 0
+) -> Refused | None:
     """None if a prompt fits the cells of one sequence with room for at least one token.
 
     Args:
       num_prompt_tokens: length of the tokenised prompt.
+      num_drawn: tokens drawn elsewhere that this sequence continues.
       max_tokens: how many tokens the request wants at most. More than fits is no reason to
         refuse: it is a limit, and the answer ends when the cells do.
       cells: KV cells of one sequence (context size / slots, as llama.cpp rounded it).
@@ -29,9 +32,11 @@ def refusal(*, num_prompt_tokens: int, max_tokens: int, cells: int) -> Refused |
         return Refused("the prompt is empty: it has no tokens, so there is nothing to continue")
     if max_tokens < 1:
         return Refused(f"max_tokens is {max_tokens}, but it must be at least 1")
-    if num_prompt_tokens > cells:
+    if num_drawn >= max_tokens:
+        return Refused(f"{num_drawn} tokens were drawn already and max_tokens is {max_tokens}")
+    if num_prompt_tokens + num_drawn > cells:
         return Refused(
-            f"the prompt has {num_prompt_tokens} tokens, but one slot of this agent holds "
+            f"the prompt has {num_prompt_tokens + num_drawn} tokens, but one slot of this agent holds "
             f"{cells} tokens; shorten the prompt, raise context_size, or use fewer slots"
         )
     return None

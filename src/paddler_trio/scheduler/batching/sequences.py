@@ -19,6 +19,7 @@ class Sequence:
       stream: llama.cpp's sequence id, 0 <= stream < slots.
       num_prompt_tokens: tokens of the prompt, >= 1.
       max_tokens: how many tokens may be drawn, >= 1.
+      num_drawn: tokens drawn so far; a continued sequence begins with some.
     """
 
     key: int
@@ -39,8 +40,8 @@ class Sequence:
 
     @property
     def is_generating(self) -> bool:
-        """The prompt is in: what is missing is the token drawn last."""
-        return self.num_computed >= self.num_prompt_tokens
+        """All that is missing is the token drawn last."""
+        return self.num_drawn > 0 and self.num_missing == 1
 
     def drawn_out(self, cells: int) -> bool:
         """No further token may be drawn: the limit is reached, or the cells are.

@@ -26,28 +26,31 @@ class Streams:
     slots: int
     token_budget: int
     _free: list[int] = attrs.field(init=False)
-    _waiting: deque[tuple[int, int, int]] = attrs.field(factory=deque, init=False)
+    _waiting: deque[tuple[int, int, int, int]] = attrs.field(factory=deque, init=False)
     _running: dict[int, Sequence] = attrs.field(factory=dict, init=False)
     _turn: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._free = list(range(self.slots - 1, -1, -1))
 
-    def enqueue(self, key: int, *, num_prompt_tokens: int, max_tokens: int) -> None:
+    def enqueue(
+        self, key: int, *, num_prompt_tokens: int, max_tokens: int, num_drawn: int = 0
+    ) -> None:
         """A request wants a stream; it gets the next free one, first come first served."""
         assert key not in self._running, f"request {key} runs already"
-        self._waiting.append((key, num_prompt_tokens, max_tokens))
+        self._waiting.append((key, num_prompt_tokens, max_tokens, num_drawn))
 
     def start_next(self) -> Sequence | None:
         """Give the longest waiting request a free stream, if there are both."""
         if not self._waiting or not self._free:
             return None
-        key, num_prompt_tokens, max_tokens = self._waiting.popleft()
+        key, num_prompt_tokens, max_tokens, num_drawn = self._waiting.popleft()
         sequence = Sequence(
             key=key,
             stream=self._free.pop(),
             num_prompt_tokens=num_prompt_tokens,
             max_tokens=max_tokens,
+            num_drawn=num_drawn,
         )
         self._running[key] = sequence
         return sequence

@@ -1,0 +1,131 @@
+"""What is asked of the contestants: lanes of prompts, distinct from the first word on.
+
+No two prompts of a benchmark begin alike, except where a scenario is about that, so that what is
+measured is work and not whose cache remembers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+WORDS = (
+    "river lamp stone garden seven paper window morning bridge silver winter apple letter "
+    "summer north train ocean candle market forest yellow engine island copper valley music "
+    "harbour pencil cloud basket thunder corner"
+).split()
+"""Thirty-two ordinary words; a prime step through them never repeats a sentence."""
+
+
+@attrs.frozen
+class Ask:
+    """One request: a raw prompt, and how many tokens it wants at most."""
+
+    prompt: str
+    max_tokens: int
+
+
+@attrs.frozen
+class AskLane:
+    """Requests one client sends one after the other; late ones begin when all others generate."""
+
+    asks: tuple[Ask, ...]
+    is_late: bool = False
+
+
+@attrs.frozen
+class Scenario:
+    """``lanes_of(round)`` builds the requests of one round.
+
+    With late lanes, times to first token are those of the late ones, and gaps are those of the
+    others while a late one waits for its first token.
+    """
+
+    name: str
+    title: str
+    lanes_of: Callable[[int], Sequence[AskLane]]
+    shows_cache: bool = False
+    """Worth a row with llama-server's prompt cache on."""
+
+
+@attrs.frozen
+class Sizes:
+    """How much work a round is. ``long_words`` and ``prefix_words`` are lengths of prompts."""
+
+    slots: int
+    max_tokens: int
+    crowd: int
+    long_prompts: int
+    long_words: int
+    prefix_words: int
+    short_requests: int
+
+
+def text_of(words: int, *, seed: int) -> str:
+    """A text of so many words that shares its beginning with no other seed's."""
+    step = 2 * (seed % 16) + 1
+    chosen = (WORDS[(seed * 11 + i * step + i // 32) % len(WORDS)] for i in range(words))
+    return f"{seed} " + " ".join(chosen)
+
+
+def all_scenarios(sizes: Sizes) -> list[Scenario]:
+    """In the order they are run and printed."""
+
+    def seed(round_number: int, index: int) -> int:
+        return 1000 * (round_number + 1) + index
+
+    def ask(round_number: int, index: int, words: int, max_tokens: int) -> Ask:
+        return Ask(text_of(words, seed=seed(round_number, index)), max_tokens)
+
+    def single(round_number: int) -> list[AskLane]:
+        return [AskLane(tuple(ask(round_number, i, 20, sizes.max_tokens) for i in range(3)))]
+
+    def full(round_number: int) -> list[AskLane]:
+        return [
+            AskLane((ask(round_number, 100 + i, 20, sizes.max_tokens),)) for i in range(sizes.slots)
+        ]
+
+    def crowded(round_number: int) -> list[AskLane]:
+        each = max(1, sizes.max_tokens // 4)
+        return [AskLane((ask(round_number, 200 + i, 20, each),)) for i in range(sizes.crowd)]
+
+    def interrupted(round_number: int) -> list[AskLane]:
+        others = max(1, sizes.slots - 1)
+        lanes = [
+            AskLane((ask(round_number, 300 + i, 20, 2 * sizes.max_tokens),)) for i in range(others)
+        ]
+        long = tuple(
+            ask(round_number, 350 + i, sizes.long_words, 4) for i in range(sizes.long_prompts)
+        )
+        return [*lanes, AskLane(long, is_late=True)]
+
+    def short(round_number: int) -> list[AskLane]:
+        lanes = 2 * sizes.slots
+        return [
+            AskLane(
+                tuple(ask(round_number, 400 + i, 8, 4) for i in range(lane, sizes.short_requests, lanes))
+            )
+            for lane in range(lanes)
+        ]
+
+    def shared(round_number: int) -> list[AskLane]:
+        prefix = text_of(sizes.prefix_words, seed=seed(round_number, 900))
+        return [
+            AskLane(
+                tuple(
+                    Ask(f"{prefix} {text_of(8, seed=seed(round_number, 910 + 4 * lane + i))}", 8)
+                    for i in range(4)
+                )
+            )
+            for lane in range(sizes.slots)
+        ]
+
+    return [
+        Scenario("single", "1 stream", single),
+        Scenario("full", f"{sizes.slots} streams", full),
+        Scenario("crowd", f"{sizes.crowd} streams, {sizes.slots} slots", crowded),
+        Scenario("long", f"long prompts into {sizes.slots - 1} streams", interrupted),
+        Scenario("short", "many short requests", short),
+        Scenario("prefix", "requests with a common prefix", shared, shows_cache=True),
+    ]

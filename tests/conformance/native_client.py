@@ -1,0 +1,231 @@
+"""Applications and operators as they look on the wire: no client library's leniency in between.
+
+Everything here is raw: lines as they came, headers as they came, WebSocket frames as JSON. The
+balancer runs in the test's own nursery on real loopback sockets, so each test can have the limits
+it needs and sees the end of every task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import attrs
+import httpx
+import trio
+import trio_websocket
+
+from paddler_trio.config import BalancerConfig
+from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.nursery_tree.balancer_tree import BoundBalancer, run_balancer
+
+Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
+
+PATIENCE_S = 10.0
+RAW_PROMPT = {"raw_prompt": "Two plus two is", "max_tokens": 5}
+
+
+@attrs.define(eq=False)
+class RunningBalancer:
+    """A balancer in this process; addresses are ``host:port``."""
+
+    inference: str
+    management: str
+    http: httpx.AsyncClient
+    stop: trio.Event
+    ended: trio.Event
+
+    def inference_url(self, path: str) -> str:
+        return f"http://{self.inference}{path}"
+
+    def management_url(self, path: str) -> str:
+        return f"http://{self.management}{path}"
+
+    async def desired_state(self) -> Json:
+        answer = await self.http.get(self.management_url("/api/v1/balancer_desired_state"))
+        return answer.json()
+
+    async def put_state(self, state: Json) -> httpx.Response:
+        return await self.http.put(
+            self.management_url("/api/v1/balancer_desired_state"), json=state
+        )
+
+    async def put_parameters(self, **parameters: Json) -> None:
+        state = await self.desired_state()
+        state["inference_parameters"] |= parameters
+        answer = await self.put_state(state)
+        assert answer.status_code == 204, answer.text
+
+    async def agents(self) -> list[Json]:
+        answer = await self.http.get(self.management_url("/api/v1/agents"))
+        return list(answer.json()["agents"])
+
+    async def buffered(self) -> int:
+        answer = await self.http.get(self.management_url("/api/v1/buffered_requests"))
+        return int(answer.json()["buffered_requests_current"])
+
+    async def metric(self, name: str) -> int:
+        text = (await self.http.get(self.management_url("/metrics"))).text
+        found = [line for line in text.splitlines() if line.startswith(f"paddler_{name} ")]
+        return int(found[0].split()[1])
+
+    async def wait_agents(self, is_so: Callable[[list[Json]], bool]) -> list[Json]:
+        """Follow the agents' stream until a snapshot is as wanted."""
+        return (await self._wait("/api/v1/agents/stream", lambda s: is_so(s["agents"])))["agents"]
+
+    async def wait_buffered(self, number: int) -> None:
+        await self._wait(
+            "/api/v1/buffered_requests/stream",
+            lambda snapshot: snapshot["buffered_requests_current"] == number,
+        )
+
+    async def wait_slots(self, *processing: int) -> None:
+        """Until the agents' ``slots_processing`` are these, in any order."""
+        await self.wait_agents(
+            lambda agents: sorted(a["slots_processing"] for a in agents) == sorted(processing)
+        )
+
+    async def _wait(self, path: str, is_so: Callable[[Json], bool]) -> Json:
+        last = None
+        with trio.move_on_after(PATIENCE_S):
+            async with self.http.stream("GET", self.management_url(path)) as answer:
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: "):
+                        last = json.loads(line.removeprefix("data: "))
+                        if is_so(last):
+                            return last
+        raise AssertionError(f"{path} never showed what was waited for; last: {last}")
+
+    @asynccontextmanager
+    async def post(self, path: str, body: Json) -> AsyncIterator[Answer]:
+        """An inference request; leaving the block early drops the connection."""
+        async with self.http.stream("POST", self.inference_url(path), json=body) as response:
+            yield Answer(response, response.aiter_lines())
+
+    def generate(self, **changes: Json) -> Any:  # noqa: ANN401  # the context manager of post
+        """:meth:`post` of a raw prompt."""
+        return self.post("/api/v1/continue_from_raw_prompt", RAW_PROMPT | changes)
+
+    @asynccontextmanager
+    async def socket(self) -> AsyncIterator[InferenceSocket]:
+        """A connected inference socket."""
+        host, _, port = self.inference.rpartition(":")
+        async with trio_websocket.open_websocket(
+            host, int(port), "/api/v1/inference_socket", use_ssl=False, message_queue_size=64
+        ) as connection:
+            yield InferenceSocket(connection)
+
+
+@attrs.define(eq=False)
+class Answer:
+    """A streamed answer; ``status_code`` and ``headers`` are known when it is made."""
+
+    response: httpx.Response
+    lines: AsyncIterator[str]
+
+    async def next_line(self) -> Json:
+        with trio.fail_after(PATIENCE_S):
+            return json.loads(await anext(self.lines))
+
+    async def rest(self) -> list[Json]:
+        """All lines not yet read, up to the end of the body."""
+        with trio.fail_after(PATIENCE_S):
+            return [json.loads(line) async for line in self.lines]
+
+
+@attrs.define(eq=False)
+class InferenceSocket:
+    """A client's WebSocket."""
+
+    connection: trio_websocket.WebSocketConnection
+
+    async def say(self, frame: Json) -> None:
+        await self.connection.send_message(
+            frame if isinstance(frame, str | bytes) else json.dumps(frame)
+        )
+
+    async def ask(self, request_id: str, **changes: Json) -> None:
+        request = {"ContinueFromRawPrompt": RAW_PROMPT | changes}
+        await self.say({"Request": {"id": request_id, "request": request}})
+
+    async def stop(self, request_id: str) -> None:
+        await self.say({"Notification": {"StopRespondingTo": request_id}})
+
+    async def next(self) -> Json:
+        with trio.fail_after(PATIENCE_S):
+            return json.loads(await self.connection.get_message())
+
+    async def until_over(self, request_id: str) -> list[Json]:
+        """All frames up to the ending of this request; frames of others are skipped."""
+        frames: list[Json] = []
+        while not (frames and is_ending(frames[-1])):
+            frame = await self.next()
+            if request_id_of(frame) == request_id:
+                frames.append(frame)
+        return frames
+
+
+def request_id_of(frame: Json) -> str | None:
+    """Which request a frame or line belongs to; None for notifications."""
+    envelope = frame.get("Response") or frame.get("Error")
+    return None if envelope is None else str(envelope["request_id"])
+
+
+def result_of(frame: Json) -> Json:
+    """What a ``Response`` carries: the generated token or embedding result."""
+    ((_, result),) = frame["Response"]["response"].items()
+    return result
+
+
+def is_ending(frame: Json) -> bool:
+    """Whether this generation frame is the last of its request."""
+    if "Error" in frame:
+        return True
+    (tag,) = result_of(frame)
+    return not (tag.endswith("Token") or tag.startswith(("ToolCall", "Unrecognized")))
+
+
+def text_of(frames: list[Json]) -> str:
+    """The visible text of a generation."""
+    return "".join(
+        text
+        for frame in frames
+        if "Response" in frame
+        for tag, text in result_of(frame).items()
+        if tag.endswith("Token")
+    )
+
+
+def error_of(frame: Json) -> tuple[int, str]:
+    """Code and description of an ``Error`` frame."""
+    error = frame["Error"]["error"]
+    return error["code"], error["description"]
+
+
+@asynccontextmanager
+async def running_balancer(**config: Json) -> AsyncIterator[RunningBalancer]:
+    """A balancer with this configuration, on ports of its own; ended with the block."""
+    stop, ended = trio.Event(), trio.Event()
+    settings = BalancerConfig(
+        **{"inference_addr": "127.0.0.1:0", "management_addr": "127.0.0.1:0"}
+        | {"drain_timeout_s": 0.5}
+        | config
+    )
+
+    async def run(*, task_status: trio.TaskStatus[Any]) -> None:
+        bound = BoundBalancer.bind(settings)
+        await run_balancer(bound, stop, notifier=SystemdNotifier(), task_status=task_status)
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(run)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S, limits=limits) as http:
+            yield RunningBalancer(
+                addresses.inference[0], addresses.management[0], http, stop, ended
+            )
+            stop.set()
+            with trio.fail_after(PATIENCE_S):
+                await ended.wait()
