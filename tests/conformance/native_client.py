@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 import attrs
+import h11
 import httpx
 import trio
 import trio_websocket
@@ -90,21 +91,20 @@ class RunningBalancer:
     async def _wait(self, path: str, is_so: Callable[[Json], bool]) -> Json:
         last = None
         with trio.move_on_after(PATIENCE_S):
-            async with self.http.stream("GET", self.management_url(path)) as answer:
-                async for line in answer.aiter_lines():
+            async with open_answer(self.management, "GET", path) as answer:
+                while True:
+                    line = await answer.next_text_line()
                     if line.startswith("data: "):
                         last = json.loads(line.removeprefix("data: "))
                         if is_so(last):
                             return last
         raise AssertionError(f"{path} never showed what was waited for; last: {last}")
 
-    @asynccontextmanager
-    async def post(self, path: str, body: Json) -> AsyncIterator[Answer]:
+    def post(self, path: str, body: Json) -> AbstractAsyncContextManager[Answer]:
         """An inference request; leaving the block early drops the connection."""
-        async with self.http.stream("POST", self.inference_url(path), json=body) as response:
-            yield Answer(response, response.aiter_lines())
+        return open_answer(self.inference, "POST", path, body)
 
-    def generate(self, **changes: Json) -> Any:  # noqa: ANN401  # the context manager of post
+    def generate(self, **changes: Json) -> AbstractAsyncContextManager[Answer]:
         """:meth:`post` of a raw prompt."""
         return self.post("/api/v1/continue_from_raw_prompt", RAW_PROMPT | changes)
 
@@ -120,19 +120,79 @@ class RunningBalancer:
 
 @attrs.define(eq=False)
 class Answer:
-    """A streamed answer; ``status_code`` and ``headers`` are known when it is made."""
+    """An answer that is still arriving; its status and headers have."""
 
-    response: httpx.Response
-    lines: AsyncIterator[str]
+    status_code: int
+    headers: dict[str, str]
+    _stream: trio.SocketStream
+    _parser: h11.Connection
+    _buffer: bytes = attrs.field(default=b"", init=False)
+    _is_over: bool = attrs.field(default=False, init=False)
+
+    async def next_text_line(self) -> str:
+        """The next line without its newline."""
+        with trio.fail_after(PATIENCE_S):
+            while b"\n" not in self._buffer:
+                assert not self._is_over, f"the body ended without a line: {self._buffer!r}"
+                await self._read_more()
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode()
 
     async def next_line(self) -> Json:
+        """The next line, which is JSON."""
+        return json.loads(await self.next_text_line())
+
+    async def body(self) -> bytes:
+        """Everything not yet read, up to the end."""
         with trio.fail_after(PATIENCE_S):
-            return json.loads(await anext(self.lines))
+            while not self._is_over:
+                await self._read_more()
+        body, self._buffer = self._buffer, b""
+        return body
 
     async def rest(self) -> list[Json]:
-        """All lines not yet read, up to the end of the body."""
+        """All lines not yet read, each of which is JSON and ends in a newline."""
+        body = await self.body()
+        assert body == b"" or body.endswith(b"\n"), f"an unfinished line: {body!r}"
+        return [json.loads(line) for line in body.decode().split("\n")[:-1]]
+
+    async def _read_more(self) -> None:
+        event = await next_event(self._stream, self._parser)
+        if isinstance(event, h11.Data):
+            self._buffer += bytes(event.data)
+        else:
+            assert isinstance(event, h11.EndOfMessage), f"the body was cut: {event}"
+            self._is_over = True
+
+
+async def next_event(stream: trio.SocketStream, parser: h11.Connection) -> Json:
+    """The next thing the server said, as h11 reads it."""
+    while (event := parser.next_event()) is h11.NEED_DATA:
+        parser.receive_data(await stream.receive_some(65536))
+    return event
+
+
+@asynccontextmanager
+async def open_answer(
+    address: str, method: str, path: str, body: Json = None
+) -> AsyncIterator[Answer]:
+    """Send one request on a connection of its own and read as far as the headers of the answer."""
+    host, _, port = address.rpartition(":")
+    stream = await trio.open_tcp_stream(host, int(port))
+    async with stream:
+        parser = h11.Connection(h11.CLIENT)
+        content = b"" if body is None else json.dumps(body).encode()
+        headers = [("Host", address), ("Content-Length", str(len(content)))]
+        if body is not None:
+            headers.append(("Content-Type", "application/json"))
+        request = h11.Request(method=method, target=path, headers=headers)
+        for event in (request, h11.Data(data=content), h11.EndOfMessage()):
+            await stream.send_all(parser.send(event) or b"")
         with trio.fail_after(PATIENCE_S):
-            return [json.loads(line) async for line in self.lines]
+            head = await next_event(stream, parser)
+        assert isinstance(head, h11.Response), f"no answer: {head}"
+        fields = {name.decode(): value.decode() for name, value in head.headers}
+        yield Answer(head.status_code, fields, stream, parser)
 
 
 @attrs.define(eq=False)

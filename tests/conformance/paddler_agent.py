@@ -104,6 +104,10 @@ class PaddlerAgent:
         await self.token(request_id, text)
         await self.done(request_id)
 
+    async def crash(self) -> None:
+        """Drop the connection without a word."""
+        await trio.aclose_forcefully(self.socket._stream)
+
     # ------------------------------------------------------------- listening
 
     async def next_request(self) -> tuple[str, Json]:
@@ -188,8 +192,11 @@ async def dial(management: str, agent_id: str) -> AsyncIterator[PaddlerAgent]:
         agent = PaddlerAgent(socket, status_snapshot())
         nursery.start_soon(agent.run_reader)
         nursery.start_soon(agent.run_heartbeat)
-        yield agent
-        nursery.cancel_scope.cancel()
+        try:
+            yield agent
+        finally:
+            await agent.crash()
+            nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

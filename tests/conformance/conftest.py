@@ -1,0 +1,6 @@
+"""The fleet of the integration tests serves these too."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))

@@ -1,0 +1,129 @@
+"""Orderly changes under load: a model swap, and the end of each daemon."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import h11
+import trio
+from fleet import BUNDLED_MODEL, Fleet
+from streams import CONVERSATION, Heard, listen, story, until_first_tokens
+
+
+def test_a_swap_lets_running_streams_finish_on_the_old_model_and_waiting_ones_get_the_new(
+    tmp_path: Path,
+) -> None:
+    other = tmp_path / "other.gguf"
+    shutil.copyfile(BUNDLED_MODEL, other)
+    options = ("--max-buffered-requests=100", "--buffered-request-timeout=60000")
+    with Fleet.start(agents=1, slots=2, balancer_options=options) as fleet:
+        running = [Heard() for _ in range(2)]
+        waiting = [Heard() for _ in range(4)]
+        engine_before = fleet.agents["a1"].engine_pid
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                for number, heard in enumerate(running):
+                    nursery.start_soon(
+                        listen, fleet.inference, CONVERSATION, story(number, max_tokens=150), heard
+                    )
+                await until_first_tokens(running, 2)
+                for number, heard in enumerate(waiting):
+                    body = story(10 + number, max_tokens=20)
+                    await nursery.start(ask, fleet, body, heard)
+                await trio.to_thread.run_sync(fleet.desire, other)
+
+        trio.run(run)
+        assert [heard.endings for heard in running + waiting] == [["Done"]] * 6
+        view = fleet.wait_serving()
+        assert view["agents"][0]["model_path"] == str(other)
+        assert fleet.agents["a1"].engine_pid != engine_before
+        last_old = max(heard.first_token_s or 0.0 for heard in running)
+        assert all((heard.first_token_s or 0.0) > last_old for heard in waiting)
+
+
+def test_a_balancer_that_is_asked_to_stop_finishes_what_runs_and_refuses_what_waits() -> None:
+    with Fleet.start(agents=1, slots=1, balancer_options=("--drain-timeout=30000",)) as fleet:
+        running, waiting = Heard(), Heard()
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(
+                    listen, fleet.inference, CONVERSATION, story(1, max_tokens=150), running
+                )
+                await until_first_tokens([running], 1)
+                await nursery.start(ask, fleet, story(2), waiting)
+                fleet.balancer.signal(signal.SIGTERM)
+
+        trio.run(run)
+        assert running.endings == ["Done"]
+        assert waiting.endings == ["Error 503"]
+        assert waiting.error == "balancer is shutting down"
+        assert fleet.balancer.wait() == 0
+
+
+def test_a_second_signal_ends_a_balancer_at_once() -> None:
+    with Fleet.start(agents=1, slots=1, balancer_options=("--drain-timeout=60000",)) as fleet:
+        heard = Heard()
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_until_cut, fleet.inference, heard)
+                await until_first_tokens([heard], 1)
+                fleet.balancer.signal(signal.SIGTERM)
+                await trio.to_thread.run_sync(
+                    fleet.balancer.wait_for_log, "stopping: finishing what runs"
+                )
+                fleet.balancer.signal(signal.SIGTERM)
+
+        trio.run(run)
+        assert fleet.balancer.wait(within_s=5) == 0
+
+
+async def ask(
+    fleet: Fleet,
+    body: object,
+    heard: Heard,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    await listen(fleet.inference, CONVERSATION, body, heard, task_status=task_status)
+
+
+async def _until_cut(address: str, heard: Heard) -> None:
+    try:
+        await listen(address, CONVERSATION, story(1, max_tokens=500), heard)
+    except (h11.RemoteProtocolError, trio.BrokenResourceError):
+        return
+
+
+def test_an_agent_that_is_asked_to_stop_finishes_its_work_and_gets_none() -> None:
+    options = ("--buffered-request-timeout=60000",)
+    leaving = ("--drain-timeout=30000",)
+    with Fleet.start(agents=2, slots=1, balancer_options=options, agent_options=leaving) as fleet:
+        first = [Heard(), Heard()]
+        later = [Heard() for _ in range(3)]
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                for number, heard in enumerate(first):
+                    nursery.start_soon(
+                        listen, fleet.inference, CONVERSATION, story(number, max_tokens=150), heard
+                    )
+                await until_first_tokens(first, 2)
+                fleet.agents["a1"].signal(signal.SIGTERM)
+                await trio.to_thread.run_sync(
+                    fleet.agents["a1"].wait_for_log, "stopping: finishing what runs"
+                )
+                for number, heard in enumerate(later):
+                    body = story(10 + number, max_tokens=20)
+                    await nursery.start(ask, fleet, body, heard)
+
+        trio.run(run)
+        assert [heard.endings for heard in first + later] == [["Done"]] * 5
+        assert all(heard.generated_by == ["a2"] for heard in later)
+        assert fleet.agents["a1"].wait() == 0
+        view = fleet.view()
+        assert [agent["name"] for agent in view["agents"]] == ["a2"]
