@@ -1,4 +1,4 @@
-"""The client under both contestants: raw sockets, one thread, and nothing parsed while the clock runs.
+"""The client of both contestants: raw sockets, one thread, nothing parsed while the clock runs.
 
 It shares the processors with what it measures, so it does as little as it can: it notes when
 bytes came and keeps them. All that it looks for in them is where an answer ends. A lane is a
@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 
 import attrs
-
 from answers import AnswerError, Exchange
 
 READ_BYTES = 1 << 18

@@ -112,10 +112,19 @@ class RunningBalancer:
     async def socket(self) -> AsyncIterator[InferenceSocket]:
         """A connected inference socket."""
         host, _, port = self.inference.rpartition(":")
-        async with trio_websocket.open_websocket(
-            host, int(port), "/api/v1/inference_socket", use_ssl=False, message_queue_size=64
-        ) as connection:
+        async with (
+            await trio.open_tcp_stream(host, int(port)) as stream,
+            trio.open_nursery() as nursery,
+        ):
+            connection = await trio_websocket.wrap_client_stream(
+                nursery,
+                stream,
+                self.inference,
+                "/api/v1/inference_socket",
+                message_queue_size=64,
+            )
             yield InferenceSocket(connection)
+            nursery.cancel_scope.cancel()
 
 
 @attrs.define(eq=False)

@@ -59,6 +59,7 @@ class PaddlerAgent:
     """One connection of one agent. ``received`` are all frames so far, parsed, oldest first."""
 
     socket: trio_websocket.WebSocketConnection
+    stream: trio.SocketStream
     status: dict[str, Json]
     received: list[Json] = attrs.field(factory=list, init=False)
     is_closed: bool = attrs.field(default=False, init=False)
@@ -106,7 +107,7 @@ class PaddlerAgent:
 
     async def crash(self) -> None:
         """Drop the connection without a word."""
-        await trio.aclose_forcefully(self.socket._stream)
+        await trio.aclose_forcefully(self.stream)
 
     # ------------------------------------------------------------- listening
 
@@ -179,24 +180,23 @@ class PaddlerAgent:
 async def dial(management: str, agent_id: str) -> AsyncIterator[PaddlerAgent]:
     """Connect without registering; leaving the block drops the connection as a crash would."""
     host, _, port = management.rpartition(":")
-    async with trio.open_nursery() as nursery:
-        socket = await trio_websocket.connect_websocket(
+    async with (
+        await trio.open_tcp_stream(host, int(port)) as stream,
+        trio.open_nursery() as nursery,
+    ):
+        socket = await trio_websocket.wrap_client_stream(
             nursery,
-            host,
-            int(port),
+            stream,
+            management,
             f"/api/v1/agent_socket/{agent_id}",
-            use_ssl=False,
             max_message_size=64 * 1024 * 1024,
         )
         assert socket.subprotocol is None, "a Paddler agent was answered with a subprotocol"
-        agent = PaddlerAgent(socket, status_snapshot())
+        agent = PaddlerAgent(socket, stream, status_snapshot())
         nursery.start_soon(agent.run_reader)
         nursery.start_soon(agent.run_heartbeat)
-        try:
-            yield agent
-        finally:
-            await agent.crash()
-            nursery.cancel_scope.cancel()
+        yield agent
+        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ with jitter, so that a restarted balancer is not met by all its agents in one in
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 
@@ -122,30 +123,37 @@ class BalancerLink:
             await self._connection.say_goodbye()
 
     async def _connect_once(self) -> str:
-        """One connection, from dialling to its end; returns why it ended."""
+        """One connection, from dialling to its end; returns why it ended.
+
+        The stream is ours: trio-websocket leaves it open when the balancer closes first, and
+        then a balancer that shuts down waits for us.
+        """
         try:
-            async with trio.open_nursery() as nursery:
-                with trio.fail_after(CONNECT_S):
-                    socket = await trio_websocket.connect_websocket(
+            with trio.fail_after(CONNECT_S) as patience:
+                async with (
+                    await trio.open_tcp_stream(self.host, self.port) as stream,
+                    trio.open_nursery() as nursery,
+                ):
+                    socket = await trio_websocket.wrap_client_stream(
                         nursery,
-                        self.host,
-                        self.port,
+                        stream,
+                        f"{self.host}:{self.port}",
                         f"/api/v1/agent_socket/{self.id}",
-                        use_ssl=False,
                         subprotocols=[SUBPROTOCOL],
                         message_queue_size=READ_AHEAD_FRAMES,
                         max_message_size=MAX_MESSAGE_BYTES,
                     )
-                connection = _Connection(self, socket)
-                self._connection = connection
-                try:
-                    return await connection.run()
-                finally:
-                    self._connection = None
-                    self.requests.stop_all_of(connection)
-                    with trio.move_on_after(GOODBYE_S, shield=True):
-                        await socket.aclose()
-                    nursery.cancel_scope.cancel(reason="the connection has ended")
+                    patience.deadline = math.inf  # connected: from here on the heartbeat watches
+                    connection = _Connection(self, socket)
+                    self._connection = connection
+                    try:
+                        return await connection.run()
+                    finally:
+                        self._connection = None
+                        self.requests.stop_all_of(connection)
+                        with trio.move_on_after(GOODBYE_S, shield=True):
+                            await socket.aclose()
+                        nursery.cancel_scope.cancel(reason="the connection has ended")
         except* (OSError, trio_websocket.HandshakeError, trio.TooSlowError) as group:
             reason = _words(group)
         except* trio_websocket.ConnectionClosed as group:
@@ -219,10 +227,10 @@ class _Connection:
             self._send(render_step(self._step))
             self._step = []
 
-    def hand_back(self, wire_id: str, reason: str) -> None:
+    def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None:
         """The status goes first: the balancer must know that we have no slots now."""
         self._publish()
-        self._send(render_extension(HandBack(wire_id, reason)))
+        self._send(render_extension(HandBack(wire_id, reason, engine_died)))
 
     # ---------------------------------------------------------------- tasks
 
@@ -317,7 +325,7 @@ class _Connection:
                     params, ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
                 ):
                     raise WireError("only generations are started @ $.Trio.Start.request")
-                self.link.requests.start(wire_id, Work(params, seed, tokens), self)
+                self.link.requests.start(wire_id, Work(params, seed, list(tokens)), self)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case other:

@@ -34,15 +34,15 @@ class EngineKeeper:
     Args:
       load: what every life loads.
       supervise: see :data:`SuperviseEngine`.
-      on_up, on_down: told at the start and the end of each life, with the reason of the end;
-        synchronous. ``on_down`` only follows an ``on_up``.
+      on_up, on_down: told at the start and the end of each life, with the reason of the end and
+        whether it was a crash; synchronous. ``on_down`` only follows an ``on_up``.
       on_progress, on_step: see :class:`EngineProcess`.
     """
 
     load: LoadModel
     supervise: SuperviseEngine
     on_up: Callable[[EngineProcess, Ready], None]
-    on_down: Callable[[str], None]
+    on_down: Callable[[str, bool], None]
     on_crash: Callable[[BaseException], None]
     on_progress: Callable[[float], None]
     on_step: Callable[[Step], None]
@@ -66,7 +66,7 @@ class EngineKeeper:
     async def _live(self) -> None:
         """One life; EngineError if it ends by itself."""
         is_up = False
-        reason = "the engine was stopped"
+        reason, crashed = "the engine was stopped", False
 
         def up(ready: Ready) -> None:
             nonlocal is_up
@@ -82,8 +82,8 @@ class EngineKeeper:
             if not self.first_start.give(failure):
                 log.error("the model cannot be loaded again", reason=reason)
         except EngineError as crash:
-            reason = str(crash)
+            reason, crashed = str(crash), True
             raise
         finally:
             if is_up:
-                self.on_down(reason)
+                self.on_down(reason, crashed)

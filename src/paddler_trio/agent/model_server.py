@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 import structlog
@@ -74,6 +75,12 @@ class Serving:
     engine: EngineProcess
 
 
+class EngineGone(Protocol):
+    """Told that whatever ran on the engine is lost, why, and whether the engine crashed."""
+
+    def __call__(self, reason: str, *, crashed: bool) -> None: ...
+
+
 @attrs.define(eq=False)
 class ModelServer:
     """See the module docstring.
@@ -84,7 +91,7 @@ class ModelServer:
       drain_s: how long running answers may take when the model is swapped.
       supervise: runs an engine again when it crashes; given by the nursery tree.
       on_step: told of every pass of whatever engine is running.
-      on_engine_gone: told that whatever ran on the engine is lost, and why.
+      on_engine_gone: see :class:`EngineGone`.
     """
 
     status: AgentStatus
@@ -92,7 +99,7 @@ class ModelServer:
     drain_s: float
     supervise: SuperviseEngine
     on_step: Callable[[Step], None]
-    on_engine_gone: Callable[[str], None]
+    on_engine_gone: EngineGone
     serving: Serving | None = attrs.field(default=None, init=False)
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
@@ -276,10 +283,10 @@ class ModelServer:
         self.status.set(progress=None, detail=None)
         self._look()
 
-    def _down(self, reason: str) -> None:
+    def _down(self, reason: str, crashed: bool) -> None:
         self._engine = None
         self._look()
-        self.on_engine_gone(reason)
+        self.on_engine_gone(reason, crashed=crashed)
 
     def _crashed(self, crash: BaseException) -> None:
         """The engine died and will be started again; one that never came up is an issue."""
@@ -360,5 +367,5 @@ def _flat(crash: BaseException) -> str:
 
 async def _file_changes(path: str, known: ModelFile | None) -> None:
     """Return when the file at ``path`` is not what it was."""
-    while await trio.to_thread.run_sync(file_at, path) == known:
-        await trio.sleep(FILE_WATCH_S)  # noqa: ASYNC110  # the file system sends no event
+    while await trio.to_thread.run_sync(file_at, path) == known:  # noqa: ASYNC110
+        await trio.sleep(FILE_WATCH_S)  # the file system sends no event

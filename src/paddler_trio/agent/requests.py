@@ -54,7 +54,7 @@ class Reply(Protocol):
 
     def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None: ...
 
-    def hand_back(self, wire_id: str, reason: str) -> None: ...
+    def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None: ...
 
     def flush(self) -> None:
         """Everything of one engine pass has been given: it may go out as one frame."""
@@ -83,13 +83,13 @@ class _Running:
             self.reply.results(self.wire_id, tokens, results)
             self.over.give(None)
 
-    def return_unfinished(self, reason: str) -> None:
+    def return_unfinished(self, reason: str, *, engine_died: bool = False) -> None:
         """Another agent should take it; a Paddler balancer can only be told that it failed."""
         if self.is_over:
             return
         self.is_over = True
         if self.reply.hands_back:
-            self.reply.hand_back(self.wire_id, reason)
+            self.reply.hand_back(self.wire_id, reason, engine_died=engine_died)
         else:
             self.reply.results(self.wire_id, [], [{"SamplerError": reason}])
             self.reply.flush()
@@ -188,11 +188,11 @@ class AgentRequests:
         elif results or tokens:
             running.reply.results(running.wire_id, tokens, results)
 
-    def on_engine_gone(self, reason: str) -> None:
+    def on_engine_gone(self, reason: str, *, crashed: bool) -> None:
         """Everything that ran on it is lost; other agents may still answer."""
         for running in list(self._by_key.values()):
             running.engine = None
-            running.return_unfinished(reason)
+            running.return_unfinished(reason, engine_died=crashed)
 
     # -------------------------------------------------- the life of a request
 

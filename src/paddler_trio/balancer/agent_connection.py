@@ -23,7 +23,7 @@ from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.desired_state import AgentDesiredState
 from paddler_trio.wire.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.status import SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio_link import GetTree, Report, render_extension
+from paddler_trio.wire.trio_link import GetTree, Report, Start, render_extension
 
 if TYPE_CHECKING:
     from paddler_trio.balancer.lease import Lease
@@ -67,6 +67,11 @@ class AgentConnection:
         """What people call it in logs."""
         return self.name or self.id
 
+    @property
+    def model(self) -> str | None:
+        """Fingerprint of what it serves or served last; None for Paddler's agents."""
+        return None if self.report is None else self.report.model
+
     # ------------------------------------------------------------ readiness
 
     def send_state(self, state: AgentDesiredState, digest: str) -> None:
@@ -99,7 +104,12 @@ class AgentConnection:
         """Send the request; its route is open before the agent can answer."""
         self._leases[lease.wire_id] = lease
         self.slots_processing += 1
-        self.send(dumps({"Request": {"id": lease.wire_id, "request": lease.request.work}}))
+        request = lease.request
+        if self.speaks_trio and "GenerateEmbeddingBatch" not in request.work:
+            start = Start(lease.wire_id, request.work, request.seed, tuple(request.tokens))
+            self.send(render_extension(start))
+        else:
+            self.send(dumps({"Request": {"id": lease.wire_id, "request": request.work}}))
 
     def stop(self, lease: Lease) -> None:
         """Ask the agent to end it; the agent answers with an ending result."""

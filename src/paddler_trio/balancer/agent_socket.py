@@ -32,7 +32,7 @@ from paddler_trio.wire.messages import (
     recover_request_id,
     render,
 )
-from paddler_trio.wire.results import ENDING_EMBEDDING_TAGS, ENDING_GENERATION_TAGS, result_tag
+from paddler_trio.wire.results import ends_stream
 from paddler_trio.wire.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio_link import (
     SUBPROTOCOL,
@@ -49,7 +49,7 @@ PROTOCOL_VERSION = "4.1.0"
 """What Paddler's agents compare with their own; they only warn if it differs."""
 
 _TRIO = '{"Trio":'
-_FAMILIES = {"GeneratedToken": ENDING_GENERATION_TAGS, "Embedding": ENDING_EMBEDDING_TAGS}
+_FAMILIES = frozenset({"GeneratedToken", "Embedding"})
 
 
 @attrs.define(eq=False)
@@ -230,10 +230,10 @@ class _Link:
                 agent.report = report
                 if agent.refresh_readiness() or not same:
                     self.socket.dispatcher.update(agent)
-            case HandBack(wire_id, reason):
+            case HandBack(wire_id, reason, engine_died):
                 lease = agent.lease(wire_id)
                 if lease is not None:
-                    self.socket.dispatcher.hand_back(lease, reason)
+                    self.socket.dispatcher.hand_back(lease, reason, engine_died=engine_died)
             case Tree(wire_id, tree):
                 agent.answer(wire_id, tree)
             case other:
@@ -251,12 +251,12 @@ def _on_step(agent: AgentConnection, entries: object) -> None:
         raise WireError("a step is a list @ $.Trio.Step")
     for entry in entries:
         match entry:
-            case {"id": str(wire_id), "results": list(results)}:
+            case {"id": str(wire_id), "tokens": list(tokens), "results": list(results)}:
                 lease = agent.lease(wire_id)
                 if lease is None:
                     continue  # it was stopped; these were on their way
                 try:
-                    _deliver(lease, "GeneratedToken", results)
+                    _deliver(lease, "GeneratedToken", results, tokens)
                 except WireError as error:
                     lease.verdict.give(BrokenFrame(str(error)))
                     raise
@@ -264,10 +264,15 @@ def _on_step(agent: AgentConnection, entries: object) -> None:
                 raise WireError(f"not a step entry: {json.dumps(entry)[:100]} @ $.Trio.Step")
 
 
-def _deliver(lease: Lease, family: str, results: list[RawResult]) -> None:
-    ending = _FAMILIES[family]
+def _deliver(
+    lease: Lease, family: str, results: list[RawResult], tokens: list[int] | None = None
+) -> None:
+    """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
+    one is no result: clients could not read it either."""
     for place, result in enumerate(results):
-        if result_tag(result) in ending:
-            lease.deliver(family, results[: place + 1], ends=True)
+        if type(result) is str and family == "GeneratedToken":
+            raise WireError("every generated token carries something @ $.GeneratedToken")
+        if ends_stream({family: result}):
+            lease.deliver(family, results[: place + 1], ends=True, tokens=tokens)
             return
-    lease.deliver(family, results, ends=False)
+    lease.deliver(family, results, ends=False, tokens=tokens)

@@ -24,8 +24,9 @@ from paddler_trio.balancer.lease import (
     Outcome,
     SlowReader,
 )
-from paddler_trio.balancer.request import Request, ShuttingDown, Stopped
+from paddler_trio.balancer.request import ModelGone, Request, ShuttingDown, Stopped
 from paddler_trio.daemon.verdict import Changes, Verdict
+from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import (
     Buffered,
@@ -44,12 +45,12 @@ STOP_CONFIRMATION_S = 5.0
 
 @attrs.frozen
 class DispatchLimits:
-    """Times in seconds. ``max_placements`` counts the first try on an agent too."""
+    """Times in seconds."""
 
     max_buffered: int = 30
     buffered_timeout_s: float = 10.0
     item_timeout_s: float = 30.0
-    max_placements: int = 3
+    continuation: ContinuationLimits = attrs.field(factory=ContinuationLimits)
     stop_confirmation_s: float = STOP_CONFIRMATION_S
 
 
@@ -123,9 +124,13 @@ class Dispatcher:
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
         grants = self._ledger.update(
-            agent.key, slots_total=agent.status.slots_total, accepting=agent.is_accepting
+            agent.key,
+            slots_total=agent.status.slots_total,
+            accepting=agent.is_accepting,
+            kind=agent.model,
         )
         self._obey(grants)
+        self._fail_stranded()
         self.agents_changed.notify()
 
     def leave(self, agent: AgentConnection) -> None:
@@ -136,31 +141,56 @@ class Dispatcher:
             return
         for key in self._ledger.leave(agent.key):
             self._end_lease(key)
+        self._fail_stranded()
         self.agents_changed.notify()
 
-    def hand_back(self, lease: Lease, reason: str) -> None:
-        """The agent cannot serve this request, another one may."""
+    def hand_back(self, lease: Lease, reason: str, *, engine_died: bool) -> None:
+        """The agent cannot finish this request, another one may."""
         log.warning("handed back", request=lease.request.id, agent=lease.agent.name, reason=reason)
+        lease.request.engines_lost += engine_died
         self._obey(self._ledger.end(lease.request.key))
         self._end_lease(lease.request.key)
         self.agents_changed.notify()
 
     def _end_lease(self, key: RequestKey) -> None:
-        lease = self._leases.pop(key, None)
+        """The agent of this request is lost: queue it again, in this very step, or give it up."""
+        lease = self._leases.pop(key)
         request = self._requests[key]
-        retry = (
-            not request.is_over
-            and not request.is_stopped
-            and request.num_results == 0
-            and request.placements < self.limits.max_placements
+        if request.is_over or request.is_stopped or lease.verdict.answer is not None:
+            lease.lost("it is over already")
+            return
+        loss = Loss(
+            has_output=request.num_results > 0 or bool(request.tokens),
+            is_continuable=request.is_continuable,
+            continuations=request.continuations,
+            engines_lost=request.engines_lost,
         )
-        if retry:
+        refused = refusal(
+            loss,
+            self.limits.continuation,
+            continuing_again=sum(other.continuations > 1 for other in self._requests.values()),
+            active=len(self._requests),
+        )
+        if refused is None:
+            request.continuations += 1
             request.seat = Verdict()
-            self._obey([self._ledger.ask_again(key)])
+            kind = request.model if request.tokens else None
+            self._obey([self._ledger.ask_again(key, kind=kind)])
             if self.is_draining:
                 request.seat.give(ShuttingDown())
-        if lease is not None:
-            lease.lost(retry=retry)
+        log.warning(
+            "agent lost under a request",
+            request=request.id,
+            agent=lease.agent.label,
+            tokens=len(request.tokens),
+            given_up=refused,
+        )
+        lease.lost(refused)
+
+    def _fail_stranded(self) -> None:
+        """Answers begun by a model that nobody here serves any more must not be mixed."""
+        for key in self._ledger.stranded():
+            self._requests[key].seat.give(ModelGone())
 
     # ------------------------------------------------- the life of a request
 
@@ -169,7 +199,7 @@ class Dispatcher:
         try:
             while (lease := await self._wait_for_slot(request)) is not None:
                 outcome = await self._run(request, lease)
-                if not (isinstance(outcome, AgentLost) and outcome.retry):
+                if not (isinstance(outcome, AgentLost) and outcome.refusal is None):
                     return
         finally:
             self._end(request)
@@ -185,6 +215,10 @@ class Dispatcher:
                 request.fail(504, "Waiting for available slot timed out")
             case ShuttingDown():
                 request.fail(503, "balancer is shutting down")
+            case ModelGone():
+                request.fail(
+                    502, "The agent was lost, and the others serve a different model by now"
+                )
             case Stopped():
                 pass
             case Lease() as lease:
@@ -216,9 +250,9 @@ class Dispatcher:
         match outcome:
             case Finished() | Stopped():
                 pass
-            case AgentLost(retry):
-                if not retry:
-                    request.fail(502, "Agent controller connection closed")
+            case AgentLost(refused):
+                if refused is not None:
+                    request.fail(502, refused)
             case BrokenFrame(detail):
                 request.fail(502, f"The agent sent a malformed frame: {detail}")
             case SlowReader():

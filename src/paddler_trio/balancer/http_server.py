@@ -143,7 +143,7 @@ class HttpServer:
                 if error.errno not in OUT_OF_CAPACITY:
                     raise
                 reason = os.strerror(error.errno)
-                logger.error("%s cannot accept: %s; trying again", self._name, reason)  # noqa: TRY400
+                logger.error("%s cannot accept: %s; trying again", self._name, reason)
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
             if len(self._open) >= self._limits.max_connections:

@@ -25,9 +25,10 @@ class Finished:
 
 @attrs.frozen
 class AgentLost:
-    """The agent, or its engine, is gone. ``retry`` if the request waits for another already."""
+    """The agent, or its engine, is gone. ``refusal`` says why the request may not go on
+    elsewhere; None means that it waits for another slot already."""
 
-    retry: bool
+    refusal: str | None
 
 
 @attrs.frozen
@@ -62,22 +63,37 @@ class Lease:
     agent_done: trio.Event = attrs.field(factory=trio.Event, init=False)
     _patience: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
-    def deliver(self, family: str, results: list[RawResult], *, ends: bool) -> None:
-        """The agent produced these; called by its reader, never blocks."""
+    def deliver(
+        self,
+        family: str,
+        results: list[RawResult],
+        *,
+        ends: bool,
+        tokens: list[int] | None = None,
+    ) -> None:
+        """The agent produced these; called by its reader, never blocks.
+
+        ``tokens`` are what the results were made of; None if the agent does not say.
+        """
         if ends:
             self.agent_done.set()
         if self.verdict.answer is not None:  # stopped: we only wait for the agent's ending
             return
         self._patience.deadline = trio.current_time() + self.item_timeout_s
+        if tokens is None:
+            self.request.is_continuable = False
+        else:
+            self.request.tokens += tokens
+            self.request.model = self.agent.model
         if not self.request.emit(Results(self.agent.name, family, results), ends=ends):
             self.verdict.give(SlowReader())
         elif ends:
             self.verdict.give(Finished())
 
-    def lost(self, *, retry: bool) -> None:
-        """The agent will not finish it."""
+    def lost(self, refusal: str | None) -> None:
+        """The agent will not finish it; see :class:`AgentLost`."""
         self.agent_done.set()
-        self.verdict.give(AgentLost(retry))
+        self.verdict.give(AgentLost(refusal))
 
     async def outcome(self) -> Outcome:
         """Wait for the end, as long as something arrives within every item timeout."""

@@ -24,6 +24,7 @@ from paddler_trio.balancer.asgi import (
     Receive,
     Scope,
     Send,
+    decompress,
     is_json_media_type,
 )
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
@@ -84,6 +85,7 @@ class ManagementDoor:
                 or path.endswith("/stream")
                 or path in ("/health", "/livez")
                 or path.startswith("/api/v1/agent_socket/")
+                or scope["method"] == "HEAD"  # Quart would answer it wherever it answers GET
             ):
                 await raw(scope, receive, send)
             else:
@@ -124,6 +126,11 @@ class ManagementDoor:
         @app.errorhandler(405)
         async def not_found(_: Exception) -> Response:
             return Response(b"", 404)
+
+        @app.errorhandler(413)
+        async def too_large(_: Exception) -> Response:
+            text = f"Request body is over the limit of {MAX_JSON_BODY_BYTES} bytes"
+            return Response(text, 413, content_type="text/plain; charset=utf-8")
 
         @app.errorhandler(HttpProblem)
         async def refused(problem: HttpProblem) -> Response:
@@ -230,8 +237,10 @@ async def _body() -> object:
         raise HttpProblem(400, "Content type error")
     data = await request.get_data(cache=False)
     assert isinstance(data, bytes)
+    encoding = request.headers.get("content-encoding", "identity").encode()
+    text = decompress(data, encoding, limit_bytes=MAX_JSON_BODY_BYTES)
     try:
-        return loads(data)
+        return loads(text)
     except WireError as error:
         raise HttpProblem(400, f"Json deserialize error: {error}") from error
 

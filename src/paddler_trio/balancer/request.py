@@ -8,6 +8,7 @@ ending one, or ``failure`` says what to tell the client.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -55,7 +56,12 @@ class ShuttingDown:
     """The balancer takes no more work; who still waits is told so."""
 
 
-Seat: TypeAlias = "Lease | Stopped | ShuttingDown"
+@attrs.frozen
+class ModelGone:
+    """It was begun by a model that no agent here serves any more."""
+
+
+Seat: TypeAlias = "Lease | Stopped | ShuttingDown | ModelGone"
 """How waiting for a slot ends: with a slot on an agent, or without."""
 
 
@@ -76,8 +82,20 @@ class Request:
     failure: Failure | None = attrs.field(default=None, init=False)
     seat: Verdict[Seat] = attrs.field(factory=Verdict, init=False)
     placements: int = attrs.field(default=0, init=False)
+    """How often it was granted a slot; makes its ids on links unique."""
     waited_s: float = attrs.field(default=0.0, init=False)
     num_results: int = attrs.field(default=0, init=False)
+    seed: int = attrs.field(factory=lambda: secrets.randbits(32), init=False)
+    """Of every draw of this answer, on whatever agent."""
+    tokens: list[int] = attrs.field(factory=list, init=False)
+    """What was produced so far, if ``is_continuable``."""
+    is_continuable: bool = attrs.field(default=True, init=False)
+    """Every result so far came with its tokens: another agent can go on after them."""
+    model: str | None = attrs.field(default=None, init=False)
+    """Fingerprint of the model that produced ``tokens``."""
+    engines_lost: int = attrs.field(default=0, init=False)
+    continuations: int = attrs.field(default=0, init=False)
+    """How often it was placed again after a loss."""
     is_stopped: bool = attrs.field(default=False, init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _lease_verdict: Verdict[Outcome] | None = attrs.field(default=None, init=False)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import typer
 
 from paddler_trio.cli.agent import agent
+from paddler_trio.cli.agents import agents
 from paddler_trio.cli.balancer import balancer
+from paddler_trio.cli.chat import chat
 from paddler_trio.cli.demo import demo
 from paddler_trio.cli.doctor import doctor
+from paddler_trio.cli.model import model
+from paddler_trio.cli.tree import tree
 
 app = typer.Typer(
     name="paddler-trio",
@@ -19,8 +23,12 @@ app = typer.Typer(
 )
 app.command()(balancer)
 app.command()(agent)
-app.command()(demo)
+app.add_typer(model, name="model")
+app.command()(agents)
+app.command()(chat)
+app.command()(tree)
 app.command()(doctor)
+app.command()(demo)
 
 
 def main() -> None:

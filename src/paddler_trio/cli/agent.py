@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import trio
 import typer
 
-from paddler_trio.cli.daemons import LogLevel, run_daemon
-from paddler_trio.cli.options import LogJsonOption, LogLevelOption
+from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption
 from paddler_trio.config import MAX_SLOTS, AgentConfig, default_threads, split_address
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.nursery_tree.agent_tree import run_agent
 
 
 def agent(
@@ -29,8 +25,8 @@ def agent(
         int | None,
         typer.Option(
             min=1,
-            help="Threads of the engine.  [default: all cores but one, left to the event loops]",
-            show_default=False,
+            help="Threads of the engine.",
+            show_default="all cores but one, left to the event loops",
         ),
     ] = None,
     drain_timeout: Annotated[
@@ -43,6 +39,13 @@ def agent(
     log_json: LogJsonOption = None,
 ) -> None:
     """Run an agent: it dials in, loads the desired model and works on requests in slots."""
+    # what a daemon needs takes a second to import: `--help` and the client commands do without
+    import trio
+
+    from paddler_trio.cli.daemons import run_daemon
+    from paddler_trio.daemon.systemd_notify import SystemdNotifier
+    from paddler_trio.nursery_tree.agent_tree import run_agent
+
     try:
         host, port = split_address(management_addr)
     except ConfigurationError as error:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import trio
 import typer
 
-from paddler_trio.cli.daemons import LogLevel, run_daemon
-from paddler_trio.cli.options import LogJsonOption, LogLevelOption
+from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption
 from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR, BalancerConfig
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.nursery_tree.balancer_tree import BoundBalancer, run_balancer
 
 
 def balancer(
@@ -58,6 +54,13 @@ def balancer(
     log_json: LogJsonOption = None,
 ) -> None:
     """Run a balancer: applications on one port, operators and agents on the other."""
+    # what a daemon needs takes a second to import: `--help` and the client commands do without
+    import trio
+
+    from paddler_trio.cli.daemons import run_daemon
+    from paddler_trio.daemon.systemd_notify import SystemdNotifier
+    from paddler_trio.nursery_tree.balancer_tree import BoundBalancer, run_balancer
+
     config = BalancerConfig(
         inference_addr=inference_addr,
         management_addr=management_addr,

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from enum import StrEnum
 
 import structlog
 import trio
 
+from paddler_trio.cli.options import LogLevel
 from paddler_trio.daemon.logs import configure_logs
 from paddler_trio.daemon.signals import watch_signals
 from paddler_trio.errors import PaddlerError
 
 log = structlog.get_logger("daemon")
-
-
-class LogLevel(StrEnum):
-    """From most to least."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
 
 
 def run_daemon(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from paddler_trio.cli.daemons import LogLevel
+
+class LogLevel(StrEnum):
+    """From most to least."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
 
 LogLevelOption = Annotated[
     LogLevel, typer.Option("--log-level", help="How much to log, on standard error.")
@@ -15,8 +24,8 @@ LogJsonOption = Annotated[
     bool | None,
     typer.Option(
         "--log-json/--log-text",
-        help="Log JSON lines or columns.  [default: columns on a terminal, else JSON]",
-        show_default=False,
+        help="Log JSON lines or columns.",
+        show_default="columns on a terminal, else JSON",
     ),
 ]
 ManagementAddrOption = Annotated[

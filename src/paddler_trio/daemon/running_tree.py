@@ -6,6 +6,7 @@ a child was restarted and what its last crash was.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import attrs
@@ -19,6 +20,12 @@ class ChildHistory:
     restarts: int = 0
     last_crash: str | None = None
 
+
+ROOT = "main"
+"""What the root is called: the task that ``trio.run`` started."""
+_TRIO = Path(trio.__file__).parent
+_PRIMITIVES = "verdict.py"
+"""Everybody waits in there; who called it says what for."""
 
 _histories: trio.lowlevel.RunVar[dict[trio.lowlevel.Task, ChildHistory]] = trio.lowlevel.RunVar(
     "supervised_children"
@@ -61,7 +68,7 @@ def running_tree() -> TreeNode:
         histories = {}
     # the root's first nursery holds main and trio's own system tasks; main was started first
     daemon = next((t for t in main if not t.name.startswith("<")), main[0])
-    return _node(daemon, histories)
+    return attrs.evolve(_node(daemon, histories), name=ROOT)
 
 
 def _node(task: trio.lowlevel.Task, histories: dict[trio.lowlevel.Task, ChildHistory]) -> TreeNode:
@@ -69,10 +76,10 @@ def _node(task: trio.lowlevel.Task, histories: dict[trio.lowlevel.Task, ChildHis
     children = [
         _node(child, histories)
         for nursery in task.child_nurseries
-        for child in sorted(nursery.child_tasks, key=lambda child: child.name)
+        for child in sorted(nursery.child_tasks, key=lambda child: _natural(child.name))
     ]
     return TreeNode(
-        name=task.name.removeprefix("paddler_trio."),
+        name=_plain(task.name),
         waits_for=_waits_for(task),
         restarts=history.restarts,
         last_crash=history.last_crash,
@@ -80,11 +87,31 @@ def _node(task: trio.lowlevel.Task, histories: dict[trio.lowlevel.Task, ChildHis
     )
 
 
+def _plain(name: str) -> str:
+    """A given name as it is; of a function's own dotted one the last two parts say enough."""
+    if re.fullmatch(r"[\w.<>]+", name) is None:
+        return name
+    return ".".join(name.replace(".<locals>", "").split(".")[-2:])
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """A key that sorts ``connection 9`` before ``connection 10``."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)([0-9]*)", name)]
+
+
 def _waits_for(task: trio.lowlevel.Task) -> str:
-    """The innermost frame of ours and the call it is in, e.g. ``serve (dispatcher.py:91)``."""
-    place = "running now"
+    """Where it stands, e.g. ``serve (dispatcher.py:91)``.
+
+    That is the innermost frame of ours; without one, of the library whose task it is.
+    """
+    if task is trio.lowlevel.current_task():
+        return "running now"
+    ours, theirs = "", ""
     for frame, line in task.iter_await_frames():
-        filename = Path(frame.f_code.co_filename)
-        if "paddler_trio" in filename.parts:
-            place = f"{frame.f_code.co_name} ({filename.name}:{line})"
-    return place
+        file = Path(frame.f_code.co_filename)
+        place = f"{frame.f_code.co_name} ({file.name}:{line})"
+        if "paddler_trio" in file.parts and file.name != _PRIMITIVES:
+            ours = place
+        elif not file.is_relative_to(_TRIO):
+            theirs = place
+    return ours or theirs or "about to start"

@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 import attrs
-import cattrs
-from cattrs.errors import BaseValidationError
 
-from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import dumps, structure, unstructure
+from paddler_trio.wire.scalars import Float32, Int32, Uint32
+from paddler_trio.wire.tags import external_tag, struct
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
@@ -43,7 +43,7 @@ class Report:
     wanted_state: str | None
     served_state: str | None
     model: str | None
-    progress: float | None
+    progress: Float32 | None
     detail: str | None
 
 
@@ -57,16 +57,17 @@ class Start:
 
     id: str
     request: Mapping[str, object]
-    seed: int
-    tokens: list[int]
+    seed: Uint32
+    tokens: tuple[Int32, ...]
 
 
 @attrs.frozen
 class HandBack:
-    """``id`` is the request's id on this link."""
+    """``id`` is the request's id on this link; ``engine_died`` under it, by whoever's fault."""
 
     id: str
     reason: str
+    engine_died: bool
 
 
 @attrs.frozen
@@ -83,31 +84,19 @@ class Tree:
 
 
 Extension: TypeAlias = Start | Report | HandBack | GetTree | Tree
-_KINDS: dict[str, type[Extension]] = {
-    kind.__name__: kind for kind in (Start, Report, HandBack, GetTree, Tree)
-}
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+external_tag(
+    Extension, struct(Start), struct(Report), struct(HandBack), struct(GetTree), struct(Tree)
+)
 
 
 def render_extension(message: Extension) -> bytes:
     """The whole text frame."""
-    body = {type(message).__name__: _CONVERTER.unstructure(message)}
-    return json.dumps({TAG: body}, separators=(",", ":"), ensure_ascii=False).encode()
+    return dumps({TAG: unstructure(message, Extension)})
 
 
 def parse_extension(body: object) -> Extension:
     """``body`` is what stands under ``Trio`` and is no ``Step``; WireError if it is unknown."""
-    if not isinstance(body, dict) or len(body) != 1:
-        raise WireError("a Trio frame holds exactly one message @ $.Trio")
-    (name, fields) = next(iter(body.items()))
-    kind = _KINDS.get(name)
-    if kind is None:
-        raise WireError(f"unknown message {name!r} @ $.Trio")
-    try:
-        return _CONVERTER.structure(fields, kind)
-    except (BaseValidationError, TypeError, ValueError, KeyError) as error:
-        problem = "; ".join(cattrs.transform_error(error)) if _is_group(error) else repr(error)
-        raise WireError(f"{problem} @ $.Trio.{name}") from error
+    return structure(body, Extension)
 
 
 def recover_extension_id(frame: object) -> str | None:
@@ -118,10 +107,6 @@ def recover_extension_id(frame: object) -> str | None:
                 case {"id": str(wire_id)}:
                     return wire_id
     return None
-
-
-def _is_group(error: Exception) -> bool:
-    return isinstance(error, BaseValidationError)
 
 
 def render_step(entries: list[dict[str, object]]) -> bytes:

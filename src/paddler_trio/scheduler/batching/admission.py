@@ -36,7 +36,7 @@ def refusal(
         return Refused(f"{num_drawn} tokens were drawn already and max_tokens is {max_tokens}")
     if num_prompt_tokens + num_drawn > cells:
         return Refused(
-            f"the prompt has {num_prompt_tokens + num_drawn} tokens, but one slot of this agent holds "
-            f"{cells} tokens; shorten the prompt, raise context_size, or use fewer slots"
+            f"the prompt has {num_prompt_tokens + num_drawn} tokens, but one slot of this agent "
+            f"holds {cells} tokens; shorten the prompt, raise context_size, or use fewer slots"
         )
     return None

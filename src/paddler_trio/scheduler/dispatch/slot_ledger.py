@@ -8,8 +8,9 @@ those requests and nobody else.
 Invariants (``tests/unit/dispatch`` checks them after every step of a random walk):
 
 * an agent never holds more requests than the slots it reported when the last one was granted;
-* no slot of an accepting agent idles while a request waits;
-* requests are granted strictly in arrival order; a re-queued request keeps its place;
+* no slot of an accepting agent idles while a request that may have it waits;
+* requests are granted in arrival order; a re-queued request keeps its place. Only one that must
+  have an agent of a certain kind (a continuation) may be passed by, and only for other kinds;
 * a request is unknown, waiting, or holding exactly one slot, never two of these.
 """
 
@@ -57,6 +58,7 @@ Decision: TypeAlias = Granted | Buffered | BufferFull
 class _Agent:
     slots_total: int
     accepting: bool
+    kind: str | None
     holders: dict[RequestKey, None] = attrs.field(factory=dict)
     """In the order the slots were granted (a dict is an ordered set)."""
     last_chosen: int = 0
@@ -83,24 +85,31 @@ class SlotLedger:
     _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
     _holding: dict[RequestKey, AgentKey] = attrs.field(factory=dict, init=False)
     _waiting: list[RequestKey] = attrs.field(factory=list, init=False)
+    _needs: dict[RequestKey, str] = attrs.field(factory=dict, init=False)
+    """Waiting requests that only an agent of this kind may have."""
     _grants: int = attrs.field(default=0, init=False)
 
     # ------------------------------------------------------------- requests
 
     def ask(self, request: RequestKey) -> Decision:
-        """A new request wants a slot. Nobody overtakes: it is granted only if nobody waits."""
+        """A new request wants a slot. Nobody overtakes: who waits and may have it comes first."""
         self._must_be_new(request)
-        if not self._waiting and (granted := self._grant(request)) is not None:
-            return granted
+        if (granted := self._grant(request)) is not None:
+            return granted  # nobody who waits may have this slot, or it would not be free
         if len(self._waiting) >= self.max_buffered:
             return BufferFull(request, self.max_buffered)
         insort(self._waiting, request)
         return Buffered(request, bisect_left(self._waiting, request))
 
-    def ask_again(self, request: RequestKey) -> Granted | Buffered:
-        """A request that lost its slot wants another; it waits at its arrival place, always."""
+    def ask_again(self, request: RequestKey, *, kind: str | None = None) -> Granted | Buffered:
+        """A request that lost its slot wants another; it waits at its arrival place, always.
+
+        With ``kind``, only an agent of that kind may have it.
+        """
         self._must_be_new(request)
         insort(self._waiting, request)
+        if kind is not None:
+            self._needs[request] = kind
         for grant in self._settle():
             assert grant.request == request, "a slot idled while somebody waited"
             return grant
@@ -115,6 +124,7 @@ class SlotLedger:
             place = bisect_left(self._waiting, request)
             if place < len(self._waiting) and self._waiting[place] == request:
                 del self._waiting[place]
+                self._needs.pop(request, None)
         return self._settle()
 
     def position(self, request: RequestKey) -> int | None:
@@ -129,11 +139,14 @@ class SlotLedger:
     def join(self, agent: AgentKey) -> None:
         """A registered agent, not accepting until :meth:`update` says so."""
         assert agent not in self._agents, f"agent {agent} joined twice"
-        self._agents[agent] = _Agent(slots_total=0, accepting=False)
+        self._agents[agent] = _Agent(slots_total=0, accepting=False, kind=None)
 
-    def update(self, agent: AgentKey, *, slots_total: int, accepting: bool) -> list[Granted]:
+    def update(
+        self, agent: AgentKey, *, slots_total: int, accepting: bool, kind: str | None = None
+    ) -> list[Granted]:
         """The agent's newest word on its slots; the total may shrink below what it holds."""
         record = self._agents[agent]
+        record.kind = kind
         record.slots_total = max(0, slots_total)
         record.accepting = accepting
         return self._settle()
@@ -169,19 +182,36 @@ class SlotLedger:
     def _settle(self) -> list[Granted]:
         """Grant slots to waiting requests, first come first served, while any is free."""
         grants: list[Granted] = []
-        while self._waiting:
-            granted = self._grant(self._waiting[0])
-            if granted is None:
+        passed_by = 0
+        while passed_by < len(self._waiting):
+            request = self._waiting[passed_by]
+            granted = self._grant(request)
+            if granted is not None:
+                del self._waiting[passed_by]
+                self._needs.pop(request, None)
+                grants.append(granted)
+            elif request in self._needs:
+                passed_by += 1  # others may have what this one may not
+            else:
                 break
-            del self._waiting[0]
-            grants.append(granted)
         return grants
 
+    def stranded(self) -> list[RequestKey]:
+        """Waiting continuations that no agent here can ever serve, while others do serve.
+
+        With no agent serving at all they wait: theirs may come back.
+        """
+        kinds = {agent.kind for agent in self._agents.values()}
+        if not any(agent.accepting and agent.slots_total > 0 for agent in self._agents.values()):
+            return []
+        return [request for request, kind in self._needs.items() if kind not in kinds]
+
     def _grant(self, request: RequestKey) -> Granted | None:
+        kind = self._needs.get(request)
         chosen = least_loaded(
             AgentLoad(key, len(agent.holders), agent.slots_total, agent.last_chosen)
             for key, agent in self._agents.items()
-            if agent.accepting
+            if agent.accepting and (kind is None or agent.kind == kind)
         )
         if chosen is None:
             return None

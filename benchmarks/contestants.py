@@ -1,0 +1,282 @@
+"""The two servers as child processes: started alike, asked alike, ended whatever happens.
+
+Both get the same model file, slots, cells a slot, batch size, cache types and engine threads,
+greedy sampling, and nothing else: what each does by default beyond that is its own merit. Every
+process is started by us, known by its id, and ended by it; on Linux the kernel ends them even if
+this program is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TypeVar
+
+import attrs
+from answers import Answer, AnswerError, Exchange, read_llama_server, read_ours
+from scenarios import Ask
+
+START_S = 120.0
+"""A model of a few hundred megabytes is read and warmed up in seconds."""
+END_S = 10.0
+POLL_S = 0.02
+CACHE_TYPE = "q8_0"
+BATCH_TOKENS = 2048
+WAITING_REQUESTS = 4096
+PATIENCE_MS = 600_000
+
+T = TypeVar("T")
+
+_PR_SET_PDEATHSIG = 1
+_LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+
+
+@attrs.frozen
+class Terms:
+    """What both contestants are given."""
+
+    model: Path
+    slots: int
+    cells: int
+    """Tokens of context a slot."""
+    threads: int
+
+
+@attrs.frozen(eq=False)
+class Contestant:
+    """A server that is up. ``pids`` by name; ``request`` renders what ``run_lanes`` writes."""
+
+    name: str
+    address: tuple[str, int]
+    pids: Mapping[str, int]
+    request: Callable[[Ask], bytes]
+    read: Callable[[Exchange], Answer]
+
+
+@contextmanager
+def our_pair(terms: Terms, folder: Path) -> Iterator[Contestant]:
+    """Our balancer with one agent, serving; ended on leaving."""
+    command = [sys.executable, "-m", "paddler_trio"]
+    balancer_command = [
+        *(*command, "balancer", "--inference-addr", "127.0.0.1:0"),
+        *("--management-addr", "127.0.0.1:0", "--log-json"),
+        *("--max-buffered-requests", str(WAITING_REQUESTS)),
+        *("--buffered-request-timeout", str(PATIENCE_MS)),
+        *("--inference-item-timeout", str(PATIENCE_MS)),
+    ]
+    with _process(balancer_command, folder / "balancer.log") as balancer:
+        up = _wait_for(_our_addresses, balancer, folder / "balancer.log")
+        agent_command = [
+            *(*command, "agent", "--management-addr", up["management"]),
+            *("--slots", str(terms.slots), "--threads", str(terms.threads), "--log-json"),
+        ]
+        management, inference = _split(up["management"]), _split(up["inference"])
+        with _process(agent_command, folder / "agent.log") as agent:
+            _put_desired_state(management, terms)
+            _wait_for(lambda _: _is_ready(inference, "/readyz"), agent, folder / "agent.log")
+            pids = {"balancer": balancer.pid, "agent": agent.pid}
+            for child in _children(agent.pid):
+                pids["engine"] = child
+            yield Contestant("ours", inference, pids, _our_request, read_ours)
+
+
+@contextmanager
+def llama_server(binary: Path, terms: Terms, folder: Path) -> Iterator[Contestant]:
+    """A llama-server, ready; ended on leaving.
+
+    Its cache of prompts in main memory is off: with prompts that never come again it only costs.
+    """
+    command = [
+        *(str(binary), "--model", str(terms.model), "--host", "127.0.0.1", "--port", "0"),
+        *("--parallel", str(terms.slots), "--ctx-size", str(terms.slots * terms.cells)),
+        *("--threads", str(terms.threads), "--threads-batch", str(terms.threads)),
+        *("--cache-type-k", CACHE_TYPE, "--cache-type-v", CACHE_TYPE),
+        *("--batch-size", str(BATCH_TOKENS), "--cache-ram", "0", "--n-gpu-layers", "0"),
+    ]
+    log = folder / "llama-server.log"
+    with _process(command, log) as server:
+        port = _wait_for(lambda text: _LISTENING.search(text), server, log)[1]
+        address = ("127.0.0.1", int(port))
+        _wait_for(lambda _: _is_ready(address, "/health"), server, log)
+        yield Contestant(
+            "llama-server",
+            address,
+            {"llama-server": server.pid},
+            lambda ask: _llama_server_request(ask, cache_prompt=False),
+            read_llama_server,
+        )
+
+
+def with_prompt_cache(server: Contestant) -> Contestant:
+    """The same llama-server, asked to reuse what a slot still holds."""
+    return attrs.evolve(
+        server,
+        name="llama-server, cache_prompt",
+        request=lambda ask: _llama_server_request(ask, cache_prompt=True),
+    )
+
+
+def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
+    """Processor time used so far, by process; empty where there is no ``/proc``."""
+    if not Path("/proc/self/stat").exists():
+        return {}
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    used = {}
+    for name, pid in pids.items():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        used[name] = (int(fields[11]) + int(fields[12])) * tick_s
+    return used
+
+
+# --- requests -------------------------------------------------------------------------------
+
+
+def _our_request(ask: Ask) -> bytes:
+    body = {"raw_prompt": ask.prompt, "max_tokens": ask.max_tokens}
+    return _post("/api/v1/continue_from_raw_prompt", body)
+
+
+def _llama_server_request(ask: Ask, *, cache_prompt: bool) -> bytes:
+    body = {
+        "prompt": ask.prompt,
+        "n_predict": ask.max_tokens,
+        "stream": True,
+        "temperature": 0.0,
+        "samplers": ["temperature"],  # the shortest way to the most likely token it has
+        "ignore_eos": False,
+        "cache_prompt": cache_prompt,
+    }
+    return _post("/completion", body)
+
+
+def _post(path: str, body: Mapping[str, object]) -> bytes:
+    text = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(text)}\r\n\r\n"
+    )
+    return head.encode() + text
+
+
+# --- starting -------------------------------------------------------------------------------
+
+
+@contextmanager
+def _process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that writes to ``log``; asked to end on leaving, then made to."""
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # no threads here
+        )
+        try:
+            yield child
+        finally:
+            _end(child, output)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end(child: subprocess.Popen[bytes], output: IO[bytes]) -> None:
+    """SIGTERM twice is "now" for our daemons; then SIGKILL."""
+    for ending in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is not None:
+            return
+        child.send_signal(ending)
+        try:
+            child.wait(END_S / 2)
+        except subprocess.TimeoutExpired:
+            output.write(f"(still there after signal {ending})\n".encode())
+
+
+def _wait_for(look: Callable[[str], T | None], child: subprocess.Popen[bytes], log: Path) -> T:
+    """What ``look`` finds in the log of a child that starts; AnswerError if it ends instead."""
+    deadline_s = time.monotonic() + START_S
+    text = ""
+    while time.monotonic() < deadline_s:
+        text = log.read_text(errors="replace")
+        if found := look(text):
+            return found
+        if child.poll() is not None:
+            raise AnswerError(f"{log.stem} ended with {child.returncode}:\n{text[-2000:]}")
+        time.sleep(POLL_S)
+    raise AnswerError(
+        f"{log.stem} was not ready after {START_S:g} s; its log ends:\n{text[-2000:]}"
+    )
+
+
+def _our_addresses(log: str) -> dict[str, str] | None:
+    for line in log.splitlines():
+        if '"balancer up"' in line:
+            record = json.loads(line)
+            return {key: record[key][0] for key in ("inference", "management")}
+    return None
+
+
+def _put_desired_state(management: tuple[str, int], terms: Terms) -> None:
+    """The model for all agents, greedy, with the cache and batch sizes of the terms."""
+    path = "/api/v1/balancer_desired_state"
+    state = json.loads(_ask(management, "GET", path))
+    state["model"] = {"LocalToAgent": str(terms.model)}
+    state["inference_parameters"] |= {
+        "context_size": terms.slots * terms.cells,
+        "n_batch": BATCH_TOKENS,
+        "k_cache_dtype": CACHE_TYPE.upper(),
+        "v_cache_dtype": CACHE_TYPE.upper(),
+        "temperature": 0.0,
+        "penalty_repeat": 1.0,
+        "penalty_presence": 0.0,
+        "penalty_frequency": 0.0,
+    }
+    _ask(management, "PUT", path, json.dumps(state))
+
+
+def _is_ready(address: tuple[str, int], path: str) -> bool:
+    try:
+        _ask(address, "GET", path)
+    except (AnswerError, OSError):
+        return False
+    return True
+
+
+def _ask(address: tuple[str, int], method: str, path: str, body: str | None = None) -> bytes:
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        text = response.read()
+    finally:
+        connection.close()
+    if response.status >= 300:
+        raise AnswerError(f"{method} {path}: status {response.status}, {text[:500]!r}")
+    return text
+
+
+def _children(pid: int) -> list[int]:
+    """The children of a process; empty where there is no ``/proc``."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += map(int, children.read_text().split())
+    return found
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

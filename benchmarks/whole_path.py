@@ -1,0 +1,314 @@
+"""Measure the whole path, client to client: our balancer with one agent, against llama-server.
+
+    python benchmarks/whole_path.py --llama-server PATH [--model PATH] [--quick] [--json]
+
+Both servers are up for the whole run and take turns, scenario by scenario and round by round, so
+that a machine that slows down slows both. See README.md beside this file for what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import attrs
+from answers import Answer, AnswerError
+from contestants import Contestant, Terms, cpu_seconds, llama_server, our_pair, with_prompt_cache
+from figures import (
+    FIGURES,
+    Run,
+    differences,
+    median_cpu_us_per_token,
+    median_figures,
+    median_ratios,
+)
+from load_client import Lane, run_lanes
+from scenarios import Ask, AskLane, Scenario, Sizes, all_scenarios, text_of
+
+from paddler_trio.config import default_threads
+from paddler_trio.engine.proof import BUNDLED_MODEL
+
+RUN_LIMIT_S = 180.0
+CALIBRATION_WORDS = 100
+COLUMNS = {
+    "tokens_per_s": "tokens/s",
+    "requests_per_s": "req/s",
+    "ttft_ms_p50": "TTFT p50",
+    "ttft_ms_p95": "p95",
+    "ttft_ms_p99": "p99",
+    "gap_ms_p50": "gap p50",
+    "gap_ms_p95": "p95",
+    "gap_ms_p99": "p99",
+    "cpu_us_per_token": "CPU us/tok",
+}
+
+
+@attrs.define
+class Table:
+    """All runs of one scenario, by contestant, in the order of the rounds."""
+
+    scenario: Scenario
+    runs: dict[str, list[Run]] = attrs.field(factory=dict)
+
+
+# --- running ----------------------------------------------------------------------------------
+
+
+def run_once(contestant: Contestant, lanes: Sequence[AskLane]) -> Run:
+    """One scenario against one contestant; AnswerError when it does not answer as it should."""
+    wire = [Lane(tuple(map(contestant.request, lane.asks)), lane.is_late) for lane in lanes]
+    before = cpu_seconds(contestant.pids)
+    exchanges = run_lanes(contestant.address, wire, limit_s=RUN_LIMIT_S)
+    after = cpu_seconds(contestant.pids)
+    answers = [[contestant.read(exchange) for exchange in lane] for lane in exchanges]
+    everything = [exchange for lane in exchanges for exchange in lane]
+    late = [i for i, lane in enumerate(lanes) if lane.is_late]
+    timed = late or range(len(lanes))
+    windows = [
+        (exchange.sent_s, answer.arrivals_s[0])
+        for i in late
+        for exchange, answer in zip(exchanges[i], answers[i], strict=True)
+        if answer.arrivals_s
+    ]
+    others = [answer for i, lane in enumerate(answers) if i not in late for answer in lane]
+    return Run(
+        tokens=tuple(answer.tokens for lane in answers for answer in lane),
+        prompt_tokens=tuple(answer.prompt_tokens for lane in answers for answer in lane),
+        wall_s=max(e.ended_s for e in everything) - min(e.sent_s for e in everything),
+        ttfts_s=tuple(
+            answer.arrivals_s[0] - exchange.sent_s
+            for i in timed
+            for exchange, answer in zip(exchanges[i], answers[i], strict=True)
+            if answer.arrivals_s
+        ),
+        gaps_s=tuple(gap for answer in others for gap in _gaps(answer, windows)),
+        cpu_s={name: after[name] - before[name] for name in after},
+    )
+
+
+def _gaps(answer: Answer, windows: Sequence[tuple[float, float]]) -> list[float]:
+    """Times between visible tokens; with windows, only those that reach into one."""
+    pairs = zip(answer.arrivals_s, answer.arrivals_s[1:], strict=False)
+    return [
+        stop - start
+        for start, stop in pairs
+        if not windows or any(start < closes and stop > opens for opens, closes in windows)
+    ]
+
+
+def words_for(contestant: Contestant, tokens: int) -> int:
+    """How many of our words make a prompt of about so many tokens with this vocabulary."""
+    probe = [AskLane((Ask(text_of(CALIBRATION_WORDS, seed=7), 1),))]
+    measured = run_once(contestant, probe).prompt_tokens[0]
+    return max(1, tokens * CALIBRATION_WORDS // measured)
+
+
+def measure(sides: Sequence[Contestant], scenarios: Sequence[Scenario], rounds: int) -> list[Table]:
+    """Every scenario in ``rounds`` rounds, the contestants taking turns within each.
+
+    A round before the first warms everything up and is not kept.
+    """
+    tables = []
+    for scenario in scenarios:
+        table = Table(scenario)
+        entered = list(sides)
+        if scenario.shows_cache and len(sides) > 1:
+            entered.append(with_prompt_cache(sides[1]))
+        for round_number in range(-1, rounds):
+            for side in entered:
+                say(f"{scenario.title}: round {round_number + 1} of {rounds}, {side.name}")
+                run = run_once(side, scenario.lanes_of(round_number + 1))
+                if round_number >= 0:
+                    table.runs.setdefault(side.name, []).append(run)
+        tables.append(table)
+    return tables
+
+
+# --- printing ---------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """Where we are, for whoever waits; overwritten on a terminal, silent elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def describe_machine() -> dict[str, object]:
+    """What the figures belong to."""
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                cpu = line.partition(":")[2].strip()
+                break
+    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.platform()}
+
+
+def print_table(tables: Sequence[Table]) -> None:
+    """One block a scenario: a row a contestant, then ours divided by theirs."""
+    print(f"{'':38}" + "".join(f"{title:>11}" for title in COLUMNS.values()))
+    for table in tables:
+        print(f"\n{table.scenario.title}")
+        for name, runs in table.runs.items():
+            _print_row(name, median_figures(runs))
+            cpu = median_cpu_us_per_token(runs)
+            if len(cpu) > 1:
+                shares = ", ".join(f"{process} {us:.0f}" for process, us in cpu.items())
+                print(f"{'':6}CPU us/token: {shares}")
+        ours = table.runs["ours"]
+        for name, runs in table.runs.items():
+            if name == "ours":
+                continue
+            _print_row(f"ours / {name}", median_ratios(ours, runs))
+            for sentence in differences(ours, runs):
+                print(f"  UNEQUAL WORK against {name}: {sentence}")
+    print("\nMilliseconds; gap: between visible tokens of one answer. Ratios: tokens/s and req/s")
+    print("above 1 are in our favour, all others below 1.")
+
+
+def _print_row(name: str, figures: dict[str, float]) -> None:
+    cells = "".join(
+        f"{'-':>11}" if figures[key] != figures[key] else f"{figures[key]:>11.2f}"
+        for key in COLUMNS
+    )
+    print(f"  {name:<36}{cells}")
+
+
+def as_json(tables: Sequence[Table], terms: Terms, rounds: int) -> dict[str, object]:
+    """Medians, ratios and every round, for scripts. NaN becomes null."""
+    scenarios = []
+    for table in tables:
+        ours = table.runs["ours"]
+        others = {name: runs for name, runs in table.runs.items() if name != "ours"}
+        scenarios.append(
+            {
+                "name": table.scenario.name,
+                "title": table.scenario.title,
+                "medians": {n: _plain(median_figures(runs)) for n, runs in table.runs.items()},
+                "ratios_of_ours": {
+                    n: _plain(median_ratios(ours, runs)) for n, runs in others.items()
+                },
+                "cpu_us_per_token": {
+                    n: median_cpu_us_per_token(runs) for n, runs in table.runs.items()
+                },
+                "unequal_work": {n: differences(ours, runs) for n, runs in others.items()},
+                "rounds": {
+                    n: [_plain(run.figures()) | {"tokens": sum(run.tokens)} for run in runs]
+                    for n, runs in table.runs.items()
+                },
+            }
+        )
+    return {
+        "machine": describe_machine(),
+        "model": terms.model.name,
+        "slots": terms.slots,
+        "cells_per_slot": terms.cells,
+        "threads": terms.threads,
+        "rounds": rounds,
+        "compared": any(len(table.runs) > 1 for table in tables),
+        "scenarios": scenarios,
+    }
+
+
+def _plain(figures: dict[str, float]) -> dict[str, float | None]:
+    return {name: None if figures[name] != figures[name] else figures[name] for name in FIGURES}
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--llama-server", type=Path, help="its binary; without it ours runs alone")
+    parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="a GGUF file")
+    parser.add_argument("--slots", type=int, default=8, help="parallel sequences (default 8)")
+    parser.add_argument("--cells", type=int, default=2048, help="tokens a slot (default 2048)")
+    parser.add_argument(
+        "--threads", type=int, default=default_threads(), help="of the engine (default %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="kept rounds (default 5)")
+    parser.add_argument(
+        "--max-tokens", type=int, default=128, help="of an answer of the stream scenarios (128)"
+    )
+    parser.add_argument("--crowd", type=int, default=64, help="streams that queue (default 64)")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="a scenario by name; may be repeated"
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    parsed = parser.parse_args(arguments)
+    for name in ("slots", "cells", "threads", "rounds", "max_tokens", "crowd"):
+        if getattr(parsed, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(parsed, name)}, must be >= 1")
+    for name in ("model", "llama_server"):
+        path = getattr(parsed, name)
+        if path is not None and not path.is_file():
+            parser.error(f"--{name.replace('_', '-')}: there is no file at {path}")
+    if parsed.quick:
+        parsed.rounds, parsed.max_tokens = 1, min(parsed.max_tokens, 32)
+    return parsed
+
+
+def run(options: argparse.Namespace) -> None:
+    terms = Terms(options.model.resolve(), options.slots, options.cells, options.threads)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddler-bench-")))
+        sides = [stack.enter_context(our_pair(terms, folder))]
+        if options.llama_server is not None:
+            binary = options.llama_server.resolve()
+            sides.append(stack.enter_context(llama_server(binary, terms, folder)))
+        sizes = Sizes(
+            slots=options.slots,
+            max_tokens=options.max_tokens,
+            crowd=options.crowd,
+            long_prompts=1 if options.quick else 3,
+            long_words=words_for(sides[0], options.cells * 3 // 4),
+            prefix_words=words_for(sides[0], options.cells // 3),
+            short_requests=(4 if options.quick else 16) * options.slots,
+        )
+        scenarios = [
+            scenario
+            for scenario in all_scenarios(sizes)
+            if options.only is None or scenario.name in options.only
+        ]
+        tables = measure(sides, scenarios, options.rounds)
+    say("")
+    if options.json:
+        print(json.dumps(as_json(tables, terms, options.rounds), indent=1))
+        return
+    machine = describe_machine()
+    print(f"{machine['cpu']}, {machine['cores']} cores; {terms.model.name}, {terms.slots} slots of")
+    print(f"{terms.cells} tokens, {terms.threads} engine threads; medians of {options.rounds}")
+    if options.llama_server is None:
+        print("OURS ALONE: no --llama-server was given, so nothing is compared.")
+    print()
+    print_table(tables)
+
+
+def main() -> int:
+    """Exit status 0: measured. 1: a server did not do its part, and the reason. 130: stopped."""
+    options = parse_arguments()
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
+    try:
+        run(options)
+    except AnswerError as error:
+        print(f"\nbenchmark: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nbenchmark: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

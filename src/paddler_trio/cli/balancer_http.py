@@ -1,0 +1,91 @@
+"""Requests to a balancer, with errors that name the service, its address and the next step."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import httpx
+import typer
+
+from paddler_trio.config import split_address
+from paddler_trio.errors import ConfigurationError, PaddlerError
+
+CONNECT_S = 5.0
+ANSWER_S = 10.0
+
+
+class BalancerUnreachableError(PaddlerError):
+    """No conversation with the balancer, or it broke off."""
+
+
+class BalancerRefusedError(PaddlerError):
+    """The balancer said no; the text is its own. ``status`` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def open_http(address: str, *, option: str, answer_s: float = ANSWER_S) -> httpx.Client:
+    """A client of the service at ``host:port``; a usage error naming ``option`` if it is neither.
+
+    Proxies of the environment are not asked: a balancer is on this network.
+    """
+    try:
+        split_address(address)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+    return httpx.Client(
+        base_url=f"http://{address}",
+        timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
+        trust_env=False,
+    )
+
+
+@contextmanager
+def clear_errors(address: str) -> Iterator[None]:
+    """Everything httpx raises inside becomes a BalancerUnreachableError."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise BalancerUnreachableError(
+            f"cannot reach the balancer at {address}: {_cause(error)}; "
+            "start one with `paddler-trio balancer`"
+        ) from error
+    except httpx.TimeoutException as error:
+        raise BalancerUnreachableError(f"the balancer at {address} does not answer") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise BalancerUnreachableError(
+            f"lost the balancer at {address}: {_cause(error)}"
+        ) from error
+
+
+def refuse_unless_success(answer: httpx.Response) -> None:
+    """BalancerRefusedError with the server's text, or the status if it said nothing."""
+    if answer.is_success:
+        return
+    text = answer.read().decode(errors="replace").strip()
+    try:
+        phrase = HTTPStatus(answer.status_code).phrase
+    except ValueError:
+        phrase = "no known status"
+    said = text or phrase
+    raise BalancerRefusedError(
+        answer.status_code, f"the balancer refused ({answer.status_code}): {said}"
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """The operating system's words if it was asked, else httpx's."""
+    if isinstance(error, httpx.ConnectTimeout):
+        return f"no answer within {CONNECT_S:g} s"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (OSError, socket.gaierror)) and not isinstance(cause, ssl.SSLError):
+            return (cause.strerror or str(cause)).lower()
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__

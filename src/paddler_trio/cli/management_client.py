@@ -1,0 +1,204 @@
+"""What the client commands ask of a balancer's management service.
+
+Views hold what is shown and ignore what a newer balancer may add; ``raw`` is the whole answer,
+for ``--json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TypeVar
+from urllib.parse import quote
+
+import attrs
+import cattrs
+import httpx
+from cattrs.errors import BaseValidationError
+
+from paddler_trio.cli.balancer_http import (
+    BalancerRefusedError,
+    BalancerUnreachableError,
+    clear_errors,
+    open_http,
+    refuse_unless_success,
+)
+
+SILENCE_S = 15.0
+"""The balancer sends a keep-alive every three seconds; this long without one, it is gone."""
+STATE_PATH = "/api/v1/balancer_desired_state"
+STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
+
+Json = dict[str, object]
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class AgentView:
+    """One connected agent. Where a Paddler agent says nothing (``phase``, ...), it is None.
+
+    ``progress``: 0..1 while loading. ``issues``: as on the wire. ``download_*``: bytes.
+    """
+
+    id: str
+    name: str | None
+    protocol: str
+    is_accepting: bool
+    slots_processing: int
+    slots_total: int
+    desired_slots_total: int
+    model_path: str | None
+    state_application_status: str
+    issues: list[object]
+    download_current: int = 0
+    download_total: int = 0
+    download_filename: str | None = None
+    phase: str | None = None
+    detail: str | None = None
+    wanted_state: str | None = None
+    served_state: str | None = None
+    progress: float | None = None
+
+    @property
+    def label(self) -> str:
+        return self.name or self.id
+
+
+@attrs.frozen(kw_only=True)
+class FleetView:
+    """All connected agents, and the digest of what they should serve."""
+
+    desired_state_digest: str
+    agents: list[AgentView]
+    raw: Json = attrs.field(factory=dict, eq=False)
+
+
+@attrs.frozen(kw_only=True)
+class TreeView:
+    """One task of a daemon's running tree."""
+
+    name: str
+    waits_for: str
+    restarts: int
+    last_crash: str | None
+    children: list[TreeView]
+
+
+_CONVERTER = cattrs.Converter()
+_CONVERTER.register_structure_hook_func(lambda shape: shape is object, lambda value, _: value)
+
+
+@attrs.frozen(eq=False)
+class ManagementClient:
+    """A conversation with one balancer; use it as a context manager.
+
+    Every method raises BalancerUnreachableError or BalancerRefusedError.
+    """
+
+    address: str
+    _http: httpx.Client
+
+    @classmethod
+    def open(cls, address: str) -> ManagementClient:
+        """Nothing is sent yet; a usage error if ``address`` is not ``host:port``."""
+        return cls(address, open_http(address, option="--management-addr"))
+
+    def __enter__(self) -> ManagementClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def desired_state(self) -> Json:
+        """The stored desired state, as plain JSON."""
+        return self._get(STATE_PATH)
+
+    def store(self, state: Mapping[str, object]) -> str | None:
+        """Store a whole desired state.
+
+        Returns:
+          Its digest as agents report it; None from a balancer that does not say.
+        """
+        with clear_errors(self.address):
+            answer = self._http.put(STATE_PATH, json=state)
+            refuse_unless_success(answer)
+        digest: str | None = answer.headers.get(STATE_DIGEST_HEADER)
+        return digest
+
+    def fleet(self) -> FleetView:
+        """The agents as they are now."""
+        return self._fleet_of(self._get("/api/v2/agents"))
+
+    def watch_fleet(self, *, silence_s: float = SILENCE_S) -> Iterator[FleetView]:
+        """The agents now, after every change, and again every few seconds without one; for ever.
+
+        BalancerUnreachableError when the balancer ends the stream or is silent for ``silence_s``.
+        """
+        path = "/api/v2/agents/stream"
+        view: FleetView | None = None
+        with (
+            clear_errors(self.address),
+            self._http.stream("GET", path, timeout=silence_s) as answer,
+        ):
+            self._must_know(answer)
+            refuse_unless_success(answer)
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    view = self._fleet_of(json.loads(line.removeprefix("data: ")))
+                if view is not None and line:
+                    yield view
+        raise BalancerUnreachableError(f"the balancer at {self.address} is shutting down")
+
+    def tree(self, agent: str | None = None) -> tuple[TreeView, Json]:
+        """The running tree of the balancer, or of the agent of this id or name; also as it came."""
+        path = "/api/v2/tree" if agent is None else f"/api/v2/agents/{quote(agent, safe='')}/tree"
+        try:
+            raw = self._get(path)
+        except BalancerRefusedError as error:
+            if error.status != 404 or agent is None:
+                raise
+            connected = ", ".join(sorted(view.label for view in self.fleet().agents)) or "none"
+            raise BalancerRefusedError(
+                404, f"no agent {agent!r} is connected; connected: {connected}"
+            ) from error
+        return self._structured(raw, TreeView), raw
+
+    def _get(self, path: str) -> Json:
+        with clear_errors(self.address):
+            answer = self._http.get(path)
+            if not path.startswith("/api/v2/agents/"):  # there a 404 is about the agent
+                self._must_know(answer)
+            refuse_unless_success(answer)
+        try:
+            value = answer.json()
+        except ValueError as error:
+            raise BalancerUnreachableError(f"{self.address} speaks no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise BalancerUnreachableError(f"{self.address} is no balancer: {value!r:.80} @ {path}")
+        return value
+
+    def _must_know(self, answer: httpx.Response) -> None:
+        if answer.status_code == 404:
+            path = answer.url.path
+            paddler = "Paddler's own balancer or " if path.startswith("/api/v2/") else ""
+            raise BalancerRefusedError(
+                404, f"{self.address} is {paddler}no management service: it has no {path}"
+            )
+
+    def _fleet_of(self, raw: Json) -> FleetView:
+        return attrs.evolve(self._structured(raw, FleetView), raw=raw)
+
+    def _structured(self, raw: Json, shape: type[T]) -> T:
+        try:
+            return _CONVERTER.structure(raw, shape)
+        except (BaseValidationError, TypeError, ValueError) as error:
+            problems = "; ".join(cattrs.transform_error(error))
+            raise BalancerUnreachableError(
+                f"the balancer at {self.address} is of another version: {problems}"
+            ) from error

@@ -1,0 +1,84 @@
+"""What a new desired state changes, in words, and whether agents must load their model anew."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import attrs
+
+from paddler_trio.cli.model_source import source_of
+from paddler_trio.wire.desired_state import BalancerDesiredState, InferenceParameters
+
+RELOADING: Final = frozenset(
+    {
+        "model",
+        "multimodal_projection",
+        "context_size",
+        "n_batch",
+        "n_gpu_layers",
+        "k_cache_dtype",
+        "v_cache_dtype",
+    }
+)
+"""What the engine is started with; everything else an agent applies to the running one."""
+
+
+@attrs.frozen
+class Change:
+    """One field, before and after, as people write it."""
+
+    field: str
+    old: str
+    new: str
+
+    @property
+    def needs_reload(self) -> bool:
+        return self.field in RELOADING
+
+
+def changes(old: BalancerDesiredState, new: BalancerDesiredState) -> list[Change]:
+    """All differences, the model's first; empty when the states are the same."""
+    before, after = described(old), described(new)
+    return [
+        Change(field, before[field], after[field])
+        for field in before
+        if before[field] != after[field]
+    ]
+
+
+def described(state: BalancerDesiredState) -> dict[str, str]:
+    """Every setting by name, as people write it."""
+    parameters = {
+        field.name: _shown(getattr(state.inference_parameters, field.name))
+        for field in attrs.fields(InferenceParameters)
+    }
+    return {
+        "model": source_of(state.model),
+        "multimodal_projection": source_of(state.multimodal_projection),
+        "chat_template": _template(state),
+        **parameters,
+    }
+
+
+def _template(state: BalancerDesiredState) -> str:
+    """Which template is in use; a stored one is told by a digest, not by its whole text."""
+    override = state.chat_template_override
+    if override is None:
+        return "the model's own"
+    content = override.content
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    stored = f"{len(content)} characters, SHA-256 {digest}..."
+    if state.use_chat_template_override:
+        return f"an override ({stored})"
+    return f"the model's own (an override is kept: {stored})"
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)

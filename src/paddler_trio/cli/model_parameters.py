@@ -1,0 +1,87 @@
+"""Inference parameters from flags and from a file, checked and laid over those in force.
+
+What is given nowhere keeps the value that the desired state has now.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import typer
+
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.desired_state import InferenceParameters
+
+
+def given_parameters(flags: Mapping[str, object], file: Path | None) -> Mapping[str, object]:
+    """The parameters of the file with those of the flags over them, checked.
+
+    Args:
+      flags: by field name; None where a flag was not given.
+
+    Raises:
+      typer.BadParameter: a file that cannot be read, a key that is no parameter, or a value
+        outside its range.
+    """
+    in_file = {} if file is None else parameters_of_file(file)
+    in_flags = {name: value for name, value in flags.items() if value is not None}
+    # judged one by one, before anything is asked of a balancer: a refusal names the culprit
+    for name, value in in_file.items():
+        _judge(name, value, hint="--file", label=f"{file}: {name}: ")
+    for name, value in in_flags.items():
+        _judge(name, value, hint=f"--{name.replace('_', '-')}")
+    return in_file | in_flags
+
+
+def changed_parameters(
+    current: InferenceParameters, given: Mapping[str, object]
+) -> InferenceParameters:
+    """``current`` with what was given and judged."""
+    fields = unstructure(current)
+    assert isinstance(fields, dict)
+    return structure({**fields, **given}, InferenceParameters)
+
+
+def _judge(name: str, value: object, *, hint: str, label: str = "") -> None:
+    try:
+        changed_parameters(InferenceParameters(), {name: value})
+    except WireError as error:
+        problem = str(error).removesuffix(f" @ $.{name}")
+        raise typer.BadParameter(f"{label}{problem}", param_hint=hint) from error
+
+
+def parameters_of_file(file: Path) -> dict[str, object]:
+    """What a ``.toml`` or ``.json`` file gives; typer.BadParameter names what is wrong with it."""
+    hint = "--file"
+    try:
+        text = file.read_text()
+        if file.suffix == ".toml":
+            given: object = tomllib.loads(text)
+        elif file.suffix == ".json":
+            given = json.loads(text)
+        else:
+            raise typer.BadParameter(f"{file} is neither .toml nor .json", param_hint=hint)
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=hint) from error
+    except ValueError as error:  # both parsers' errors, and text that is not UTF-8
+        raise typer.BadParameter(f"{file}: {error}", param_hint=hint) from error
+    if not isinstance(given, dict):
+        raise typer.BadParameter(f"{file} holds no parameters by name", param_hint=hint)
+    known = parameter_names()
+    for key in given:
+        if key not in known:
+            raise typer.BadParameter(
+                f"{file}: {key!r} is no parameter; there are {', '.join(sorted(known))}",
+                param_hint=hint,
+            )
+    return given
+
+
+def parameter_names() -> list[str]:
+    """The fields of the inference parameters."""
+    return [field.name for field in attrs.fields(InferenceParameters)]

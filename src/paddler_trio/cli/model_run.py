@@ -1,0 +1,235 @@
+"""What ``model show``, ``model set`` and ``model swap`` do, once the command line is understood."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import attrs
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.management_client import ManagementClient
+from paddler_trio.cli.model_change import Change, changes, described
+from paddler_trio.cli.model_parameters import changed_parameters, given_parameters
+from paddler_trio.cli.model_source import model_of, source_of
+from paddler_trio.cli.swap_display import wait_for_fleet
+from paddler_trio.cli.swap_progress import Outcome, Standing, SwapProgress, Verdict, by_id
+from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.desired_state import (
+    BalancerDesiredState,
+    DesiredModel,
+    NoModel,
+    applicable_state,
+    state_digest,
+)
+from paddler_trio.wire.status import ChatTemplate
+
+SHORT_DIGEST = 12
+
+
+@attrs.frozen(kw_only=True)
+class Wish:
+    """What the command line asks for; None keeps what is desired now.
+
+    ``template``: a chat template to use, or False for the model's own.
+    """
+
+    model: DesiredModel | None
+    projection: DesiredModel | None
+    parameters: Mapping[str, object]
+    template: ChatTemplate | Literal[False] | None
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        source: str,
+        projection: str | None,
+        flags: Mapping[str, object],
+        file: Path | None,
+        template_file: Path | None,
+        no_template: bool,
+    ) -> Wish:
+        """Understand the command line; typer.BadParameter for whatever is wrong with it."""
+        if template_file is not None and no_template:
+            raise typer.BadParameter(
+                "give one of them", param_hint="--chat-template / --no-chat-template"
+            )
+        template: ChatTemplate | Literal[False] | None = None
+        if template_file is not None:
+            template = _template_in(template_file)
+        elif no_template:
+            template = False
+        return cls(
+            model=_named("SOURCE", source),
+            projection=None if projection is None else _named("--projection", projection),
+            parameters=given_parameters(flags, file),
+            template=template,
+        )
+
+    def applied_to(self, current: BalancerDesiredState) -> BalancerDesiredState:
+        """The new desired state."""
+        new = attrs.evolve(
+            current,
+            model=current.model if self.model is None else self.model,
+            multimodal_projection=(
+                current.multimodal_projection if self.projection is None else self.projection
+            ),
+            inference_parameters=changed_parameters(current.inference_parameters, self.parameters),
+        )
+        match self.template:
+            case ChatTemplate():
+                return attrs.evolve(
+                    new, chat_template_override=self.template, use_chat_template_override=True
+                )
+            case False:
+                return attrs.evolve(new, use_chat_template_override=False)
+            case _:
+                return new
+
+
+def show_desired_state(client: ManagementClient, *, as_json: bool) -> None:
+    """Print the stored desired state."""
+    raw = client.desired_state()
+    if as_json:
+        print_json(raw)
+        return
+    table = Table.grid(padding=(0, 2))
+    for field, value in described(_state(raw)).items():
+        table.add_row(field, Text(printable(value)))
+    stdout().print(table)
+
+
+def store_desired_state(
+    client: ManagementClient, wish: Wish, *, timeout_s: float | None, as_json: bool
+) -> int:
+    """Store what is wished, and wait for the fleet unless ``timeout_s`` is None.
+
+    Returns:
+      The exit code: 0, or 1 if it was waited for and not everybody serves.
+    """
+    current = _state(client.desired_state())
+    desired = wish.applied_to(current)
+    different = changes(current, desired)
+    console = stderr() if as_json else stdout()
+    for change in different:
+        console.print(Text(printable(f"{change.field}: {change.old} -> {change.new}")))
+
+    before = {} if timeout_s is None or not different else by_id(client.fleet().agents)
+    stored_at_s = time.monotonic()
+    digest = state_digest(applicable_state(desired))
+    if different:
+        digest = client.store(_plain(desired)) or digest
+    console.print(_what_happens(different, desired, digest))
+
+    told: dict[str, object] = {
+        "stored": bool(different),
+        "digest": digest,
+        "changes": [attrs.asdict(change) for change in different],
+        "needs_reload": any(change.needs_reload for change in different),
+        "state": _plain(desired),
+    }
+    code = 0
+    if timeout_s is not None:
+        progress = SwapProgress(
+            digest,
+            wants_model=not isinstance(desired.model, NoModel),
+            before=before,
+            stored_at_s=stored_at_s,
+        )
+        outcome = wait_for_fleet(client, progress, timeout_s=timeout_s, console=stderr())
+        told["outcome"] = outcome.value
+        told["agents"] = [_told(standing) for standing in progress.standings]
+        code = 0 if outcome is Outcome.ALL_SERVE else 1
+        if not as_json:
+            (stdout() if code == 0 else stderr()).print(
+                Text(printable(_verdict(outcome, progress.standings, desired, timeout_s)))
+            )
+    if as_json:
+        print_json(told)
+    return code
+
+
+def _named(hint: str, source: str) -> DesiredModel:
+    try:
+        return model_of(source)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint=hint) from error
+
+
+def _template_in(file: Path) -> ChatTemplate:
+    try:
+        return ChatTemplate(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise typer.BadParameter(f"{file}: {reason}", param_hint="--chat-template") from error
+
+
+def _state(raw: Mapping[str, object]) -> BalancerDesiredState:
+    try:
+        return structure(raw, BalancerDesiredState)
+    except WireError as error:
+        raise BalancerRefusedError(
+            200, f"the balancer's desired state is of another version: {error}"
+        ) from error
+
+
+def _plain(state: BalancerDesiredState) -> dict[str, object]:
+    plain = unstructure(state)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _what_happens(different: list[Change], desired: BalancerDesiredState, digest: str) -> str:
+    if not different:
+        return "already desired: nothing to do"
+    stored = f"stored as {digest[:SHORT_DIGEST]}: "
+    if isinstance(desired.model, NoModel):
+        return stored + "agents give up their model, once running answers have finished"
+    if any(change.needs_reload for change in different):
+        return stored + "agents load the model anew; running answers finish on the old one first"
+    return stored + "applied in place, nothing is loaded anew"
+
+
+def _verdict(
+    outcome: Outcome, standings: list[Standing], desired: BalancerDesiredState, timeout_s: float
+) -> str:
+    """The last line."""
+    source = source_of(desired.model)
+    names = {
+        verdict: ", ".join(s.agent.label for s in standings if s.verdict is verdict)
+        for verdict in Verdict
+    }
+    match outcome:
+        case Outcome.ALL_SERVE:
+            return f"served by {names[Verdict.SERVING]}: {source}"
+        case Outcome.SOME_FAILED:
+            return "\n".join(
+                f"failed on {standing.agent.label}: {standing.reason}"
+                for standing in standings
+                if standing.verdict is Verdict.FAILED
+            )
+        case Outcome.NO_AGENT:
+            return (
+                "no agent is connected: it is stored, and nobody serves it yet; "
+                "start one with `paddler-trio agent`"
+            )
+        case Outcome.SUPERSEDED:
+            return f"{outcome.value}: nobody waits for this one any more"
+        case Outcome.TIMEOUT:
+            return f"not ready after {timeout_s:g} s: {names[Verdict.PENDING] or 'nobody answered'}"
+
+
+def _told(standing: Standing) -> dict[str, object]:
+    return {
+        **attrs.asdict(standing.agent),
+        "verdict": standing.verdict.value,
+        "reason": standing.reason or None,
+    }

@@ -1,0 +1,80 @@
+"""The inference parameters as flags: each has the name of its field, with dashes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+_LOADING: Final = "Loading (a change reloads the model)"
+_SAMPLING: Final = "Sampling (changes in place)"
+_EMBEDDINGS: Final = "Embeddings and images"
+_CACHE_TYPES: Final = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, IQ4_NL, Q5_0 or Q5_1"
+_POOLING_TYPES: Final = "Unspecified, None, Mean, Cls, Last or Rank"
+
+
+def _option(name: str, panel: str, help_text: str, metavar: str | None = None) -> object:
+    return typer.Option(
+        name, help=help_text, rich_help_panel=panel, metavar=metavar, show_default=False
+    )
+
+
+ContextSize = Annotated[
+    int | None,
+    _option("--context-size", _LOADING, "Tokens of context, shared by an agent's slots."),
+]
+NBatch = Annotated[int | None, _option("--n-batch", _LOADING, "Tokens decoded in one pass.")]
+NGpuLayers = Annotated[
+    int | None, _option("--n-gpu-layers", _LOADING, "Layers put on the GPU; -1 for all.")
+]
+KCacheDtype = Annotated[
+    str | None,
+    _option("--k-cache-dtype", _LOADING, f"How keys are stored: {_CACHE_TYPES}.", "TYPE"),
+]
+VCacheDtype = Annotated[
+    str | None,
+    _option("--v-cache-dtype", _LOADING, f"How values are stored: {_CACHE_TYPES}.", "TYPE"),
+]
+Temperature = Annotated[
+    float | None, _option("--temperature", _SAMPLING, "0 always takes the likeliest token.")
+]
+TopK = Annotated[int | None, _option("--top-k", _SAMPLING, "Draw from this many tokens; 0: all.")]
+TopP = Annotated[
+    float | None, _option("--top-p", _SAMPLING, "Draw from the likeliest that add up to this.")
+]
+MinP = Annotated[
+    float | None,
+    _option("--min-p", _SAMPLING, "Drop tokens below this fraction of the likeliest one."),
+]
+PenaltyLastN = Annotated[
+    int | None,
+    _option("--penalty-last-n", _SAMPLING, "Tokens the penalties look back at; -1: the context."),
+]
+PenaltyRepeat = Annotated[
+    float | None, _option("--penalty-repeat", _SAMPLING, "For tokens seen before; 1 is none.")
+]
+PenaltyFrequency = Annotated[
+    float | None, _option("--penalty-frequency", _SAMPLING, "For each time a token was seen.")
+]
+PenaltyPresence = Annotated[
+    float | None, _option("--penalty-presence", _SAMPLING, "Once for every token seen.")
+]
+EnableEmbeddings = Annotated[
+    bool | None,
+    typer.Option(
+        "--enable-embeddings/--disable-embeddings",
+        help="Make embeddings instead of generating tokens.",
+        rich_help_panel=_EMBEDDINGS,
+        show_default=False,
+    ),
+]
+EmbeddingBatchSize = Annotated[
+    int | None, _option("--embedding-batch-size", _EMBEDDINGS, "Documents in one sub-batch.")
+]
+Pooling = Annotated[
+    str | None,
+    _option("--pooling-type", _EMBEDDINGS, f"Token to document: {_POOLING_TYPES}.", "TYPE"),
+]
+ImageResizeToFit = Annotated[
+    int | None, _option("--image-resize-to-fit", _EMBEDDINGS, "Pixels of an image's longer side.")
+]

@@ -1,0 +1,74 @@
+"""How client commands talk to people: plain text unless a terminal listens, and one line an error.
+
+Answers go to standard output, everything about them (progress, warnings, errors) to standard
+error, so that a pipe carries answers only. Text from models and agents is not ours: its control
+characters never reach a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from paddler_trio.errors import PaddlerError
+
+INTERRUPTED = 130
+PLAIN_WIDTH = 10_000
+"""Columns of a pipe: nothing is wrapped or cut for a machine."""
+
+_ALLOWED_CONTROLS = "\n\t"
+_CONTROLS = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in _ALLOWED_CONTROLS
+}
+
+
+def stdout() -> Console:
+    """For answers."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """For progress and warnings."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    return console
+
+
+def printable(text: str) -> str:
+    """``text`` with every control character but tab and line feed made visible and harmless."""
+    return text.translate(_CONTROLS)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on standard output, out at once."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Known errors become one line and exit code 1; Ctrl-C becomes 130; a closed pipe is quiet."""
+    try:
+        yield
+    except PaddlerError as error:
+        print(f"paddler-trio: {printable(str(error))}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as interrupt:
+        raise typer.Exit(INTERRUPTED) from interrupt
+    except BrokenPipeError as error:
+        # nobody reads any more; the interpreter's last flush must not complain about it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from error
