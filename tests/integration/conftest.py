@@ -10,16 +10,20 @@ from collections.abc import Iterator
 import pytest
 from fleet import Fleet
 
+from paddler_trio.engine.proof import BUNDLED_MODEL
+
 
 @pytest.fixture(scope="session")
 def shared_fleet() -> Iterator[Fleet]:
-    """A balancer and one agent with four slots; leave it as it was found."""
+    """A balancer and one agent with four slots, sampling greedily; leave it as it was found."""
     with Fleet.start(agents=1, slots=4) as fleet:
+        fleet.desire(BUNDLED_MODEL, temperature=0.0)
+        fleet.wait_serving()
         yield fleet
 
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    """The same, of this test's own."""
+    """A balancer and one agent with four slots, of this test's own."""
     with Fleet.start(agents=1, slots=4) as fleet:
         yield fleet

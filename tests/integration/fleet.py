@@ -202,10 +202,16 @@ class Fleet:
             for number in range(1, agents + 1):
                 fleet.start_agent(f"a{number}", slots=slots, options=agent_options)
             if model is not None:
-                fleet.wait_serving()
+                fleet.wait_until(
+                    lambda view: serving(view, agents),
+                    what=f"{agents} agents serve",
+                    nobody_ends=True,
+                )
             else:
                 fleet.wait_until(
-                    lambda view: len(view["agents"]) == agents, what=f"{agents} agents joined"
+                    lambda view: len(view["agents"]) == agents,
+                    what=f"{agents} agents joined",
+                    nobody_ends=True,
                 )
             yield fleet
         except BaseException as error:
@@ -279,8 +285,12 @@ class Fleet:
         *,
         what: str = "the fleet is as wanted",
         within_s: float = SERVING_S,
+        nobody_ends: bool = False,
     ) -> FleetView:
-        """Follow the event stream until a snapshot satisfies ``is_so``; that snapshot."""
+        """Follow the event stream until a snapshot satisfies ``is_so``; that snapshot.
+
+        AssertionError when time is up, or with ``nobody_ends`` as soon as a daemon has ended.
+        """
         give_up_s = time.monotonic() + within_s
         view: FleetView | None = None
         url = f"{self.management_url}/api/v2/agents/stream"
@@ -290,6 +300,8 @@ class Fleet:
                     view = cast("FleetView", json.loads(line.removeprefix("data: ")))
                     if is_so(view):
                         return view
+                ended = [each.name for each in self._started if each.process.poll() is not None]
+                assert not (nobody_ends and ended), f"ended while waiting: {', '.join(ended)}"
                 if time.monotonic() > give_up_s:
                     break
         raise AssertionError(f"not so within {within_s:g} s: {what}; last seen: {view}")

@@ -57,9 +57,10 @@ def balancer(
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 
+    from paddler_trio.balancer.parts import BoundBalancer
     from paddler_trio.cli.daemons import run_daemon
     from paddler_trio.daemon.systemd_notify import SystemdNotifier
-    from paddler_trio.nursery_tree.balancer_tree import BoundBalancer, run_balancer
+    from paddler_trio.nursery_tree.balancer_tree import run_balancer
 
     config = BalancerConfig(
         inference_addr=inference_addr,

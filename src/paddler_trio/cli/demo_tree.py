@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -15,15 +16,12 @@ import httpx
 import trio
 import typer
 
-from paddler_trio.config import (
-    AgentConfig,
-    BalancerConfig,
-    split_address,
-)
+from paddler_trio.balancer.parts import Addresses, BoundBalancer
+from paddler_trio.config import AgentConfig, BalancerConfig, split_address
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.nursery_tree.agent_tree import run_agent
-from paddler_trio.nursery_tree.balancer_tree import Addresses, BoundBalancer, run_balancer
+from paddler_trio.nursery_tree.balancer_tree import run_balancer
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.desired_state import BalancerDesiredState, LocalToAgent
 
@@ -38,7 +36,11 @@ class DemoError(PaddlerError):
 
 def bind_demo(inference_addr: str, management_addr: str) -> BoundBalancer:
     """The given ports, or free ones on the same hosts if they are taken."""
-    config = BalancerConfig(inference_addr=inference_addr, management_addr=management_addr)
+    config = BalancerConfig(
+        inference_addr=inference_addr,
+        management_addr=management_addr,
+        buffered_request_timeout_s=READY_S,  # the sample question waits while the model loads
+    )
     try:
         return BoundBalancer.bind(config)
     except ConfigurationError as error:
@@ -60,39 +62,21 @@ async def run_demo(
     balancer_stop = trio.Event()
     silent = SystemdNotifier()
     async with trio.open_nursery() as nursery:
-        addresses: Addresses = await nursery.start(_balancer, bound, balancer_stop, silent)
+        addresses: Addresses = await nursery.start(
+            partial(run_balancer, bound, balancer_stop, notifier=silent)
+        )
         print(f"balancer: inference http://{addresses.inference[0]}", flush=True)
         print(f"          management http://{addresses.management[0]}", flush=True)
         host, port = split_address(addresses.management[0])
         config = AgentConfig(management_host=host, management_port=port, slots=slots, name="demo")
         async with trio.open_nursery() as agents:
-            await agents.start(_agent, config, stop, silent)
+            await agents.start(partial(run_agent, config, stop, notifier=silent))
             print(f"agent:    demo, {slots} slots, loading {model.name}", flush=True)
             await _sample(addresses, model)
             print(_what_to_try(addresses), flush=True)
             if once:
                 stop.set()
         balancer_stop.set()
-
-
-async def _balancer(
-    bound: BoundBalancer,
-    stop: trio.Event,
-    notifier: SystemdNotifier,
-    *,
-    task_status: trio.TaskStatus[Addresses],
-) -> None:
-    await run_balancer(bound, stop, notifier=notifier, task_status=task_status)
-
-
-async def _agent(
-    config: AgentConfig,
-    stop: trio.Event,
-    notifier: SystemdNotifier,
-    *,
-    task_status: trio.TaskStatus[None],
-) -> None:
-    await run_agent(config, stop, notifier=notifier, task_status=task_status)
 
 
 async def _sample(addresses: Addresses, model: Path) -> None:

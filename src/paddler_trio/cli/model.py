@@ -53,8 +53,9 @@ def show(
         show_desired_state(client, as_json=as_json)
 
 
-@model.command("set", help="Store what to serve and return at once. Not given: stays as it is.")
+# decorators are applied from below: set is listed first
 @model.command(WAITING, help="Like set, then wait until every agent serves it or has failed.")
+@model.command("set", help="Store what to serve and return at once. What is not given stays.")
 def change(
     context: typer.Context,
     source: Annotated[

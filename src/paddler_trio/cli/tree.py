@@ -41,7 +41,8 @@ def drawn(view: TreeView, parent: Tree | None = None) -> Tree:
         (printable(view.name), "bold"), "  ", (printable(view.waits_for), "dim"), no_wrap=True
     )
     if view.restarts:
-        text.append(f"  restarted {view.restarts} times", style="yellow")
+        times = "once" if view.restarts == 1 else f"{view.restarts} times"
+        text.append(f"  restarted {times}", style="yellow")
     if view.last_crash is not None:
         text.append(f", last crash: {printable(view.last_crash)}", style="red")
     node = Tree(text) if parent is None else parent.add(text)

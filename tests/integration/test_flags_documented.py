@@ -1,0 +1,83 @@
+"""docs/cli.md says what ``--help`` says: every flag of every command, exactly once."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "cli.md"
+SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S))
+
+
+def paddler_trio(*arguments: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", "paddler_trio", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"PATH": "", "COLUMNS": "300", "TERMINAL_WIDTH": "300"},
+    )
+    return ended.stdout
+
+
+def commands_in(*path: str) -> list[str]:
+    """The commands that the help of ``path`` lists."""
+    panel = paddler_trio(*path, "--help").partition(" Commands ")[2]
+    return re.findall(r"^│ ([a-z]+) ", panel, re.M)
+
+
+def test_every_command_has_its_section() -> None:
+    commands = [
+        " ".join((*path, name))
+        for path in ((), ("model",))
+        for name in commands_in(*path)
+        if name != "model"
+    ]
+    assert len(commands) >= 9
+    assert set(commands) == set(SECTIONS)
+
+
+@pytest.mark.parametrize("command", SECTIONS)
+def test_every_flag_of_the_help_is_documented_exactly_once(command: str) -> None:
+    shown = paddler_trio(*command.split(), "--help")
+    rows = [line for line in shown.splitlines() if re.match(r"│ \*?\s*--", line)]
+    columns = [re.match(r"│ \*?\s*((?:--[\w-]+\s+)+)", row) for row in rows]
+    flags = {flag for column in columns if column for flag in column[1].split()} - {"--help"}
+    assert flags
+    table = [line for line in SECTIONS[command].splitlines() if line.startswith("| `--")]
+    documented = Counter(
+        flag for line in table for flag in re.findall(r"`(--[\w-]+)`", line.split("|")[1])
+    )
+    assert documented == Counter(flags)
+
+
+def test_the_page_is_what_the_commands_say_today() -> None:
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "document_cli.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{ended.stdout}{ended.stderr}: run tools/document_cli.py"
+
+
+def test_help_needs_nothing_that_only_daemons_need() -> None:
+    """So that it is there at once."""
+    heavy = ("trio", "numpy", "quart", "hypercorn", "llama_cpp", "structlog")
+    script = (
+        "import sys, paddler_trio.cli as cli\n"
+        "try:\n    cli.app(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        f"print('loaded:', [name for name in {heavy!r} if name in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.endswith("loaded: []\n")

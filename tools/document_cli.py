@@ -1,0 +1,148 @@
+"""Write ``docs/cli.md`` from the commands themselves, so that it cannot say anything else.
+
+.venv/bin/python tools/document_cli.py          # writes docs/cli.md
+.venv/bin/python tools/document_cli.py --check  # exit code 1 if it would change
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from paddler_trio.cli import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+INTRODUCTION = """\
+# The command line
+
+`paddler-trio` runs the daemons and talks to them. This page is written by
+`tools/document_cli.py` from the commands themselves; `paddler-trio COMMAND --help` says the same.
+
+**Exit codes.** 0: done. 1: it did not work, and one line on standard error says why. 2: the command
+line is wrong. 130: interrupted with Ctrl-C. The two daemons end with 0 after an orderly stop.
+
+**Output.** Answers go to standard output; progress, warnings and errors go to standard error. On a
+terminal there are colours and live tables, in a pipe there is plain text. `--json` prints one JSON
+object (one a line where it repeats) and nothing else on standard output.
+
+**Addresses** are `host:port` or `[IPv6]:port`. Proxies named in the environment are not used.
+"""
+
+NOTES = {
+    "model set": """\
+`SOURCE` is one of
+
+* a path on the agents. A relative one is resolved here and refused if it does not exist here,
+  because an agent would look for it in a directory of its own;
+* `https://...` or `http://...`;
+* `hf:org/repo/file@revision`: a file of a Hugging Face repository. The file may have slashes;
+  without a revision it is `main`;
+* `none`: serve nothing.
+
+A parameter file has the names of the flags with underscores, `temperature = 0.2` in TOML or
+`{"temperature": 0.2}` in JSON; a name that is no parameter is refused. What neither the file nor a
+flag gives stays as it is now.
+
+Before it stores anything that differs, the command prints each change, old and new, and whether
+agents must load their model anew or apply the change to the running one. Storing what is desired
+already changes nothing.
+""",
+    "model swap": """\
+`SOURCE`, the parameters and what is printed are those of `model set`.
+
+Waiting ends with exit code 0 when every connected agent serves the new state. It ends with 1, and
+the reason, when an agent has failed, was lost for a quarter of a minute, or is not ready in time;
+when no agent is connected; or when somebody stores yet another state. The state stays stored, and
+agents keep trying.
+""",
+    "chat": """\
+The model's reasoning goes to standard error. Ctrl-C closes the connection, which stops the request
+on the agent.
+""",
+    "tree": """\
+Each line is a task: its name, where it stands in the code, how often it was restarted and its last
+crash. Tasks are children of the task whose nursery they live in: when a parent ends, they have
+ended.
+""",
+}
+
+
+def page() -> str:
+    """The whole of ``docs/cli.md``."""
+    root = typer.main.get_command(app)
+    parts = [INTRODUCTION]
+    commands = list(_commands(root, ()))
+    index = (f"| [`{name}`](#{_anchor(name)}) | {_text(_help(each))} |" for name, each in commands)
+    parts.append("\n".join(["| command | |", "|---|---|", *index, ""]))
+    parts += [_section(name, command) for name, command in commands]
+    return "\n".join(parts)
+
+
+def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Every command that runs something, by its words after ``paddler-trio``."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+def _section(name: str, command: Any) -> str:
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    usage = " ".join(["paddler-trio", name, *(each.name.upper() for each in arguments)])
+    lines = [f"## `{name}`", "", _help(command), "", "```", f"{usage} [OPTIONS]", "```", ""]
+    if name in NOTES:
+        lines += [NOTES[name]]
+    if arguments:
+        lines += [f"* `{each.name.upper()}`: {_text(each.help)}" for each in arguments] + [""]
+    lines += ["| flag | what it does | default |", "|---|---|---|"]
+    for option in options:
+        flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
+        lines.append(f"| {flags} | {_text(option.help)} | {_default(option)} |")
+    return "\n".join([*lines, ""])
+
+
+def _default(option: Any) -> str:
+    if option.required:
+        return "required"
+    if isinstance(option.show_default, str):
+        return option.show_default
+    if option.secondary_opts and option.default is False:
+        return f"`{option.secondary_opts[0]}`"
+    default = getattr(option.default, "value", option.default)
+    if default in (None, False, ()):
+        return ""
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def _help(command: Any) -> str:
+    return str(command.help or "").strip()
+
+
+def _text(help_text: str | None) -> str:
+    return " ".join((help_text or "").split()).replace("|", "\\|")
+
+
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with ``--check`` say whether it is up to date."""
+    written = page()
+    if arguments == ["--check"]:
+        is_current = PAGE.exists() and PAGE.read_text() == written
+        print("docs/cli.md is up to date" if is_current else "docs/cli.md is out of date")
+        return 0 if is_current else 1
+    PAGE.write_text(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
