@@ -70,6 +70,7 @@ class _Running:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_stopped: bool = False
     is_over: bool = False
+    waits_for_model: bool = False
     key: int | None = None
     engine: EngineProcess | None = None
     """The engine that works on it; None before it started and after it ended there."""
@@ -135,7 +136,7 @@ class AgentRequests:
             running.return_unfinished("this agent is leaving")
             return
         self._running[id(reply), wire_id] = running
-        self.status.set(requests_running=len(self._running))
+        self._count()
         self._nursery.start_soon(self._serve, running, work, name=f"request {wire_id}")
 
     def stop(self, wire_id: str, reply: Reply) -> None:
@@ -224,7 +225,11 @@ class AgentRequests:
         assert self._models is not None
         serving = self._models.serving
         if serving is None and not running.reply.hands_back:
+            running.waits_for_model = True
+            self._count()
             serving = await self._models.wait_serving()
+            running.waits_for_model = False
+            self._count()
         if serving is None:
             running.return_unfinished("this agent serves no model now")
             return
@@ -262,7 +267,12 @@ class AgentRequests:
                 _tell(running.engine, StopSequence(running.key))
         running.return_unfinished("this agent is stopping")
         self._running.pop((id(running.reply), running.wire_id), None)
-        self.status.set(requests_running=len(self._running))
+        self._count()
+
+    def _count(self) -> None:
+        """Who waits for a model does not run: the swap it waits for must not wait for it (W16)."""
+        running = sum(not request.waits_for_model for request in self._running.values())
+        self.status.set(requests_running=running)
 
 
 def _tell(engine: EngineProcess, frame: StopSequence) -> None:

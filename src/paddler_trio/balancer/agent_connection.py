@@ -17,6 +17,7 @@ import trio
 
 from paddler_trio.daemon.verdict import Verdict
 from paddler_trio.errors import LinkError
+from paddler_trio.scheduler.dispatch.health import HealthBook
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
 from paddler_trio.wire.codec import dumps, unstructure
@@ -53,8 +54,15 @@ class AgentConnection:
     scope: trio.CancelScope
     outgoing: trio.MemorySendChannel[bytes]
     report: Report | None = attrs.field(default=None, init=False)
+    health: HealthBook
     is_accepting: bool = attrs.field(default=False, init=False)
-    """It serves what it was told to serve: it may get new work."""
+    """It serves what it was told to serve, and neither failed too often nor is drained."""
+    usable_slots: int = attrs.field(default=0, init=False)
+    """As many of its slots as may be used now; fewer while it ramps up."""
+    said_goodbye: bool = attrs.field(default=False, init=False)
+    """It deregistered: the end of the connection is no loss."""
+    is_drained: bool = attrs.field(default=False, init=False)
+    """An operator wants it to finish what it has and get nothing new."""
     slots_processing: int = attrs.field(default=0, init=False)
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Verdict[object]] = attrs.field(factory=dict, init=False)
@@ -85,18 +93,20 @@ class AgentConnection:
 
     def refresh_readiness(self) -> bool:
         """Look again whether it may get work; True if that changed. Ask at every status."""
-        before = self.is_accepting
+        before = (self.is_accepting, self.usable_slots)
+        now_s = trio.current_time()
         if self.speaks_trio:
-            self.is_accepting = (
-                self.report is not None and self.report.served_state == self._sent_digest
-            )
+            serves = self.report is not None and self.report.served_state == self._sent_digest
         else:
-            self.is_accepting = self._gate.is_open(
+            serves = self._gate.is_open(
                 slots_total=self.status.slots_total,
                 slots_processing=self.slots_processing,
-                now_s=trio.current_time(),
+                now_s=now_s,
             )
-        return self.is_accepting != before
+        is_ejected = self.health.is_ejected(self.label, now_s)
+        self.is_accepting = serves and not is_ejected and not self.is_drained
+        self.usable_slots = self.health.usable_slots(self.label, self.status.slots_total, now_s)
+        return (self.is_accepting, self.usable_slots) != before
 
     # ------------------------------------------------------------- requests
 
@@ -199,6 +209,8 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         **snapshot(agent, slots_processing),
         "protocol": "paddler-trio.1" if agent.speaks_trio else "paddler-4.1",
         "is_accepting": agent.is_accepting,
+        "is_drained": agent.is_drained,
+        "usable_slots": agent.usable_slots,
         "phase": None if report is None else report.phase,
         "wanted_state": None if report is None else report.wanted_state,
         "served_state": None if report is None else report.served_state,

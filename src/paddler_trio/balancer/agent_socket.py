@@ -160,6 +160,8 @@ class _Link:
                         "agent reports an error", agent=self.agent_id, id=wire_id, error=str(error)
                     )
                 case DeregisterAgent():
+                    if self.agent is not None:
+                        self.agent.said_goodbye = True
                     return False
         except (WireError, ValueError, KeyError) as error:
             blamed = recover_request_id(text)
@@ -183,6 +185,7 @@ class _Link:
             status=registration.slot_aggregated_status_snapshot,
             scope=self.scope,
             outgoing=self.outgoing,
+            health=dispatcher.health,
         )
         self.agent = agent
         self.socket.states.introduce(agent)

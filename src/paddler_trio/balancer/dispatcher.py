@@ -27,12 +27,15 @@ from paddler_trio.balancer.lease import (
 from paddler_trio.balancer.request import ModelGone, Request, ShuttingDown, Stopped
 from paddler_trio.daemon.verdict import Changes, Verdict
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
+from paddler_trio.scheduler.dispatch.health import HealthBook
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
 from paddler_trio.scheduler.dispatch.slot_ledger import (
     Buffered,
     BufferFull,
     Granted,
     LedgerStatistics,
+    Priority,
     RequestKey,
     SlotLedger,
 )
@@ -65,11 +68,14 @@ class Dispatcher:
     agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
     buffer_changed: Changes = attrs.field(factory=Changes, init=False)
+    health: HealthBook = attrs.field(factory=HealthBook, init=False)
     is_draining: bool = attrs.field(default=False, init=False)
     _ledger: SlotLedger = attrs.field(init=False)
     _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     _leases: dict[RequestKey, Lease] = attrs.field(factory=dict, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _drained: set[str] = attrs.field(factory=set, init=False)
+    _rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     _buffered: int = attrs.field(default=0, init=False)
 
@@ -82,8 +88,17 @@ class Dispatcher:
         """Request tasks live in this nursery from now on."""
         self._nursery = requests
 
-    def submit(self, request_id: str, work: Mapping[str, object]) -> Request:
+    def submit(
+        self,
+        request_id: str,
+        work: Mapping[str, object],
+        *,
+        client: str = "",
+        priority: Priority = Priority.NORMAL,
+    ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
+
+        ``client`` is whom the queue is fair to.
 
         The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
         if it stops reading earlier it must call ``request.stop()``.
@@ -93,7 +108,7 @@ class Dispatcher:
         if self.is_draining or self._nursery is None:
             request.fail(503, "balancer is shutting down")
             return request
-        decision = self._ledger.ask(request.key)
+        decision = self._ledger.ask(request.key, client=client, priority=priority)
         if isinstance(decision, BufferFull):
             request.fail(503, "Buffered requests overflow")
             return request
@@ -108,8 +123,15 @@ class Dispatcher:
         for request in self._requests.values():
             request.seat.give(ShuttingDown())
 
+    def retry_after_s(self) -> int:
+        """When a request that was refused now should come again."""
+        waiting = self._ledger.statistics().requests_buffered
+        return self._rate.retry_after_s(waiting, trio.current_time())
+
     def statistics(self) -> LedgerStatistics:
-        return self._ledger.statistics()
+        """The books; ``slots_total`` is what the agents reported, usable or not."""
+        reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
+        return attrs.evolve(self._ledger.statistics(), slots_total=reported)
 
     def slots_processing(self, agent: AgentKey) -> int:
         return self._ledger.slots_processing(agent)
@@ -118,14 +140,28 @@ class Dispatcher:
 
     def join(self, agent: AgentConnection) -> None:
         self.agents[agent.key] = agent
+        self.health.joined(agent.label, trio.current_time())
+        agent.is_drained = agent.id in self._drained
+        agent.refresh_readiness()
         self._ledger.join(agent.key)
+        self.update(agent)
+
+    def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
+        """Give the agent nothing new until told otherwise; what it has, it finishes. Remembered
+        across its reconnects, not across its restarts."""
+        agent.is_drained = drained
+        if drained:
+            self._drained.add(agent.id)
+        else:
+            self._drained.discard(agent.id)
+        agent.refresh_readiness()
         self.update(agent)
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
         grants = self._ledger.update(
             agent.key,
-            slots_total=agent.status.slots_total,
+            slots_total=agent.usable_slots,
             accepting=agent.is_accepting,
             kind=agent.model,
         )
@@ -139,6 +175,7 @@ class Dispatcher:
         ask."""
         if self.agents.pop(agent.key, None) is None:
             return
+        self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         for key in self._ledger.leave(agent.key):
             self._end_lease(key)
         self._fail_stranded()
@@ -147,8 +184,9 @@ class Dispatcher:
     def hand_back(self, lease: Lease, reason: str, *, engine_died: bool) -> None:
         """The agent cannot finish this request, another one may."""
         log.warning("handed back", request=lease.request.id, agent=lease.agent.name, reason=reason)
-        lease.request.engines_lost += engine_died
-        self._obey(self._ledger.end(lease.request.key))
+        if engine_died:
+            lease.request.engines_lost += 1
+        self._obey(self._ledger.give_back(lease.request.key))
         self._end_lease(lease.request.key)
         self.agents_changed.notify()
 
@@ -234,17 +272,36 @@ class Dispatcher:
             lease.agent.start(lease)
             outcome = await lease.outcome()
             self._tell_client(request, outcome)
+            self._judge(lease.agent, outcome)
             if not lease.agent_done.is_set():
                 lease.agent.stop(lease)
                 with trio.move_on_after(self.limits.stop_confirmation_s) as patience:
                     await lease.agent_done.wait()
                 if patience.cancelled_caught:
+                    self._failed(lease.agent)
                     log.warning(
                         "agent did not confirm a stop", agent=lease.agent.name, request=request.id
                     )
             return outcome
         finally:
             lease.agent.forget(lease)
+
+    def _judge(self, agent: AgentConnection, outcome: Outcome) -> None:
+        """What this outcome says about the agent's health."""
+        match outcome:
+            case Finished():
+                self.health.succeeded(agent.label)
+            case NoToken() | BrokenFrame():
+                self._failed(agent)
+            case AgentLost() | SlowReader() | Stopped():
+                pass
+
+    def _failed(self, agent: AgentConnection) -> None:
+        ejection_s = self.health.failed(agent.label, trio.current_time())
+        if ejection_s is not None:
+            log.error("agent ejected: too many failures", agent=agent.label, for_s=ejection_s)
+            if agent.key in self.agents and agent.refresh_readiness():
+                self.update(agent)
 
     def _tell_client(self, request: Request, outcome: Outcome) -> None:
         match outcome:
@@ -272,6 +329,8 @@ class Dispatcher:
     def _end(self, request: Request) -> None:
         """Nobody waits for it, nothing is held, and the client was told; always the last step."""
         del self._requests[request.key]
+        if request.placements:
+            self._rate.ended(trio.current_time())
         self._leases.pop(request.key, None)
         self._obey(self._ledger.end(request.key))
         if self.is_draining:

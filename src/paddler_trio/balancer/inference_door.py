@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from paddler_trio.balancer.asgi import (
+    Header,
     HttpProblem,
     Receive,
     Scope,
@@ -29,6 +30,7 @@ from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.request import Request, Results
 from paddler_trio.balancer.routes import Params, Routes
+from paddler_trio.balancer.who_asks import who_asks
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.generation import (
@@ -115,6 +117,12 @@ class InferenceDoor:
         )
         await fan_out.stream(receive, send, NDJSON_HEADERS)
 
+    def _advice(self, request: Request) -> list[Header]:
+        """To a request that was refused at once: when to come again."""
+        if request.failure is None or request.failure.code != 503:
+            return []
+        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s())]
+
     def _must_generate(self) -> None:
         if not self.states.generates_tokens:
             raise HttpProblem(501, GENERATION_DISABLED)
@@ -123,15 +131,15 @@ class InferenceDoor:
         self, scope: Scope, receive: Receive, send: Send, work: Mapping[str, object]
     ) -> None:
         """One request from here to its last line; leaving this coroutine ends it."""
-        request = self.dispatcher.submit(new_request_id(), work)
+        client, priority = who_asks(scope)
+        request = self.dispatcher.submit(new_request_id(), work, client=client, priority=priority)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     watch_disconnect, receive, nursery.cancel_scope.cancel, name="client watch"
                 )
-                await send(
-                    {"type": "http.response.start", "status": 200, "headers": NDJSON_HEADERS}
-                )
+                headers = NDJSON_HEADERS + self._advice(request)
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
                 async for results in request.outbox:
                     body = b"".join(
                         b"".join(lines(request, step)) for step in and_more(request, results)

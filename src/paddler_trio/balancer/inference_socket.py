@@ -17,7 +17,9 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.dispatcher import Dispatcher
 from paddler_trio.balancer.request import Request
 from paddler_trio.balancer.routes import Params
+from paddler_trio.balancer.who_asks import who_asks
 from paddler_trio.errors import WireError
+from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.generation import (
     ContinueFromConversationHistoryParams,
@@ -52,10 +54,11 @@ class InferenceSocket:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         """One client, from the upgrade to the end of its connection."""
+        who = who_asks(scope)
         await receive()
         await send({"type": "websocket.accept"})
         frames, outgoing = trio.open_memory_channel[bytes](0)
-        client = _Client(self.dispatcher, self.states, frames)
+        client = _Client(self.dispatcher, self.states, frames, *who)
         try:
             async with trio.open_nursery() as nursery:
                 client.nursery = nursery
@@ -91,6 +94,8 @@ class _Client:
     dispatcher: Dispatcher
     states: DesiredStateKeeper
     frames: trio.MemorySendChannel[bytes]
+    name: str
+    priority: Priority
     nursery: trio.Nursery = attrs.field(init=False)
     _in_flight: dict[str, Request] = attrs.field(factory=dict, init=False)
 
@@ -174,7 +179,9 @@ class _Client:
                 f"{MAX_REQUESTS_PER_SOCKET} requests are in flight on this connection, the most "
                 "it may have; wait for one to end or open another connection",
             )
-        request = self.dispatcher.submit(request_id, {tag: unstructure(params)})
+        request = self.dispatcher.submit(
+            request_id, {tag: unstructure(params)}, client=self.name, priority=self.priority
+        )
         self._in_flight[request_id] = request
         self.nursery.start_soon(self._copy, request, name=f"frames of {request_id}")
         return None

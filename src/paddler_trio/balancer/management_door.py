@@ -185,6 +185,14 @@ class ManagementDoor:
                 await self._asked(agent_id, "GetChatTemplateOverride", "ChatTemplateOverride")
             )
 
+        @app.post("/api/v2/agents/<agent_id>/drain")
+        async def drain_agent(agent_id: str) -> Response:
+            return self._drain(agent_id, drained=True)
+
+        @app.delete("/api/v2/agents/<agent_id>/drain")
+        async def undrain_agent(agent_id: str) -> Response:
+            return self._drain(agent_id, drained=False)
+
         @app.get("/metrics")
         async def metrics() -> Response:
             text = render(self.metrics_prefix, gauges(self.dispatcher.statistics()))
@@ -207,6 +215,11 @@ class ManagementDoor:
             raise HttpProblem(504, f"agent {agent.label} did not answer in {AGENT_ANSWER_S:g} s")
 
         return app
+
+    def _drain(self, agent_id: str, *, drained: bool) -> Response:
+        agent = self._find(agent_id)
+        self.dispatcher.drain_agent(agent, drained=drained)
+        return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
 
     def _find(self, agent_id: str) -> AgentConnection:
         """By id, else by name; HttpProblem 404 if there is none."""

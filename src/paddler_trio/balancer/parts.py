@@ -16,6 +16,7 @@ from paddler_trio.balancer.inference_door import InferenceDoor
 from paddler_trio.balancer.management_door import ManagementDoor
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.config import BalancerConfig
+from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 
 
 @attrs.frozen
@@ -65,6 +66,7 @@ class BalancerParts:
                 max_buffered=config.max_buffered_requests,
                 buffered_timeout_s=config.buffered_request_timeout_s,
                 item_timeout_s=config.inference_item_timeout_s,
+                continuation=ContinuationLimits(max_continuations=config.max_continuations),
             )
         )
         states = DesiredStateKeeper(open_state_database(config.state_database), dispatcher)

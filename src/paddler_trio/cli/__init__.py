@@ -1,17 +1,14 @@
-"""The ``paddler-trio`` command: one file a sub-command, assembled here."""
+"""The ``paddler-trio`` command: one file a sub-command, assembled here.
+
+What only a daemon needs is imported when a daemon is started: ``--help`` and the client commands
+answer at once.
+"""
 
 from __future__ import annotations
 
 import typer
 
-from paddler_trio.cli.agent import agent
-from paddler_trio.cli.agents import agents
-from paddler_trio.cli.balancer import balancer
-from paddler_trio.cli.chat import chat
-from paddler_trio.cli.demo import demo
-from paddler_trio.cli.doctor import doctor
-from paddler_trio.cli.model import model
-from paddler_trio.cli.tree import tree
+from paddler_trio.cli import agent, agents, balancer, chat, demo, doctor, model, tree
 
 app = typer.Typer(
     name="paddler-trio",
@@ -21,14 +18,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command()(balancer)
-app.command()(agent)
-app.add_typer(model, name="model")
-app.command()(agents)
-app.command()(chat)
-app.command()(tree)
-app.command()(doctor)
-app.command()(demo)
+app.command()(balancer.balancer)
+app.command()(agent.agent)
+app.add_typer(model.model, name="model")
+app.command()(agents.agents)
+app.command()(chat.chat)
+app.command()(tree.tree)
+app.command()(doctor.doctor)
+app.command()(demo.demo)
 
 
 def main() -> None:

@@ -44,6 +44,10 @@ def balancer(
     drain_timeout: Annotated[
         int, typer.Option(min=0, help="Milliseconds running requests may take after SIGTERM.")
     ] = 30_000,
+    max_continuations: Annotated[
+        int,
+        typer.Option(min=0, help="How often a request goes on elsewhere after losing its agent."),
+    ] = 2,
     agent_silence: Annotated[
         int, typer.Option(min=100, help="Milliseconds without a word after which an agent is gone.")
     ] = 5_000,
@@ -73,6 +77,7 @@ def balancer(
         management_cors_allowed_hosts=tuple(management_cors_allowed_host or ()),
         metrics_prefix=metrics_prefix,
         drain_timeout_s=drain_timeout / 1000,
+        max_continuations=max_continuations,
         agent_silence_s=agent_silence / 1000,
         max_connections=max_connections,
     )

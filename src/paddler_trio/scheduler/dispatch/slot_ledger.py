@@ -2,29 +2,39 @@
 
 The ledger is the only place where slots and the request buffer are counted. It is synchronous:
 with no ``await`` between reading and changing there is no race, hence no lock. Every method that
-can free capacity returns the grants this made possible, in arrival order; the shell wakes exactly
-those requests and nobody else.
+can free capacity returns the grants this made possible, in order; the shell wakes exactly those
+requests and nobody else.
 
 Invariants (``tests/unit/dispatch`` checks them after every step of a random walk):
 
 * an agent never holds more requests than the slots it reported when the last one was granted;
 * no slot of an accepting agent idles while a request that may have it waits;
-* requests are granted in arrival order; a re-queued request keeps its place. Only one that must
-  have an agent of a certain kind (a continuation) may be passed by, and only for other kinds;
+* requests are granted in the order of their places (``fair_order``), which for one client and one
+  class is the order of arrival; a re-queued request keeps its place. Only one that must have an
+  agent of a certain kind (a continuation) may be passed by, and only for other kinds;
 * a request is unknown, waiting, or holding exactly one slot, never two of these.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from typing import NewType, TypeAlias
+from bisect import insort
+from typing import TypeAlias
 
 import attrs
 
+from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey, AgentLoad, least_loaded
 
-RequestKey = NewType("RequestKey", int)
-"""A request's arrival number: smaller means earlier, and it is never used again."""
+__all__ = [
+    "BufferFull",
+    "Buffered",
+    "Decision",
+    "Granted",
+    "LedgerStatistics",
+    "Priority",
+    "RequestKey",
+    "SlotLedger",
+]
 
 
 @attrs.frozen
@@ -64,6 +74,16 @@ class _Agent:
     last_chosen: int = 0
 
 
+@attrs.define
+class _Request:
+    place: Place
+    priority: Priority
+    kind: str | None = None
+    """The only kind of agent that may have it; None for any."""
+    agent: AgentKey | None = None
+    """Whose slot it holds; None while it waits."""
+
+
 @attrs.frozen
 class LedgerStatistics:
     """A consistent count of everything at one moment."""
@@ -83,56 +103,83 @@ class SlotLedger:
 
     max_buffered: int
     _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
-    _holding: dict[RequestKey, AgentKey] = attrs.field(factory=dict, init=False)
-    _waiting: list[RequestKey] = attrs.field(factory=list, init=False)
-    _needs: dict[RequestKey, str] = attrs.field(factory=dict, init=False)
-    """Waiting requests that only an agent of this kind may have."""
+    _requests: dict[RequestKey, _Request] = attrs.field(factory=dict, init=False)
+    _waiting: list[Place] = attrs.field(factory=list, init=False)
+    _order: FairOrder = attrs.field(factory=FairOrder, init=False)
     _grants: int = attrs.field(default=0, init=False)
 
     # ------------------------------------------------------------- requests
 
-    def ask(self, request: RequestKey) -> Decision:
-        """A new request wants a slot. Nobody overtakes: who waits and may have it comes first."""
-        self._must_be_new(request)
-        if (granted := self._grant(request)) is not None:
-            return granted  # nobody who waits may have this slot, or it would not be free
-        if len(self._waiting) >= self.max_buffered:
+    def ask(
+        self,
+        request: RequestKey,
+        *,
+        client: str = "",
+        priority: Priority = Priority.NORMAL,
+    ) -> Decision:
+        """A new request wants a slot. If one is free, nobody who waits may have it."""
+        assert request not in self._requests, f"request {request} asks twice"
+        if self._free_agent(None) is None and len(self._waiting) >= self.max_buffered:
             return BufferFull(request, self.max_buffered)
-        insort(self._waiting, request)
-        return Buffered(request, bisect_left(self._waiting, request))
+        place = self._order.place(request, client=client, priority=priority)
+        self._requests[request] = entry = _Request(place, priority)
+        granted = self._grant(request, entry)
+        if granted is not None:
+            return granted
+        insort(self._waiting, place)
+        return Buffered(request, self._waiting.index(place))
 
     def ask_again(self, request: RequestKey, *, kind: str | None = None) -> Granted | Buffered:
-        """A request that lost its slot wants another; it waits at its arrival place, always.
+        """A request whose agent left wants another slot; it has its old place again.
 
         With ``kind``, only an agent of that kind may have it.
         """
-        self._must_be_new(request)
-        insort(self._waiting, request)
-        if kind is not None:
-            self._needs[request] = kind
-        for grant in self._settle():
-            assert grant.request == request, "a slot idled while somebody waited"
-            return grant
-        return Buffered(request, bisect_left(self._waiting, request))
+        entry = self._requests[request]
+        assert entry.agent is None, f"request {request} holds a slot"
+        assert entry.place not in self._waiting, f"request {request} waits already"
+        entry.kind = kind
+        granted = self._grant(request, entry)
+        if granted is not None:
+            return granted  # nobody before it may have this slot, or it would not be free
+        insort(self._waiting, entry.place)
+        return Buffered(request, self._waiting.index(entry.place))
+
+    def give_back(self, request: RequestKey) -> list[Granted]:
+        """The request returns its slot and may :meth:`ask_again`."""
+        entry = self._requests[request]
+        if entry.agent is not None:
+            del self._agents[entry.agent].holders[request]
+            entry.agent = None
+        return self._settle()
 
     def end(self, request: RequestKey) -> list[Granted]:
         """The request neither waits nor holds a slot any more. Safe to say twice."""
-        agent = self._holding.pop(request, None)
-        if agent is not None:
-            del self._agents[agent].holders[request]
-        else:
-            place = bisect_left(self._waiting, request)
-            if place < len(self._waiting) and self._waiting[place] == request:
-                del self._waiting[place]
-                self._needs.pop(request, None)
+        entry = self._requests.pop(request, None)
+        if entry is None:
+            return []
+        if entry.agent is not None:
+            del self._agents[entry.agent].holders[request]
+        elif entry.place in self._waiting:
+            self._waiting.remove(entry.place)
         return self._settle()
 
     def position(self, request: RequestKey) -> int | None:
-        """How many wait before this request; None if it does not wait."""
-        place = bisect_left(self._waiting, request)
-        if place < len(self._waiting) and self._waiting[place] == request:
-            return place
-        return None
+        """How many stand before this request; None if it does not wait."""
+        entry = self._requests.get(request)
+        if entry is None or entry.place not in self._waiting:
+            return None
+        return self._waiting.index(entry.place)
+
+    def stranded(self) -> list[RequestKey]:
+        """Waiting continuations that no agent here can ever serve, while others do serve.
+
+        With no agent serving at all they wait: theirs may come back.
+        """
+        if not any(agent.accepting and agent.slots_total > 0 for agent in self._agents.values()):
+            return []
+        kinds = {agent.kind for agent in self._agents.values()}
+        waiting = ((key, self._requests[key].kind) for _, key in self._waiting)
+        return [key for key, kind in waiting if kind is not None and kind not in kinds]
 
     # --------------------------------------------------------------- agents
 
@@ -155,11 +202,12 @@ class SlotLedger:
         """The agent is gone with all its slots, in one step.
 
         Returns:
-          The requests that held its slots, in the order they were granted; they hold nothing now.
+          The requests that held its slots, in the order they were granted; they hold nothing now
+          and either ask again or end.
         """
         lost = list(self._agents.pop(agent).holders)
         for request in lost:
-            del self._holding[request]
+            self._requests[request].agent = None
         return lost
 
     def slots_processing(self, agent: AgentKey) -> int:
@@ -168,56 +216,45 @@ class SlotLedger:
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
-            slots_processing=len(self._holding),
+            slots_processing=sum(len(agent.holders) for agent in self._agents.values()),
             slots_total=sum(agent.slots_total for agent in self._agents.values()),
             requests_buffered=len(self._waiting),
         )
 
     # -------------------------------------------------------------- private
 
-    def _must_be_new(self, request: RequestKey) -> None:
-        assert request not in self._holding, f"request {request} holds a slot already"
-        assert self.position(request) is None, f"request {request} waits already"
-
     def _settle(self) -> list[Granted]:
-        """Grant slots to waiting requests, first come first served, while any is free."""
+        """Grant slots to who waits, first come first served, while any is free."""
         grants: list[Granted] = []
         passed_by = 0
         while passed_by < len(self._waiting):
-            request = self._waiting[passed_by]
-            granted = self._grant(request)
+            (_, request) = self._waiting[passed_by]
+            entry = self._requests[request]
+            granted = self._grant(request, entry)
             if granted is not None:
                 del self._waiting[passed_by]
-                self._needs.pop(request, None)
                 grants.append(granted)
-            elif request in self._needs:
+            elif entry.kind is not None:
                 passed_by += 1  # others may have what this one may not
             else:
                 break
         return grants
 
-    def stranded(self) -> list[RequestKey]:
-        """Waiting continuations that no agent here can ever serve, while others do serve.
-
-        With no agent serving at all they wait: theirs may come back.
-        """
-        kinds = {agent.kind for agent in self._agents.values()}
-        if not any(agent.accepting and agent.slots_total > 0 for agent in self._agents.values()):
-            return []
-        return [request for request, kind in self._needs.items() if kind not in kinds]
-
-    def _grant(self, request: RequestKey) -> Granted | None:
-        kind = self._needs.get(request)
-        chosen = least_loaded(
-            AgentLoad(key, len(agent.holders), agent.slots_total, agent.last_chosen)
-            for key, agent in self._agents.items()
-            if agent.accepting and (kind is None or agent.kind == kind)
-        )
+    def _grant(self, request: RequestKey, entry: _Request) -> Granted | None:
+        chosen = self._free_agent(entry.kind)
         if chosen is None:
             return None
         self._grants += 1
         agent = self._agents[chosen]
         agent.last_chosen = self._grants
         agent.holders[request] = None
-        self._holding[request] = chosen
+        entry.agent = chosen
+        self._order.granted(entry.place, entry.priority)
         return Granted(request, chosen)
+
+    def _free_agent(self, kind: str | None) -> AgentKey | None:
+        return least_loaded(
+            AgentLoad(key, len(agent.holders), agent.slots_total, agent.last_chosen)
+            for key, agent in self._agents.items()
+            if agent.accepting and (kind is None or agent.kind == kind)
+        )

@@ -1,0 +1,61 @@
+"""In which order waiting requests are served: fair between clients, by class, without starvation.
+
+Every request gets a *tag* when it arrives, a virtual time measured in turns: the current turn for a
+client that has nothing ahead of it, one turn after its previous request otherwise. The smallest
+tag is served first and sets the current turn. So clients take turns however much each of them
+sends, and the requests of one client stay in order of arrival. With a single client that is plain
+arrival order.
+
+A priority class moves a request by a fixed number of turns. Turns pass with every grant, so what
+waits is overtaken at most that many times by each other client: ageing, without a clock.
+
+Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM '96), with unit costs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NewType, TypeAlias
+
+import attrs
+
+RequestKey = NewType("RequestKey", int)
+"""A request's arrival number: smaller means earlier, and it is never used again."""
+
+Place: TypeAlias = "tuple[int, RequestKey]"
+"""Where a request stands: sorts before all that are served after it."""
+
+_REMEMBERED_CLIENTS = 1024
+
+
+class Priority(Enum):
+    """The value is how many turns a request of this class stands back."""
+
+    HIGH = 0
+    NORMAL = 8
+    LOW = 32
+
+
+@attrs.define
+class FairOrder:
+    """Gives places; knows nothing of slots."""
+
+    _turn: int = attrs.field(default=0, init=False)
+    _last_tags: dict[str, int] = attrs.field(factory=dict, init=False)
+
+    def place(self, request: RequestKey, *, client: str, priority: Priority) -> Place:
+        """Where a newly arrived request stands; it keeps this place until it ends."""
+        last = self._last_tags.get(client)
+        tag = self._turn if last is None else max(self._turn, last + 1)
+        self._last_tags[client] = tag
+        if len(self._last_tags) > _REMEMBERED_CLIENTS:
+            self._forget_the_served()
+        return (tag + priority.value, request)
+
+    def granted(self, place: Place, priority: Priority) -> None:
+        """The request at this place got a slot: its turn is the current one."""
+        self._turn = max(self._turn, place[0] - priority.value)
+
+    def _forget_the_served(self) -> None:
+        """Who has nothing ahead of the current turn is the same as who was never here."""
+        self._last_tags = {c: tag for c, tag in self._last_tags.items() if tag > self._turn}
