@@ -87,6 +87,8 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """Every command that runs something, by its words after ``paddler-trio``."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
+            if command.invoke_without_command:
+                yield " ".join((*path, name)), command
             yield from _commands(command, (*path, name))
         else:
             yield " ".join((*path, name)), command
@@ -109,8 +111,6 @@ def _section(name: str, command: Any) -> str:
 
 
 def _default(option: Any) -> str:
-    if option.required:
-        return "required"
     if isinstance(option.show_default, str):
         return option.show_default
     if option.secondary_opts and option.default is False:

@@ -399,3 +399,13 @@ def test_the_other_port_is_recognised(shared_fleet: Fleet) -> None:
     ended = paddler_trio("chat", "hi", "--inference-addr", shared_fleet.management)
     assert ended.returncode == FAILURE
     assert "not the inference service" in ended.stderr
+
+
+def test_a_drained_agent_gets_nothing_new_until_it_is_told_otherwise(fleet: Fleet) -> None:
+    address = f"--management-addr={fleet.management}"
+    assert "a1 gets nothing new" in run("agent", "drain", "a1", address).stdout
+    assert fleet.agent_view("a1")["is_accepting"] is False
+    refused = run("agent", "drain", "nobody", address, code=1)
+    assert "no agent 'nobody' is connected; connected: a1" in refused.stderr
+    assert "gets work again" in run("agent", "drain", "a1", "--undo", address).stdout
+    assert fleet.agent_view("a1")["is_accepting"] is True

@@ -36,7 +36,7 @@ def commands_in(*path: str) -> list[str]:
 def test_every_command_has_its_section() -> None:
     commands = [
         " ".join((*path, name))
-        for path in ((), ("model",))
+        for path in ((), ("agent",), ("model",))
         for name in commands_in(*path)
         if name != "model"
     ]

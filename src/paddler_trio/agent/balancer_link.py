@@ -343,9 +343,9 @@ class _Connection:
         if self._published == status.changes.ordinal:
             return
         self._published = status.changes.ordinal
-        self._send(render(UpdateAgentStatus(status.snapshot())))
-        if self.hands_back:
+        if self.hands_back:  # first, so that slots never show before the state they belong to
             self._send(render_extension(status.report()))
+        self._send(render(UpdateAgentStatus(status.snapshot())))
 
     def _send(self, frame: bytes) -> None:
         try:

@@ -116,7 +116,12 @@ class ModelServer:
             return
         self.desired = desired
         self.status.set(
-            wanted_state=digest, served_state=None, application=AgentStateApplicationStatus.FRESH
+            wanted_state=digest,
+            served_state=None,
+            application=AgentStateApplicationStatus.FRESH,
+            phase="resolving",
+            detail=None,
+            progress=None,
         )
         self._wanted.notify()
 
@@ -159,7 +164,8 @@ class ModelServer:
                 await self._keeper.ended.wait()  # it serves, until it cannot be loaded any more
                 self._keeper = None
             except (ModelSourceError, ModelNotServableError) as error:
-                self._fail(error)
+                if desired is self.desired:  # else this effort is being cancelled
+                    self._fail(error)
             with trio.move_on_after(retry_s) as patience:
                 await _file_changes(name, found)
             retry_s = (
@@ -267,6 +273,7 @@ class ModelServer:
         log.error("the model is not served", reason=str(error))
         self.status.set(
             phase="failed",
+            model_path=self.status.model_path if self._engine is not None else None,
             detail=str(error),
             progress=None,
             issues=issues,

@@ -81,7 +81,7 @@ class AgentSocket:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_write, frames, send, name=f"writer to agent {agent_id}")
-                    nursery.start_soon(self._say_goodbye, connection_scope)
+                    nursery.start_soon(self._say_goodbye, connection_scope, name="goodbye watch")
                     await link.read(receive)
                     nursery.cancel_scope.cancel(reason="the agent closed the connection")
             except* WireError as group:

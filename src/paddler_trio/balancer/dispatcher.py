@@ -25,6 +25,7 @@ from paddler_trio.balancer.lease import (
     SlowReader,
 )
 from paddler_trio.balancer.request import ModelGone, Request, ShuttingDown, Stopped
+from paddler_trio.daemon.running_tree import explain_this_task
 from paddler_trio.daemon.verdict import Changes, Verdict
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthBook
@@ -234,6 +235,7 @@ class Dispatcher:
 
     async def _serve(self, request: Request) -> None:
         """Buffered -> leased -> streaming -> ended; this task is the request."""
+        explain_this_task(lambda: self._state_of(request))
         try:
             while (lease := await self._wait_for_slot(request)) is not None:
                 outcome = await self._run(request, lease)
@@ -241,6 +243,19 @@ class Dispatcher:
                     return
         finally:
             self._end(request)
+
+    def _state_of(self, request: Request) -> str:
+        """For the printed tree: why it waits, or where it runs."""
+        ahead = self._ledger.position(request.key)
+        lease = self._leases.get(request.key)
+        if ahead is not None:
+            again = f", continuing after {len(request.tokens)} tokens" if request.tokens else ""
+            return f"waits for a slot behind {ahead}{again}"
+        if lease is None:
+            return "ending"
+        if lease.verdict.answer is not None:
+            return f"waits for {lease.agent.label} to confirm a stop"
+        return f"on {lease.agent.label}, {request.num_results} results so far"
 
     async def _wait_for_slot(self, request: Request) -> Lease | None:
         began_s = trio.current_time()

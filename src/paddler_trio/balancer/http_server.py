@@ -82,6 +82,11 @@ class HttpServer:
         self._refused = 0
         self._dropped_for_abuse = 0
 
+    @property
+    def name(self) -> str:
+        """What its tasks are called in the printed tree."""
+        return self._name
+
     async def serve_door(
         self,
         sockets: Iterable[socket.socket],

@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(balancer.balancer)
-app.command()(agent.agent)
+app.add_typer(agent.agent, name="agent")
 app.add_typer(model.model, name="model")
 app.command()(agents.agents)
 app.command()(chat.chat)

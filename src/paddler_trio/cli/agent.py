@@ -1,4 +1,4 @@
-"""``paddler-trio agent``: run an agent until it is asked to stop."""
+"""``paddler-trio agent``: run an agent until it is asked to stop; ``agent drain``: spare one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,43 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption
-from paddler_trio.config import MAX_SLOTS, AgentConfig, default_threads, split_address
+from paddler_trio.cli.management_client import ManagementClient
+from paddler_trio.cli.options import (
+    JsonOption,
+    LogJsonOption,
+    LogLevel,
+    LogLevelOption,
+    ManagementAddrOption,
+)
+from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
+from paddler_trio.config import (
+    DEFAULT_MANAGEMENT_ADDR,
+    MAX_SLOTS,
+    AgentConfig,
+    default_threads,
+    split_address,
+)
 from paddler_trio.errors import ConfigurationError
 
+agent = typer.Typer(invoke_without_command=True, subcommand_metavar="[drain NAME]")
+"""A command that also has sub-commands: without one, it runs the daemon."""
 
-def agent(
+
+@agent.callback()
+def run(
+    context: typer.Context,
     management_addr: Annotated[
-        str, typer.Option(help="host:port of the balancer's management service.")
-    ],
+        str | None,
+        typer.Option(
+            help="host:port of the balancer's management service.", show_default="required"
+        ),
+    ] = None,
     slots: Annotated[
-        int, typer.Option(min=1, max=MAX_SLOTS, help="How many requests to run at once.")
-    ],
+        int | None,
+        typer.Option(
+            min=1, max=MAX_SLOTS, help="How many requests to run at once.", show_default="required"
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="What people call this agent, in lists and results.")
     ] = None,
@@ -39,6 +64,11 @@ def agent(
     log_json: LogJsonOption = None,
 ) -> None:
     """Run an agent: it dials in, loads the desired model and works on requests in slots."""
+    if context.invoked_subcommand is not None:
+        return
+    if management_addr is None or slots is None:
+        missing = "--management-addr" if management_addr is None else "--slots"
+        raise typer.BadParameter(f"Missing option {missing!r}.")
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 
@@ -64,3 +94,21 @@ def agent(
         await run_agent(config, stop, notifier=notifier)
 
     run_daemon(body, log_level=log_level, log_json=log_json)
+
+
+@agent.command()
+def drain(
+    name: Annotated[str, typer.Argument(help="Name or id of a connected agent.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
+    as_json: JsonOption = False,
+    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+) -> None:
+    """Let an agent finish what it has and give it nothing new, until told otherwise."""
+    with one_line_errors(), ManagementClient.open(management_addr) as client:
+        view, raw = client.drain(name, drained=not undo)
+        if as_json:
+            print_json(raw)
+        elif undo:
+            stdout().print(f"{view.label} gets work again")
+        else:
+            stdout().print(f"{view.label} gets nothing new; it works on {view.slots_processing}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote
@@ -158,8 +159,24 @@ class ManagementClient:
     def tree(self, agent: str | None = None) -> tuple[TreeView, Json]:
         """The running tree of the balancer, or of the agent of this id or name; also as it came."""
         path = "/api/v2/tree" if agent is None else f"/api/v2/agents/{quote(agent, safe='')}/tree"
-        try:
+        with self._naming(agent):
             raw = self._get(path)
+        return self._structured(raw, TreeView), raw
+
+    def drain(self, agent: str, *, drained: bool) -> tuple[AgentView, Json]:
+        """Give the agent of this id or name nothing new, or work again; also as it came."""
+        path = f"/api/v2/agents/{quote(agent, safe='')}/drain"
+        with self._naming(agent), clear_errors(self.address):
+            answer = self._http.request("POST" if drained else "DELETE", path)
+            refuse_unless_success(answer)
+        raw: Json = answer.json()
+        return self._structured(raw, AgentView), raw
+
+    @contextmanager
+    def _naming(self, agent: str | None) -> Iterator[None]:
+        """A 404 about an agent says which ones there are."""
+        try:
+            yield
         except BalancerRefusedError as error:
             if error.status != 404 or agent is None:
                 raise
@@ -167,7 +184,6 @@ class ManagementClient:
             raise BalancerRefusedError(
                 404, f"no agent {agent!r} is connected; connected: {connected}"
             ) from error
-        return self._structured(raw, TreeView), raw
 
     def _get(self, path: str) -> Json:
         with clear_errors(self.address):

@@ -7,6 +7,8 @@ a child was restarted and what its last crash was.
 from __future__ import annotations
 
 import re
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -44,6 +46,17 @@ def history_of_this_task() -> ChildHistory:
 def forget_this_task() -> None:
     """The supervisor ends; its record is no longer needed."""
     _histories.get().pop(trio.lowlevel.current_task(), None)
+
+
+_reasons: weakref.WeakKeyDictionary[trio.lowlevel.Task, Callable[[], str]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By task, hence by run: a task that is gone takes its entry with it."""
+
+
+def explain_this_task(reason: Callable[[], str]) -> None:
+    """From now on the tree says ``reason()`` of the current task instead of a line of code."""
+    _reasons[trio.lowlevel.current_task()] = reason
 
 
 @attrs.frozen
@@ -106,6 +119,8 @@ def _waits_for(task: trio.lowlevel.Task) -> str:
     """
     if task is trio.lowlevel.current_task():
         return "running now"
+    if (reason := _reasons.get(task)) is not None:
+        return reason()
     ours, theirs = "", ""
     for frame, line in task.iter_await_frames():
         file = Path(frame.f_code.co_filename)

@@ -52,7 +52,10 @@ async def run_balancer(
                 parts.dispatcher.open(requests)
                 async with trio.open_nursery() as doors:
                     inference, management = [
-                        await doors.start(partial(server.serve_door, s, connections=connections))
+                        await doors.start(
+                            partial(server.serve_door, s, connections=connections),
+                            name=f"{server.name} door",
+                        )
                         for server, s in zip(
                             servers,
                             (bound.inference_sockets, bound.management_sockets),
