@@ -20,7 +20,7 @@ from paddler_trio.balancer.routes import Params
 from paddler_trio.balancer.who_asks import who_asks
 from paddler_trio.errors import WireError
 from paddler_trio.scheduler.dispatch.fair_order import Priority
-from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.generation import (
     ContinueFromConversationHistoryParams,
     tool_schema_problem,
@@ -41,6 +41,11 @@ from paddler_trio.wire.messages import (
 log = structlog.get_logger("inference")
 
 MAX_REQUESTS_PER_SOCKET = 1024
+MAX_REQUEST_BYTES = 16 * 1024 * 1024 - 4096
+"""A Paddler agent drops its whole connection over a frame of more than 16 MiB, and with it every
+request it works on; the rest is for the envelope."""
+_LARGEST_GROWTH = 6
+"""A request is never longer for an agent than so many times what the client sent."""
 _DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
 
 
@@ -145,7 +150,7 @@ class _Client:
             return error_line(request_id, 400, f"Json deserialize error: {error}")
         match message:
             case InferenceRequest():
-                return self._start(message)
+                return self._start(message, num_characters=len(text))
             case StopRespondingTo(request_id):
                 request = self._in_flight.get(request_id)
                 if request is not None:
@@ -154,7 +159,7 @@ class _Client:
                 log.info("a client sent an error", id=message.request_id)
         return None
 
-    def _start(self, message: InferenceRequest) -> bytes | None:
+    def _start(self, message: InferenceRequest, *, num_characters: int) -> bytes | None:
         request_id, params = message.id, message.request
         tag = "ContinueFromRawPrompt"
         if isinstance(params, ContinueFromConversationHistoryParams):
@@ -179,9 +184,13 @@ class _Client:
                 f"{MAX_REQUESTS_PER_SOCKET} requests are in flight on this connection, the most "
                 "it may have; wait for one to end or open another connection",
             )
-        request = self.dispatcher.submit(
-            request_id, {tag: unstructure(params)}, client=self.name, priority=self.priority
-        )
+        work = {tag: unstructure(params)}
+        if num_characters * _LARGEST_GROWTH > MAX_REQUEST_BYTES:
+            size_bytes = len(dumps(work))
+            if size_bytes > MAX_REQUEST_BYTES:
+                text = f"The request has {size_bytes} bytes, at most {MAX_REQUEST_BYTES} are taken"
+                return error_line(request_id, 413, text)
+        request = self.dispatcher.submit(request_id, work, client=self.name, priority=self.priority)
         self._in_flight[request_id] = request
         self.nursery.start_soon(self._copy, request, name=f"frames of {request_id}")
         return None

@@ -56,3 +56,15 @@ class Changes:
         while self.ordinal <= ordinal:
             await self._event.wait()
         return self.ordinal
+
+
+async def wait_any(*events: trio.Event) -> None:
+    """Return when one of these events is set."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel(reason="one of them happened")
+
+        for event in events:
+            nursery.start_soon(wait, event)

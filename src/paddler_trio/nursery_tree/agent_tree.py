@@ -21,6 +21,7 @@ import trio
 from paddler_trio.agent.parts import AgentParts
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.daemon.verdict import wait_any
 from paddler_trio.errors import EngineError
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
@@ -52,7 +53,7 @@ async def run_agent(
             links.start_soon(parts.link.run, name="balancer link")
             async with trio.open_nursery() as requests:
                 parts.requests.open(requests, parts.models)
-                await _either(parts.link.registered, stop)
+                await wait_any(parts.link.registered, stop)
                 task_status.started()
                 notifier.ready(f"agent {config.name or parts.link.id}")
                 await stop.wait()
@@ -79,15 +80,3 @@ async def keep_engine(
             on_crash=on_crash,
         )
     )
-
-
-async def _either(first: trio.Event, second: trio.Event) -> None:
-    """Wait until one of two events is set."""
-    async with trio.open_nursery() as nursery:
-
-        async def wait(event: trio.Event) -> None:
-            await event.wait()
-            nursery.cancel_scope.cancel(reason="one of them happened")
-
-        nursery.start_soon(wait, first)
-        nursery.start_soon(wait, second)

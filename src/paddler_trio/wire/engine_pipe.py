@@ -193,13 +193,20 @@ def body_length(prefix: bytes) -> int:
 def decode_to_engine(body: bytes) -> ToEngine:
     """WireError if this is not a frame an agent sends."""
     with _telling(body):
-        return _CONVERTER.structure(msgpack.unpackb(body), ToEngine)  # type: ignore[arg-type]  # a union is a fine target for cattrs
+        return _CONVERTER.structure(_map(body), ToEngine)  # type: ignore[arg-type]  # a union is fine
 
 
 def decode_from_engine(body: bytes) -> FromEngine:
     """WireError if this is not a frame an engine sends."""
     with _telling(body):
-        return _CONVERTER.structure(msgpack.unpackb(body), FromEngine)  # type: ignore[arg-type]  # as above
+        return _CONVERTER.structure(_map(body), FromEngine)  # type: ignore[arg-type]  # a union is fine
+
+
+def _map(body: bytes) -> dict[str, object]:
+    value = msgpack.unpackb(body)
+    if not isinstance(value, dict):
+        raise TypeError(f"a {type(value).__name__} instead of a map")
+    return value
 
 
 @contextmanager

@@ -1,0 +1,475 @@
+"""The loss table of ``docs/closing.md``, cell by cell, in virtual time.
+
+The dispatcher, the leases and the agents' records are the real ones; only the socket is missing:
+a test reads the frames that would go out on it, and delivers what would have come in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from paddler_trio.balancer.agent_connection import AgentConnection
+from paddler_trio.balancer.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.balancer.lease import Lease
+from paddler_trio.balancer.request import OUTBOX_STEPS, Failure, Request
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.wire.status import AgentStateApplicationStatus, SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio_link import Report
+
+
+WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
+DONE = {"Done": {"usage": {}}}
+LIMITS = DispatchLimits(max_buffered=2, buffered_timeout_s=10, item_timeout_s=30)
+
+
+@attrs.define(eq=False)
+class Peer:
+    """An agent as its socket would see it."""
+
+    connection: AgentConnection
+    frames: trio.MemoryReceiveChannel[bytes]
+
+    def sent(self) -> list[str]:
+        """What went out since the last look: ``start ID`` and ``stop ID``, in order."""
+        words = []
+        while True:
+            try:
+                frame = json.loads(self.frames.receive_nowait())
+            except trio.WouldBlock:
+                return words
+            match frame:
+                case {"Request": {"id": wire_id}} | {"Trio": {"Start": {"id": wire_id}}}:
+                    words.append(f"start {wire_id}")
+                case {"Notification": {"StopRespondingTo": wire_id}}:
+                    words.append(f"stop {wire_id}")
+
+    def lease(self, wire_id: str) -> Lease:
+        found = self.connection.lease(wire_id)
+        assert found is not None, f"{wire_id} is not on this agent"
+        return found
+
+    def says(self, wire_id: str, *texts: str, done: bool = False) -> None:
+        """Deliver these tokens, and the ending if ``done``."""
+        results: list[dict[str, object]] = [{"ContentToken": text} for text in texts]
+        tokens = [ord(text[0]) for text in texts]
+        if done:
+            results.append(DONE)
+        known = tokens if self.connection.speaks_trio else None
+        self.lease(wire_id).deliver("GeneratedToken", list(results), ends=done, tokens=known)
+
+
+class World:
+    """A dispatcher with its nursery, and agents made on demand."""
+
+    def __init__(self, dispatcher: Dispatcher, nursery: trio.Nursery) -> None:
+        self.dispatcher = dispatcher
+        self.nursery = nursery
+        self.agents = 0
+
+    def agent(self, *, slots: int = 1, ours: bool = True, model: str = "m") -> Peer:
+        self.agents += 1
+        outgoing, frames = trio.open_memory_channel[bytes](100)
+        connection = AgentConnection(
+            key=AgentKey(self.agents),
+            id=f"id{self.agents}",
+            name=f"a{self.agents}",
+            speaks_trio=ours,
+            status=_status(slots),
+            scope=trio.CancelScope(),
+            outgoing=outgoing,
+            health=self.dispatcher.health,
+        )
+        if ours:
+            connection.report = Report("serving", None, None, model, None, None)
+        self.dispatcher.join(connection)
+        return Peer(connection, frames)
+
+    def submit(self, request_id: str = "r") -> Request:
+        return self.dispatcher.submit(request_id, WORK)
+
+    def nothing_is_left(self) -> bool:
+        statistics = self.dispatcher.statistics()
+        return (
+            statistics.slots_processing == 0
+            and statistics.requests_buffered == 0
+            and not self.dispatcher._requests
+            and not self.dispatcher._leases
+            and not self.nursery.child_tasks
+        )
+
+
+def _status(slots: int) -> SlotAggregatedStatusSnapshot:
+    return SlotAggregatedStatusSnapshot(
+        desired_slots_total=slots,
+        download_current=0,
+        download_filename=None,
+        download_indeterminate=True,
+        download_total=0,
+        issues=(),
+        model_path=None,
+        slots_processing=0,
+        slots_total=slots,
+        state_application_status=AgentStateApplicationStatus.APPLIED,
+        uses_chat_template_override=False,
+        version=1,
+    )
+
+
+@asynccontextmanager
+async def world(limits: DispatchLimits = LIMITS) -> AsyncIterator[World]:
+    """At the end of the block every request must have ended and nothing may be left."""
+    dispatcher = Dispatcher(limits)
+    async with trio.open_nursery() as nursery:
+        dispatcher.open(nursery)
+        here = World(dispatcher, nursery)
+        yield here
+        await wait_all_tasks_blocked()
+        assert here.nothing_is_left(), dispatcher.statistics()
+        nursery.cancel_scope.cancel()
+
+
+async def heard(request: Request) -> tuple[str, Failure | None]:
+    """The whole answer, and how it failed if it did."""
+    text = ""
+    async for step in request.outbox:
+        for result in step.results:
+            assert isinstance(result, dict)
+            text += str(result.get("ContentToken", ""))
+    assert request.is_over
+    return text, request.failure
+
+
+# ------------------------------------------------------------------------ the plain way
+
+
+async def test_a_request_is_sent_and_its_results_pass_to_its_client(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        assert agent.sent() == ["start 1.1"]
+        agent.says("1.1", "a", "b")
+        agent.says("1.1", "c", done=True)
+        assert await heard(request) == ("abc", None)
+
+
+async def test_who_waits_gets_the_slot_when_it_is_free_and_not_before(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        first, second = here.submit("1"), here.submit("2")
+        await wait_all_tasks_blocked()
+        assert agent.sent() == ["start 1.1"]
+        assert here.dispatcher.statistics().requests_buffered == 1
+        agent.says("1.1", done=True)
+        await wait_all_tasks_blocked()
+        assert agent.sent() == ["start 2.1"]
+        agent.says("2.1", "x", done=True)
+        assert await heard(first) == ("", None)
+        assert await heard(second) == ("x", None)
+
+
+# ------------------------------------------------------------------------------ waiting
+
+
+async def test_waiting_too_long_is_504(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        began_s = trio.current_time()
+        _, failure = await heard(here.submit())
+        assert failure == Failure(504, "Waiting for available slot timed out")
+        assert trio.current_time() - began_s == pytest.approx(10)
+
+
+async def test_a_full_buffer_is_503_at_once(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        waiting = [here.submit(), here.submit()]
+        _, failure = await heard(here.submit())
+        assert failure == Failure(503, "Buffered requests overflow")
+        assert trio.current_time() == 0
+        for request in waiting:
+            request.stop()
+
+
+async def test_a_client_that_leaves_while_waiting_leaves_the_queue(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        request = here.submit()
+        request.stop()
+        await wait_all_tasks_blocked()
+        assert here.nothing_is_left()
+
+
+# ----------------------------------------------------------------------- a lost agent
+
+
+async def test_an_agent_lost_before_any_token_costs_nothing_but_time(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        lost = here.agent()
+        request = here.submit("first")
+        later = here.submit("later")
+        await wait_all_tasks_blocked()
+        here.dispatcher.leave(lost.connection)
+        agent = here.agent()
+        await wait_all_tasks_blocked()
+        assert agent.sent() == ["start 1.2"], "the earlier request has its place again"
+        agent.says("1.2", "ok", done=True)
+        await wait_all_tasks_blocked()
+        agent.says("2.1", done=True)
+        assert await heard(request) == ("ok", None)
+        assert await heard(later) == ("", None)
+
+
+async def test_an_agent_lost_while_streaming_is_continued_after_its_tokens(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        lost, agent = here.agent(), here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        lost.says("1.1", "a", "b")
+        here.dispatcher.leave(lost.connection)
+        await wait_all_tasks_blocked()
+        frame = json.loads(agent.frames.receive_nowait())
+        assert frame["Trio"]["Start"]["tokens"] == [ord("a"), ord("b")]
+        assert frame["Trio"]["Start"]["seed"] == request.seed
+        agent.says("1.2", "c", done=True)
+        assert await heard(request) == ("abc", None)
+
+
+async def test_what_a_paddler_agent_began_nobody_can_continue(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        lost = here.agent(ours=False)
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        lost.says("1.1", "a")
+        here.agent()
+        here.dispatcher.leave(lost.connection)
+        assert await heard(request) == ("a", Failure(502, "Agent controller connection closed"))
+
+
+async def test_another_model_never_continues_an_answer(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        lost = here.agent(model="old")
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        lost.says("1.1", "a")
+        other = here.agent(model="new")
+        here.dispatcher.leave(lost.connection)
+        text, failure = await heard(request)
+        assert text == "a"
+        assert failure is not None
+        assert failure.code == 502
+        assert "different model" in failure.description
+        assert other.sent() == []
+
+
+async def test_a_continuation_waits_for_its_model_while_nobody_serves(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        lost = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        lost.says("1.1", "a")
+        here.dispatcher.leave(lost.connection)
+        await trio.sleep(5)
+        back = here.agent()
+        await wait_all_tasks_blocked()
+        assert back.sent() == ["start 1.2"]
+        back.says("1.2", "b", done=True)
+        assert await heard(request) == ("ab", None)
+
+
+async def test_placements_are_bounded(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        request = here.submit()
+        for placement in (1, 2, 3):
+            agent = here.agent()
+            await wait_all_tasks_blocked()
+            assert agent.sent() == [f"start 1.{placement}"]
+            here.dispatcher.leave(agent.connection)
+        _, failure = await heard(request)
+        assert failure is not None
+        assert failure.code == 502
+        assert "after 2 continuations" in failure.description
+
+
+async def test_a_request_under_which_two_engines_died_is_given_up(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        first, second = here.agent(), here.agent()
+        request = here.submit()
+        for number, agent in enumerate((first, second), 1):
+            await wait_all_tasks_blocked()
+            agent.connection.status = _status(0)
+            agent.connection.refresh_readiness()
+            here.dispatcher.update(agent.connection)
+            here.dispatcher.hand_back(agent.lease(f"1.{number}"), "crash", engine_died=True)
+        _, failure = await heard(request)
+        assert failure is not None
+        assert "2 engines died" in failure.description
+
+
+# ------------------------------------------------------------------------------- stops
+
+
+async def test_a_stopped_request_holds_its_slot_until_the_agent_confirms(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        agent.says("1.1", "a")
+        request.stop()
+        await trio.sleep(2)
+        assert agent.sent() == ["start 1.1", "stop 1.1"]
+        assert here.dispatcher.statistics().slots_processing == 1
+        agent.says("1.1", done=True)
+        await wait_all_tasks_blocked()
+        assert here.dispatcher.statistics().slots_processing == 0
+
+
+async def test_an_agent_that_never_confirms_keeps_the_slot_for_five_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        request.stop()
+        await trio.sleep(4.9)
+        assert here.dispatcher.statistics().slots_processing == 1
+        await trio.sleep(0.2)
+        assert here.dispatcher.statistics().slots_processing == 0
+        assert agent.connection.lease("1.1") is None, "late results must find nobody"
+
+
+async def test_no_token_within_the_item_timeout_is_504_and_every_token_moves_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        for _ in range(3):
+            await trio.sleep(29)
+            agent.says("1.1", "a")
+        text, failure = await heard(request)
+        assert text == "aaa"
+        assert failure is not None
+        assert failure.code == 504
+        assert failure.description.startswith("Inference timed out after 30000ms")
+        assert trio.current_time() == pytest.approx(117)
+        assert agent.sent() == ["start 1.1", "stop 1.1"]
+        agent.says("1.1", done=True)
+
+
+async def test_an_item_timeout_of_zero_ends_everything_with_504(autojump_clock: MockClock) -> None:
+    async with world(attrs.evolve(LIMITS, item_timeout_s=0)) as here:
+        agent = here.agent()
+        _, failure = await heard(here.submit())
+        assert failure is not None
+        assert failure.code == 504
+        agent.says("1.1", done=True)
+
+
+async def test_a_slow_reader_is_stopped_alone(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        agent = here.agent(slots=2)
+        slow, quick = here.submit("slow"), here.submit("quick")
+        await wait_all_tasks_blocked()
+        for _ in range(OUTBOX_STEPS + 1):
+            agent.says("1.1", "s")
+        agent.says("2.1", "q", done=True)
+        assert await heard(quick) == ("q", None)
+        agent.says("1.1", done=True)
+        text, failure = await heard(slow)
+        assert len(text) == OUTBOX_STEPS
+        assert failure is not None
+        assert failure.code == 503
+        assert "reads too slowly" in failure.description
+
+
+# ---------------------------------------------------------------------------- the end
+
+
+async def test_draining_refuses_who_waits_and_lets_who_runs_finish(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        running, waiting = here.submit("1"), here.submit("2")
+        await wait_all_tasks_blocked()
+        here.dispatcher.drain()
+        assert await heard(waiting) == ("", Failure(503, "balancer is shutting down"))
+        assert await heard(here.submit("3")) == ("", Failure(503, "balancer is shutting down"))
+        agent.says("1.1", "a", done=True)
+        assert await heard(running) == ("a", None)
+
+
+async def test_cancelling_the_requests_tells_every_client_and_every_agent(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        running, waiting = here.submit("1"), here.submit("2")
+        await wait_all_tasks_blocked()
+        agent.says("1.1", "a")
+        here.dispatcher.is_draining = True
+        here.nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            assert await heard(running) == ("a", Failure(503, "balancer is shutting down"))
+            assert await heard(waiting) == ("", Failure(503, "balancer is shutting down"))
+        assert agent.sent() == ["start 1.1", "stop 1.1"]
+
+
+@pytest.mark.parametrize("stop_first", [True, False])
+async def test_a_slot_granted_in_the_tick_of_a_stop_is_not_lost(
+    stop_first: bool, autojump_clock: MockClock
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        holder, waiting = here.submit("1"), here.submit("2")
+        await wait_all_tasks_blocked()
+        if stop_first:
+            waiting.stop()
+        agent.says("1.1", done=True)
+        if not stop_first:
+            waiting.stop()
+        await heard(holder)
+        await wait_all_tasks_blocked()
+        assert here.nothing_is_left()
+        assert agent.sent() == ["start 1.1"], "nothing is started for a client that left"
+
+
+async def test_a_slot_granted_in_the_tick_of_the_deadline_is_used_or_returned(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        request = here.submit()
+        await trio.sleep(10)
+        agent = here.agent()
+        await wait_all_tasks_blocked()
+        if agent.sent() == ["start 1.1"]:
+            agent.says("1.1", "a", done=True)
+            assert await heard(request) == ("a", None)
+        else:
+            assert await heard(request) == (
+                "",
+                Failure(504, "Waiting for available slot timed out"),
+            )

@@ -1,0 +1,179 @@
+"""The slot ledger as a random walk against invariants in words.
+
+Three bugs were planted to see this object: granting without looking at ``accepting`` (two slots of
+a refusing agent taken), forgetting to settle in ``end`` (a slot idles while somebody waits), and
+appending in ``ask_again`` instead of inserting (a re-queued request loses its place). Each was
+caught within the default number of examples.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from paddler_trio.scheduler.dispatch.fair_order import Priority, RequestKey
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.slot_ledger import Buffered, BufferFull, Granted, SlotLedger
+
+LIMIT = 4
+KINDS = ("red", "blue")
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Keeps its own plain books beside the ledger's and compares."""
+
+    requests = Bundle("requests")
+    agents = Bundle("agents")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = SlotLedger(max_buffered=LIMIT)
+        self.arrivals = 0
+        self.joined = 0
+        self.holding: dict[RequestKey, AgentKey] = {}
+        self.waiting: dict[RequestKey, str | None] = {}
+        self.agents_now: dict[AgentKey, tuple[int, bool, str]] = {}
+
+    def _obey(self, grants: list[Granted]) -> None:
+        for grant in grants:
+            slots, accepting, kind = self.agents_now[grant.agent]
+            assert accepting, "a slot of an agent that takes no work was granted"
+            held = sum(agent == grant.agent for agent in self.holding.values())
+            assert held < slots, "an agent was oversubscribed"
+            needs = self.waiting.pop(grant.request)
+            assert needs in (None, kind), "a continuation went to another model"
+            self.holding[grant.request] = grant.agent
+
+    @rule(target=requests, priority=st.sampled_from(Priority), client=st.sampled_from("abc"))
+    def arrive(self, priority: Priority, client: str) -> object:
+        self.arrivals += 1
+        request = RequestKey(self.arrivals)
+        before = len(self.waiting)
+        decision = self.ledger.ask(request, client=client, priority=priority)
+        match decision:
+            case BufferFull():
+                assert before >= LIMIT, "turned away though there was room"
+                return multiple()
+            case Granted():
+                self.waiting[request] = None
+                self._obey([decision])
+            case Buffered():
+                assert before < LIMIT, "a newcomer was let in over the limit"
+                self.waiting[request] = None
+        return request
+
+    @rule(request=consumes(requests))
+    def end(self, request: RequestKey) -> None:
+        self.holding.pop(request, None)
+        self.waiting.pop(request, None)
+        self._obey(self.ledger.end(request))
+        assert self.ledger.end(request) == [], "ending twice did something"
+
+    @rule(target=agents, slots=st.integers(0, 3), kind=st.sampled_from(KINDS))
+    def join(self, slots: int, kind: str) -> AgentKey:
+        self.joined += 1
+        agent = AgentKey(self.joined)
+        self.ledger.join(agent)
+        self.agents_now[agent] = (slots, True, kind)
+        self._obey(self.ledger.update(agent, slots_total=slots, accepting=True, kind=kind))
+        return agent
+
+    @rule(agent=agents, slots=st.integers(-1, 4), accepting=st.booleans())
+    def report(self, agent: AgentKey, slots: int, accepting: bool) -> None:
+        if agent in self.agents_now:
+            kind = self.agents_now[agent][2]
+            self.agents_now[agent] = (max(0, slots), accepting, kind)
+            self._obey(self.ledger.update(agent, slots_total=slots, accepting=accepting, kind=kind))
+
+    @rule(agent=consumes(agents), continues=st.booleans())
+    def lose(self, agent: AgentKey, continues: bool) -> None:
+        if agent not in self.agents_now:
+            return
+        kind = self.agents_now.pop(agent)[2]
+        lost = self.ledger.leave(agent)
+        assert lost == [key for key, holder in self.holding.items() if holder == agent], (
+            "leases do not end in the order they were granted"
+        )
+        for request in lost:
+            del self.holding[request]
+        for request in lost:
+            needs = kind if continues else None
+            self.waiting[request] = needs
+            decision = self.ledger.ask_again(request, kind=needs)
+            if isinstance(decision, Granted):
+                self._obey([decision])
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        statistics = self.ledger.statistics()
+        assert statistics.slots_processing == len(self.holding)
+        assert statistics.requests_buffered == len(self.waiting)
+        assert statistics.slots_total == sum(slots for slots, _, _ in self.agents_now.values())
+        for agent in self.agents_now:
+            held = sum(holder == agent for holder in self.holding.values())
+            assert self.ledger.slots_processing(agent) == held
+
+    @invariant()
+    def no_slot_idles_while_a_request_waits_that_may_have_it(self) -> None:
+        for agent, (slots, accepting, kind) in self.agents_now.items():
+            held = sum(holder == agent for holder in self.holding.values())
+            if accepting and held < slots:
+                assert all(needs not in (None, kind) for needs in self.waiting.values())
+
+    @invariant()
+    def everyone_who_waits_has_a_position_of_their_own(self) -> None:
+        positions = sorted(self.ledger.position(request) or 0 for request in self.waiting)
+        assert positions == list(range(len(self.waiting)))
+        assert all(self.ledger.position(request) is None for request in self.holding)
+
+    @invariant()
+    def stranded_are_those_whose_model_is_gone_while_others_serve(self) -> None:
+        serving = any(slots > 0 and on for slots, on, _ in self.agents_now.values())
+        kinds = {kind for _, _, kind in self.agents_now.values()}
+        expected = {
+            request
+            for request, needs in self.waiting.items()
+            if serving and needs is not None and needs not in kinds
+        }
+        assert set(self.ledger.stranded()) == expected
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+
+
+def test_one_client_of_one_class_is_served_in_order_of_arrival() -> None:
+    ledger = SlotLedger(max_buffered=100)
+    agent = AgentKey(1)
+    for number in range(1, 21):
+        ledger.ask(RequestKey(number))
+    ledger.join(agent)
+    order = [grant.request for grant in ledger.update(agent, slots_total=1, accepting=True)]
+    while len(order) < 20:
+        order += [grant.request for grant in ledger.end(order[-1])]
+    assert order == sorted(order)
+
+
+def test_a_request_that_lost_its_agent_has_its_old_place_again() -> None:
+    ledger = SlotLedger(max_buffered=100)
+    agent = AgentKey(1)
+    ledger.join(agent)
+    ledger.update(agent, slots_total=1, accepting=True)
+    assert isinstance(ledger.ask(RequestKey(1)), Granted)
+    assert ledger.ask(RequestKey(2)) == Buffered(RequestKey(2), 0)
+    assert ledger.leave(agent) == [RequestKey(1)]
+    assert ledger.ask_again(RequestKey(1)) == Buffered(RequestKey(1), 0)
+    assert ledger.position(RequestKey(2)) == 1
+
+
+def test_a_request_that_is_turned_away_costs_its_client_no_turn() -> None:
+    ledger = SlotLedger(max_buffered=2)
+    assert ledger.ask(RequestKey(1), client="a") == Buffered(RequestKey(1), 0)
+    assert ledger.ask(RequestKey(2), client="b") == Buffered(RequestKey(2), 1)
+    for number in range(3, 9):
+        assert isinstance(ledger.ask(RequestKey(number), client="b"), BufferFull)
+    ledger.end(RequestKey(1))
+    assert ledger.ask(RequestKey(9), client="b") == Buffered(RequestKey(9), 1)
+    ledger.end(RequestKey(2))
+    assert ledger.ask(RequestKey(10), client="a") == Buffered(RequestKey(10), 1)

@@ -1,0 +1,222 @@
+"""Placement, health, continuation, swap gate, service rate and the split of embeddings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
+from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.scheduler.dispatch.health import HealthBook, HealthLimits
+from paddler_trio.scheduler.dispatch.placement import AgentKey, AgentLoad, least_loaded
+from paddler_trio.scheduler.dispatch.service_rate import LONGEST_S, SHORTEST_S, ServiceRate
+from paddler_trio.scheduler.dispatch.swap_gate import UNCHANGED_AFTER_S, SwapGate
+
+# ---------------------------------------------------------------------------- placement
+
+loads = st.builds(
+    AgentLoad,
+    agent=st.integers(1, 50).map(AgentKey),
+    slots_busy=st.integers(0, 8),
+    slots_total=st.integers(0, 8),
+    last_chosen=st.integers(0, 100),
+)
+
+
+@given(st.lists(loads, unique_by=lambda load: load.agent))
+def test_the_least_relative_load_is_chosen_and_a_full_agent_never(agents: list[AgentLoad]) -> None:
+    chosen = least_loaded(agents)
+    free = [load for load in agents if load.slots_busy < load.slots_total]
+    if not free:
+        assert chosen is None
+        return
+    (load,) = (load for load in free if load.agent == chosen)
+    ratio = load.slots_busy / load.slots_total
+    assert all(ratio <= other.slots_busy / other.slots_total for other in free)
+
+
+def test_a_tie_goes_to_whom_was_chosen_longest_ago() -> None:
+    tied = [AgentLoad(AgentKey(n), 1, 4, last) for n, last in ((1, 9), (2, 3), (3, 7))]
+    assert least_loaded(tied) == AgentKey(2)
+
+
+def test_load_is_relative_to_the_slots() -> None:
+    big = AgentLoad(AgentKey(1), 4, 16, 1)
+    small = AgentLoad(AgentKey(2), 3, 4, 0)
+    assert least_loaded([big, small]) == AgentKey(1)
+
+
+# ------------------------------------------------------------------------------- health
+
+LIMITS = HealthLimits(threshold=3, first_ejection_s=2, longest_ejection_s=10, ramp_up_s=4)
+
+
+def _book(*agents: str) -> HealthBook:
+    book = HealthBook(LIMITS)
+    for agent in agents:
+        book.joined(agent, 0.0)
+    return book
+
+
+def test_failures_in_a_row_eject_for_a_growing_time() -> None:
+    book = _book("a", "b")
+    now_s, lengths = 0.0, []
+    for _ in range(5):
+        results = [book.failed("a", now_s) for _ in range(3)]
+        assert results[:2] == [None, None]
+        assert results[2] is not None
+        lengths.append(results[2])
+        assert book.is_ejected("a", now_s)
+        now_s += results[2]
+        assert not book.is_ejected("a", now_s)
+    assert lengths == [2, 4, 8, 10, 10]
+
+
+def test_a_success_in_between_forgives() -> None:
+    book = _book("a", "b")
+    for _ in range(20):
+        assert book.failed("a", 0.0) is None
+        assert book.failed("a", 0.0) is None
+        book.succeeded("a")
+
+
+@given(st.integers(1, 9))
+def test_never_more_than_half_of_the_fleet_is_ejected(size: int) -> None:
+    names = [f"agent {number}" for number in range(size)]
+    book = _book(*names)
+    for name in names * 5:
+        book.failed(name, 1.0)
+    ejected = sum(book.is_ejected(name, 1.0) for name in names)
+    assert ejected == size // 2
+
+
+def test_after_an_ejection_and_after_a_loss_the_slots_open_slowly() -> None:
+    book = _book("a", "b")
+    assert book.usable_slots("a", 8, 0.0) == 8
+    book.left("a", 1.0, gracefully=False)
+    book.joined("a", 10.0)
+    assert [book.usable_slots("a", 8, 10.0 + s) for s in (0, 1, 2, 3, 4)] == [1, 2, 4, 6, 8]
+    for _ in range(3):
+        book.failed("a", 20.0)
+    assert not book.is_ejected("a", 22.0)
+    assert book.usable_slots("a", 8, 22.0) == 1
+
+
+def test_who_said_goodbye_comes_back_with_all_its_slots() -> None:
+    book = _book("a", "b")
+    book.left("a", 1.0, gracefully=True)
+    book.joined("a", 2.0)
+    assert book.usable_slots("a", 8, 2.0) == 8
+
+
+# ------------------------------------------------------------------------- continuation
+
+
+def _refusal(
+    *,
+    has_output: bool = True,
+    is_continuable: bool = True,
+    continuations: int = 0,
+    engines_lost: int = 0,
+    again: int = 0,
+    active: int = 10,
+) -> str | None:
+    loss = Loss(has_output, is_continuable, continuations, engines_lost)
+    return refusal(loss, ContinuationLimits(), continuing_again=again, active=active)
+
+
+def test_the_first_loss_is_free_however_many_lose_at_once() -> None:
+    assert _refusal(again=1000) is None
+
+
+def test_what_was_sent_without_its_tokens_cannot_go_on() -> None:
+    assert _refusal(is_continuable=False) == "Agent controller connection closed"
+    assert _refusal(is_continuable=False, has_output=False) is None
+
+
+def test_two_engines_that_died_under_a_request_are_enough() -> None:
+    assert _refusal(engines_lost=1, continuations=1) is None
+    assert "2 engines died" in (_refusal(engines_lost=2, continuations=1) or "")
+
+
+def test_continuations_are_counted_and_the_second_is_rationed() -> None:
+    assert _refusal(continuations=2) is not None
+    assert _refusal(continuations=1, again=2) is None
+    assert _refusal(continuations=1, again=3) is not None
+    assert _refusal(continuations=1, again=3, active=100) is None
+    assert _refusal(continuations=1, again=20, active=100) is not None
+
+
+# ---------------------------------------------------------------------------- swap gate
+
+
+def test_a_41_agent_gets_work_again_after_it_fell_to_zero_and_climbed() -> None:
+    gate = SwapGate()
+    gate.close(slots_total=4, now_s=0.0)
+    assert not gate.is_open(slots_total=4, slots_processing=2, now_s=50.0), "it drains"
+    assert not gate.is_open(slots_total=0, slots_processing=0, now_s=51.0)
+    assert gate.is_open(slots_total=1, slots_processing=0, now_s=51.1)
+
+
+def test_a_new_agent_gets_work_with_its_first_slot() -> None:
+    gate = SwapGate()
+    gate.close(slots_total=0, now_s=0.0)
+    assert gate.is_open(slots_total=4, slots_processing=0, now_s=0.01)
+
+
+def test_an_idle_agent_that_shows_no_change_serves_as_before() -> None:
+    gate = SwapGate()
+    gate.close(slots_total=4, now_s=0.0)
+    soon_s = UNCHANGED_AFTER_S * 0.9
+    assert not gate.is_open(slots_total=4, slots_processing=0, now_s=soon_s)
+    assert gate.is_open(slots_total=4, slots_processing=0, now_s=UNCHANGED_AFTER_S)
+
+
+# ------------------------------------------------------------------------- service rate
+
+
+def test_retry_after_follows_the_measured_rate() -> None:
+    rate = ServiceRate()
+    assert SHORTEST_S <= rate.retry_after_s(100, 0.0) <= LONGEST_S
+    for tick in range(50):
+        rate.ended(tick * 0.5)
+    assert rate.retry_after_s(10, 24.5) == 5
+    assert rate.retry_after_s(0, 24.5) == SHORTEST_S
+    assert rate.retry_after_s(10_000, 24.5) == LONGEST_S
+    assert rate.retry_after_s(10, 100.0) == LONGEST_S, "nothing ended for long: no promises"
+
+
+# ---------------------------------------------------------------------- embedding split
+
+
+@pytest.mark.parametrize(
+    ("documents", "agents", "batch_size", "sizes"),
+    [
+        (1, 5, 256, [1]),
+        (3, 5, 256, [1, 1, 1]),
+        (11, 4, 256, [3, 3, 3, 2]),
+        (80, 4, 100, [20] * 4),
+        (1000, 4, 100, [100] * 10),
+        (1024, 4, 256, [256] * 4),
+        (1100, 4, 256, [220] * 5),
+        (2000, 4, 256, [250] * 8),
+        (0, 4, 256, []),
+    ],
+)
+def test_the_split_is_paddlers(
+    documents: int, agents: int, batch_size: int, sizes: list[int]
+) -> None:
+    assert split_sizes(documents, agents=agents, batch_size=batch_size) == sizes
+
+
+def test_the_rule_holds_for_every_combination_paddler_tests() -> None:
+    for documents in (*range(51), 256, 257, 1000, 2001):
+        for agents in range(1, 9):
+            for batch_size in (1, 2, 4, 100, 256):
+                sizes = split_sizes(documents, agents=agents, batch_size=batch_size)
+                assert sum(sizes) == documents
+                assert all(0 < size <= batch_size for size in sizes)
+                assert not sizes or max(sizes) - min(sizes) <= 1
+                assert sizes == sorted(sizes, reverse=True)
+                assert len(sizes) >= min(documents, agents)

@@ -1,0 +1,154 @@
+"""Our own frames, on the engine's pipe and on the link: round trips, and refusals in words."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.errors import WireError
+from paddler_trio.wire import engine_pipe, trio_link
+from paddler_trio.wire.codec import loads
+
+tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
+texts = st.text(max_size=40)
+samplings = st.builds(
+    engine_pipe.Sampling,
+    temperature=st.floats(-1, 5),
+    top_k=st.integers(-1, 1000),
+    top_p=st.floats(0, 1),
+    min_p=st.floats(0, 1),
+    penalty_last_n=st.integers(-1, 4096),
+    penalty_repeat=st.floats(0, 2),
+    penalty_frequency=st.floats(0, 2),
+    penalty_presence=st.floats(0, 2),
+    seed=st.integers(0, 2**32 - 1),
+)
+to_engine = st.one_of(
+    st.builds(
+        engine_pipe.StartSequence,
+        key=st.integers(0, 2**40),
+        tokens=tokens,
+        drawn=tokens,
+        max_tokens=st.integers(1, 2**31 - 1),
+        sampling=samplings,
+        grammar=st.none() | st.builds(engine_pipe.Grammar, gbnf=texts, root=texts),
+    ),
+    st.builds(engine_pipe.StopSequence, key=st.integers(0, 2**40)),
+)
+from_engine = st.one_of(
+    st.builds(engine_pipe.Loading, progress=st.floats(0, 1)),
+    st.builds(engine_pipe.LoadFailed, stage=texts, reason=texts),
+    st.builds(
+        engine_pipe.Step,
+        drawn=st.lists(
+            st.builds(
+                engine_pipe.Drawn,
+                key=st.integers(0, 2**40),
+                token=st.integers(0, 2**31 - 1),
+                text=st.binary(max_size=12),
+            ),
+            max_size=8,
+        ),
+        endings=st.lists(
+            st.builds(
+                engine_pipe.Ending,
+                key=st.integers(0, 2**40),
+                reason=texts,
+                num_prompt_tokens=st.integers(0, 10**6),
+                num_cached_tokens=st.integers(0, 10**6),
+                detail=texts,
+            ),
+            max_size=8,
+        ),
+    ),
+)
+
+
+@given(to_engine)
+def test_frames_to_the_engine_survive_the_pipe(frame: engine_pipe.ToEngine) -> None:
+    data = engine_pipe.encode(frame)
+    assert engine_pipe.body_length(data[: engine_pipe.LENGTH_BYTES]) == len(data) - 4
+    assert engine_pipe.decode_to_engine(data[engine_pipe.LENGTH_BYTES :]) == frame
+
+
+@given(from_engine)
+def test_frames_from_the_engine_survive_the_pipe(frame: engine_pipe.FromEngine) -> None:
+    data = engine_pipe.encode(frame)
+    assert engine_pipe.decode_from_engine(data[engine_pipe.LENGTH_BYTES :]) == frame
+
+
+@given(st.binary(max_size=200))
+def test_garbage_on_the_pipe_is_a_wire_error_and_nothing_else(garbage: bytes) -> None:
+    for decode in (engine_pipe.decode_to_engine, engine_pipe.decode_from_engine):
+        with pytest.raises(WireError):
+            decode(garbage)
+
+
+def test_a_length_that_no_frame_has_is_refused() -> None:
+    with pytest.raises(WireError, match="4294967295 bytes; the limit is"):
+        engine_pipe.body_length(b"\xff\xff\xff\xff")
+
+
+extensions = st.one_of(
+    st.builds(
+        trio_link.Start,
+        id=texts,
+        request=st.just({"ContinueFromRawPrompt": {"raw_prompt": "a", "max_tokens": 3}}),
+        seed=st.integers(0, 2**32 - 1),
+        tokens=tokens.map(tuple),
+    ),
+    st.builds(
+        trio_link.Report,
+        phase=texts,
+        wanted_state=st.none() | texts,
+        served_state=st.none() | texts,
+        model=st.none() | texts,
+        progress=st.none() | st.sampled_from([0.0, 0.25, 1.0]),
+        detail=st.none() | texts,
+    ),
+    st.builds(trio_link.HandBack, id=texts, reason=texts, engine_died=st.booleans()),
+    st.builds(trio_link.GetTree, id=texts),
+)
+
+
+@given(extensions)
+def test_extensions_survive_the_link(message: trio_link.Extension) -> None:
+    frame = loads(trio_link.render_extension(message))
+    assert isinstance(frame, dict)
+    assert trio_link.parse_extension(frame["Trio"]) == message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"Nonsense": {}}, "Nonsense"),
+        ({"HandBack": {"id": "1", "reason": "x"}}, "engine_died"),
+        ({"HandBack": {"id": 1, "reason": "x", "engine_died": True}}, "HandBack.id"),
+        ({"GetTree": {"id": "1", "more": 2}}, "more"),
+        ([], "expected"),
+    ],
+)
+def test_what_is_no_extension_is_refused_with_its_place(body: object, words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        trio_link.parse_extension(body)
+
+
+def test_the_id_of_a_broken_frame_is_recovered_where_there_is_one() -> None:
+    assert trio_link.recover_extension_id({"Trio": {"Start": {"id": "7", "seed": -1}}}) == "7"
+    assert trio_link.recover_extension_id({"Trio": {"Start": {}}}) is None
+    assert trio_link.recover_extension_id({"Trio": 3}) is None
+    assert trio_link.recover_extension_id(None) is None
+
+
+def test_a_step_is_what_the_balancer_looks_for() -> None:
+    frame = trio_link.render_step([{"id": "1", "tokens": [5], "results": [{"ContentToken": "ä"}]}])
+    assert frame.decode() == (
+        '{"Trio":{"Step":[{"id":"1","tokens":[5],"results":[{"ContentToken":"ä"}]}]}}'
+    )
+
+
+def test_every_frame_is_frozen() -> None:
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        trio_link.GetTree("1").id = "2"  # type: ignore[misc]
