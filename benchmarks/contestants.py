@@ -30,7 +30,7 @@ START_S = 120.0
 """A model of a few hundred megabytes is read and warmed up in seconds."""
 END_S = 10.0
 POLL_S = 0.02
-CACHE_TYPE = "q8_0"
+CACHE_TYPES = ("q8_0", "f16", "f32")
 BATCH_TOKENS = 2048
 WAITING_REQUESTS = 4096
 PATIENCE_MS = 600_000
@@ -50,6 +50,8 @@ class Terms:
     cells: int
     """Tokens of context a slot."""
     threads: int
+    cache_type: str
+    """Of keys and values, one of ``CACHE_TYPES``."""
 
 
 @attrs.frozen(eq=False)
@@ -100,7 +102,7 @@ def llama_server(binary: Path, terms: Terms, folder: Path) -> Iterator[Contestan
         *(str(binary), "--model", str(terms.model), "--host", "127.0.0.1", "--port", "0"),
         *("--parallel", str(terms.slots), "--ctx-size", str(terms.slots * terms.cells)),
         *("--threads", str(terms.threads), "--threads-batch", str(terms.threads)),
-        *("--cache-type-k", CACHE_TYPE, "--cache-type-v", CACHE_TYPE),
+        *("--cache-type-k", terms.cache_type, "--cache-type-v", terms.cache_type),
         *("--batch-size", str(BATCH_TOKENS), "--cache-ram", "0", "--n-gpu-layers", "0"),
     ]
     log = folder / "llama-server.log"
@@ -127,13 +129,20 @@ def with_prompt_cache(server: Contestant) -> Contestant:
 
 
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
-    """Processor time used so far, by process; empty where there is no ``/proc``."""
+    """Processor time used so far, by process; empty where there is no ``/proc``.
+
+    Raises:
+      AnswerError: one of them is gone.
+    """
     if not Path("/proc/self/stat").exists():
         return {}
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     used = {}
     for name, pid in pids.items():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError as error:
+            raise AnswerError(f"the {name} process is gone") from error
         used[name] = (int(fields[11]) + int(fields[12])) * tick_s
     return used
 
@@ -185,6 +194,13 @@ def _process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
         )
         try:
             yield child
+        except AnswerError as error:
+            if child.poll() is None:
+                raise
+            last_words = log.read_text(errors="replace")[-2000:]
+            raise AnswerError(
+                f"{error}\n{log.stem} had ended with {child.returncode}: {last_words}"
+            ) from error
         finally:
             _end(child, output)
 
@@ -238,8 +254,8 @@ def _put_desired_state(management: tuple[str, int], terms: Terms) -> None:
     state["inference_parameters"] |= {
         "context_size": terms.slots * terms.cells,
         "n_batch": BATCH_TOKENS,
-        "k_cache_dtype": CACHE_TYPE.upper(),
-        "v_cache_dtype": CACHE_TYPE.upper(),
+        "k_cache_dtype": terms.cache_type.upper(),
+        "v_cache_dtype": terms.cache_type.upper(),
         "temperature": 0.0,
         "penalty_repeat": 1.0,
         "penalty_presence": 0.0,

@@ -22,7 +22,15 @@ from pathlib import Path
 
 import attrs
 from answers import Answer, AnswerError
-from contestants import Contestant, Terms, cpu_seconds, llama_server, our_pair, with_prompt_cache
+from contestants import (
+    CACHE_TYPES,
+    Contestant,
+    Terms,
+    cpu_seconds,
+    llama_server,
+    our_pair,
+    with_prompt_cache,
+)
 from figures import (
     FIGURES,
     Run,
@@ -212,6 +220,7 @@ def as_json(tables: Sequence[Table], terms: Terms, rounds: int) -> dict[str, obj
         "model": terms.model.name,
         "slots": terms.slots,
         "cells_per_slot": terms.cells,
+        "cache_type": terms.cache_type,
         "threads": terms.threads,
         "rounds": rounds,
         "compared": any(len(table.runs) > 1 for table in tables),
@@ -234,6 +243,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--cells", type=int, default=2048, help="tokens a slot (default 2048)")
     parser.add_argument(
         "--threads", type=int, default=default_threads(), help="of the engine (default %(default)s)"
+    )
+    parser.add_argument(
+        "--cache-type", choices=CACHE_TYPES, default="q8_0", help="of the KV cache (default q8_0)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="kept rounds (default 5)")
     parser.add_argument(
@@ -259,7 +271,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def run(options: argparse.Namespace) -> None:
-    terms = Terms(options.model.resolve(), options.slots, options.cells, options.threads)
+    terms = Terms(
+        options.model.resolve(), options.slots, options.cells, options.threads, options.cache_type
+    )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddler-bench-")))
         sides = [stack.enter_context(our_pair(terms, folder))]
@@ -286,8 +300,11 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(as_json(tables, terms, options.rounds), indent=1))
         return
     machine = describe_machine()
-    print(f"{machine['cpu']}, {machine['cores']} cores; {terms.model.name}, {terms.slots} slots of")
-    print(f"{terms.cells} tokens, {terms.threads} engine threads; medians of {options.rounds}")
+    print(f"{machine['cpu']}, {machine['cores']} cores; medians of {options.rounds} rounds")
+    print(
+        f"{terms.model.name}: {terms.slots} slots of {terms.cells} tokens, "
+        f"{terms.cache_type} cache, {terms.threads} engine threads"
+    )
     if options.llama_server is None:
         print("OURS ALONE: no --llama-server was given, so nothing is compared.")
     print()

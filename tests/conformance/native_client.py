@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
 import attrs
@@ -17,15 +17,26 @@ import h11
 import httpx
 import trio
 import trio_websocket
+from paddler_agent import PaddlerAgent, serving_agent
 
+from paddler_trio.balancer.parts import BoundBalancer
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.nursery_tree.balancer_tree import BoundBalancer, run_balancer
+from paddler_trio.nursery_tree.balancer_tree import run_balancer
 
 Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
 
 PATIENCE_S = 10.0
+RAW = "/api/v1/continue_from_raw_prompt"
+CHAT = "/api/v1/continue_from_conversation_history"
+EMBED = "/api/v1/generate_embedding_batch"
 RAW_PROMPT = {"raw_prompt": "Two plus two is", "max_tokens": 5}
+CONVERSATION = {
+    "add_generation_prompt": True,
+    "conversation_history": [{"role": "user", "content": "Hello!"}],
+    "enable_thinking": False,
+    "max_tokens": 5,
+}
 
 
 @attrs.define(eq=False)
@@ -74,7 +85,8 @@ class RunningBalancer:
 
     async def wait_agents(self, is_so: Callable[[list[Json]], bool]) -> list[Json]:
         """Follow the agents' stream until a snapshot is as wanted."""
-        return (await self._wait("/api/v1/agents/stream", lambda s: is_so(s["agents"])))["agents"]
+        seen = await self._wait("/api/v1/agents/stream", lambda s: is_so(s["agents"]))
+        return list(seen["agents"])
 
     async def wait_buffered(self, number: int) -> None:
         await self._wait(
@@ -277,11 +289,8 @@ def error_of(frame: Json) -> tuple[int, str]:
 async def running_balancer(**config: Json) -> AsyncIterator[RunningBalancer]:
     """A balancer with this configuration, on ports of its own; ended with the block."""
     stop, ended = trio.Event(), trio.Event()
-    settings = BalancerConfig(
-        **{"inference_addr": "127.0.0.1:0", "management_addr": "127.0.0.1:0"}
-        | {"drain_timeout_s": 0.5}
-        | config
-    )
+    ports = {"inference_addr": "127.0.0.1:0", "management_addr": "127.0.0.1:0"}
+    settings = BalancerConfig(**{**ports, "drain_timeout_s": 0.5, **config})
 
     async def run(*, task_status: trio.TaskStatus[Any]) -> None:
         bound = BoundBalancer.bind(settings)
@@ -298,3 +307,27 @@ async def running_balancer(**config: Json) -> AsyncIterator[RunningBalancer]:
             stop.set()
             with trio.fail_after(PATIENCE_S):
                 await ended.wait()
+
+
+@asynccontextmanager
+async def agents_of(balancer: RunningBalancer, *slots: int) -> AsyncIterator[list[PaddlerAgent]]:
+    """Agents ``a0``, ``a1`` ... that may get work, with so many slots each."""
+    async with AsyncExitStack() as stack:
+        agents = [
+            await stack.enter_async_context(
+                serving_agent(balancer.management, f"a{number}", slots=count)
+            )
+            for number, count in enumerate(slots)
+        ]
+        await balancer.wait_agents(
+            lambda seen: sorted(a["slots_total"] for a in seen) == sorted(slots)
+        )
+        yield agents
+
+
+async def only_line(balancer: RunningBalancer, path: str, body: Json) -> Json:
+    """The one line of an answer that has only one."""
+    async with balancer.post(path, body) as answer:
+        assert answer.status_code == 200
+        (line,) = await answer.rest()
+    return line

@@ -163,7 +163,6 @@ async def paddler_balancer() -> AsyncIterator[PaddlerBalancer]:
             await link.say({"Notification": {"Version": {"version": "4.1.0"}}})
             made.send_nowait(link)
             await link.run_reader()
-            nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")

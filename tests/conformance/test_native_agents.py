@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import trio
 import trio_websocket
-
 from native_client import Json, running_balancer, text_of
 from paddler_agent import dial, serving_agent, status_snapshot
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import trio
-
 from native_client import Json, RunningBalancer, open_answer, running_balancer
 from paddler_agent import PaddlerAgent, serving_agent
 
@@ -241,7 +240,7 @@ async def test_an_event_stream_begins_with_a_snapshot_and_lives_on_comments() ->
                 assert answer.headers["cache-control"] == "no-cache"
                 assert answer.headers["content-encoding"] == "identity"
                 lines = [await answer.next_text_line() for _ in range(4)]
-        assert lines == [f"data: {snapshot}", "", ": keep-alive", ""]
+                assert lines == [f"data: {snapshot}", "", ": keep-alive", ""]
         async with open_answer(balancer.management, "GET", "/api/v1/agents/stream") as answer:
             for _ in range(4):
                 await answer.next_text_line()

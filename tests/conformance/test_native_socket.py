@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio_websocket
-
 from native_client import (
     Json,
     RunningBalancer,
@@ -286,6 +285,18 @@ async def test_a_ping_is_answered_and_a_large_message_taken() -> None:
         assert request["ContinueFromRawPrompt"]["raw_prompt"] == prompt
         await agent.done(wire_id)
         assert len(await client.until_over("large")) == 1
+
+
+async def test_a_request_that_would_cost_a_paddler_agent_its_link_is_refused() -> None:
+    async with balancer_with_agent(1) as (balancer, agent), balancer.socket() as client:
+        await client.ask("huge", raw_prompt="x" * (16 * 1024 * 1024))
+        code, text = error_of(await client.next())
+        assert code == 413
+        assert "at most 16773120 are taken" in text
+        await client.ask("next")
+        wire_id, _ = await agent.next_request()
+        await agent.answer(wire_id)
+        assert text_of(await client.until_over("next")) == "ok"
 
 
 async def test_at_shutdown_the_socket_closes_with_1001_after_telling_who_waits() -> None:

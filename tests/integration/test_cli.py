@@ -402,10 +402,10 @@ def test_the_other_port_is_recognised(shared_fleet: Fleet) -> None:
 
 
 def test_a_drained_agent_gets_nothing_new_until_it_is_told_otherwise(fleet: Fleet) -> None:
-    address = f"--management-addr={fleet.management}"
-    assert "a1 gets nothing new" in run("agent", "drain", "a1", address).stdout
+    assert "a1 gets nothing new" in managed(fleet, "agent", "drain", "a1").stdout
     assert fleet.agent_view("a1")["is_accepting"] is False
-    refused = run("agent", "drain", "nobody", address, code=1)
+    refused = managed(fleet, "agent", "drain", "nobody")
+    assert refused.returncode == 1
     assert "no agent 'nobody' is connected; connected: a1" in refused.stderr
-    assert "gets work again" in run("agent", "drain", "a1", "--undo", address).stdout
+    assert "gets work again" in managed(fleet, "agent", "drain", "a1", "--undo").stdout
     assert fleet.agent_view("a1")["is_accepting"] is True

@@ -6,145 +6,14 @@ a test reads the frames that would go out on it, and delivers what would have co
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import attrs
 import pytest
 import trio
+from dispatch_world import LIMITS, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.agent_connection import AgentConnection
-from paddler_trio.balancer.dispatcher import Dispatcher, DispatchLimits
-from paddler_trio.balancer.lease import Lease
-from paddler_trio.balancer.request import OUTBOX_STEPS, Failure, Request
-from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.wire.status import AgentStateApplicationStatus, SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio_link import Report
-
-
-WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
-DONE = {"Done": {"usage": {}}}
-LIMITS = DispatchLimits(max_buffered=2, buffered_timeout_s=10, item_timeout_s=30)
-
-
-@attrs.define(eq=False)
-class Peer:
-    """An agent as its socket would see it."""
-
-    connection: AgentConnection
-    frames: trio.MemoryReceiveChannel[bytes]
-
-    def sent(self) -> list[str]:
-        """What went out since the last look: ``start ID`` and ``stop ID``, in order."""
-        words = []
-        while True:
-            try:
-                frame = json.loads(self.frames.receive_nowait())
-            except trio.WouldBlock:
-                return words
-            match frame:
-                case {"Request": {"id": wire_id}} | {"Trio": {"Start": {"id": wire_id}}}:
-                    words.append(f"start {wire_id}")
-                case {"Notification": {"StopRespondingTo": wire_id}}:
-                    words.append(f"stop {wire_id}")
-
-    def lease(self, wire_id: str) -> Lease:
-        found = self.connection.lease(wire_id)
-        assert found is not None, f"{wire_id} is not on this agent"
-        return found
-
-    def says(self, wire_id: str, *texts: str, done: bool = False) -> None:
-        """Deliver these tokens, and the ending if ``done``."""
-        results: list[dict[str, object]] = [{"ContentToken": text} for text in texts]
-        tokens = [ord(text[0]) for text in texts]
-        if done:
-            results.append(DONE)
-        known = tokens if self.connection.speaks_trio else None
-        self.lease(wire_id).deliver("GeneratedToken", list(results), ends=done, tokens=known)
-
-
-class World:
-    """A dispatcher with its nursery, and agents made on demand."""
-
-    def __init__(self, dispatcher: Dispatcher, nursery: trio.Nursery) -> None:
-        self.dispatcher = dispatcher
-        self.nursery = nursery
-        self.agents = 0
-
-    def agent(self, *, slots: int = 1, ours: bool = True, model: str = "m") -> Peer:
-        self.agents += 1
-        outgoing, frames = trio.open_memory_channel[bytes](100)
-        connection = AgentConnection(
-            key=AgentKey(self.agents),
-            id=f"id{self.agents}",
-            name=f"a{self.agents}",
-            speaks_trio=ours,
-            status=_status(slots),
-            scope=trio.CancelScope(),
-            outgoing=outgoing,
-            health=self.dispatcher.health,
-        )
-        if ours:
-            connection.report = Report("serving", None, None, model, None, None)
-        self.dispatcher.join(connection)
-        return Peer(connection, frames)
-
-    def submit(self, request_id: str = "r") -> Request:
-        return self.dispatcher.submit(request_id, WORK)
-
-    def nothing_is_left(self) -> bool:
-        statistics = self.dispatcher.statistics()
-        return (
-            statistics.slots_processing == 0
-            and statistics.requests_buffered == 0
-            and not self.dispatcher._requests
-            and not self.dispatcher._leases
-            and not self.nursery.child_tasks
-        )
-
-
-def _status(slots: int) -> SlotAggregatedStatusSnapshot:
-    return SlotAggregatedStatusSnapshot(
-        desired_slots_total=slots,
-        download_current=0,
-        download_filename=None,
-        download_indeterminate=True,
-        download_total=0,
-        issues=(),
-        model_path=None,
-        slots_processing=0,
-        slots_total=slots,
-        state_application_status=AgentStateApplicationStatus.APPLIED,
-        uses_chat_template_override=False,
-        version=1,
-    )
-
-
-@asynccontextmanager
-async def world(limits: DispatchLimits = LIMITS) -> AsyncIterator[World]:
-    """At the end of the block every request must have ended and nothing may be left."""
-    dispatcher = Dispatcher(limits)
-    async with trio.open_nursery() as nursery:
-        dispatcher.open(nursery)
-        here = World(dispatcher, nursery)
-        yield here
-        await wait_all_tasks_blocked()
-        assert here.nothing_is_left(), dispatcher.statistics()
-        nursery.cancel_scope.cancel()
-
-
-async def heard(request: Request) -> tuple[str, Failure | None]:
-    """The whole answer, and how it failed if it did."""
-    text = ""
-    async for step in request.outbox:
-        for result in step.results:
-            assert isinstance(result, dict)
-            text += str(result.get("ContentToken", ""))
-    assert request.is_over
-    return text, request.failure
-
+from paddler_trio.balancer.request import OUTBOX_STEPS, Failure
+from paddler_trio.wire.trio_link import Start
 
 # ------------------------------------------------------------------------ the plain way
 
@@ -242,9 +111,10 @@ async def test_an_agent_lost_while_streaming_is_continued_after_its_tokens(
         lost.says("1.1", "a", "b")
         here.dispatcher.leave(lost.connection)
         await wait_all_tasks_blocked()
-        frame = json.loads(agent.frames.receive_nowait())
-        assert frame["Trio"]["Start"]["tokens"] == [ord("a"), ord("b")]
-        assert frame["Trio"]["Start"]["seed"] == request.seed
+        (start,) = agent.received()
+        assert isinstance(start, Start)
+        assert start.tokens == (ord("a"), ord("b"))
+        assert start.seed == request.seed
         agent.says("1.2", "c", done=True)
         assert await heard(request) == ("abc", None)
 
@@ -315,7 +185,7 @@ async def test_a_request_under_which_two_engines_died_is_given_up(
         request = here.submit()
         for number, agent in enumerate((first, second), 1):
             await wait_all_tasks_blocked()
-            agent.connection.status = _status(0)
+            agent.connection.status = status_of(0)
             agent.connection.refresh_readiness()
             here.dispatcher.update(agent.connection)
             here.dispatcher.hand_back(agent.lease(f"1.{number}"), "crash", engine_died=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,3 +43,13 @@ def test_a_refilled_budget_forgives_again(gaps_s: list[float]) -> None:
         if budget.crashed(now_s) is None:
             now_s += budget.refilled_in_s(now_s) + 0.001
             assert budget.crashed(now_s) is not None
+
+
+def test_thousands_of_crashes_still_have_a_longest_pause() -> None:
+    budget = RestartBudget(max_restarts=2000, period_s=60, longest_pause_s=5)
+    assert [budget.crashed(0.0) for _ in range(2000)][-1] == 5
+
+
+def test_a_budget_of_no_restarts_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_restarts"):
+        RestartBudget(max_restarts=0, period_s=60)

@@ -222,9 +222,9 @@ class ModelServer:
         if self._keeper is None:
             return
         with trio.move_on_after(self.drain_s) as patience:
-            ordinal = self.status.changes.ordinal
+            ordinal = self.status.load_changes.ordinal
             while self.status.requests_running:
-                ordinal = await self.status.changes.wait_beyond(ordinal)
+                ordinal = await self.status.load_changes.wait_beyond(ordinal)
         if patience.cancelled_caught:
             log.warning("drain deadline: stopping answers", left=self.status.requests_running)
         await self._keeper.stop()

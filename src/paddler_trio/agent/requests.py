@@ -272,7 +272,7 @@ class AgentRequests:
     def _count(self) -> None:
         """Who waits for a model does not run: the swap it waits for must not wait for it (W16)."""
         running = sum(not request.waits_for_model for request in self._running.values())
-        self.status.set(requests_running=running)
+        self.status.set_requests_running(running)
 
 
 def _tell(engine: EngineProcess, frame: StopSequence) -> None:

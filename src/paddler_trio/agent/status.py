@@ -23,6 +23,8 @@ class AgentStatus:
 
     slots: int
     changes: Changes = attrs.field(factory=Changes, init=False)
+    load_changes: Changes = attrs.field(factory=Changes, init=False)
+    """Of ``requests_running`` alone: the balancer keeps its own count and is not told of each."""
     is_leaving: bool = attrs.field(default=False, init=False)
     """The daemon is stopping: no slots are offered any more, whatever the model does."""
     is_serving: bool = attrs.field(default=False, init=False)
@@ -46,6 +48,10 @@ class AgentStatus:
             assert hasattr(self, name), f"an agent's status has no {name}"
             setattr(self, name, value)
         self.changes.notify()
+
+    def set_requests_running(self, count: int) -> None:
+        self.requests_running = count
+        self.load_changes.notify()
 
     @property
     def slots_total(self) -> int:

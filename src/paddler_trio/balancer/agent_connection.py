@@ -23,7 +23,10 @@ from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.desired_state import AgentDesiredState
 from paddler_trio.wire.messages import SetState, StopRespondingTo, render
-from paddler_trio.wire.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.status import (
+    AgentStateApplicationStatus,
+    SlotAggregatedStatusSnapshot,
+)
 from paddler_trio.wire.trio_link import GetTree, Report, Start, render_extension
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class AgentConnection:
     _queries: dict[str, Verdict[object]] = attrs.field(factory=dict, init=False)
     _num_queries: int = attrs.field(default=0, init=False)
     _sent_digest: str | None = attrs.field(default=None, init=False)
+    _was_applied: bool = attrs.field(default=False, init=False)
     _gate: SwapGate = attrs.field(factory=SwapGate, init=False)
 
     @property
@@ -98,6 +102,10 @@ class AgentConnection:
         if self.speaks_trio:
             serves = self.report is not None and self.report.served_state == self._sent_digest
         else:
+            applied = self.status.state_application_status is AgentStateApplicationStatus.APPLIED
+            if self._was_applied and not applied:  # it begins to apply a state that was delayed
+                self._gate.close(slots_total=self.status.slots_total, now_s=now_s)
+            self._was_applied = applied
             serves = self._gate.is_open(
                 slots_total=self.status.slots_total,
                 slots_processing=self.slots_processing,

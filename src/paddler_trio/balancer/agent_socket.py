@@ -82,13 +82,14 @@ class AgentSocket:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_write, frames, send, name=f"writer to agent {agent_id}")
                     nursery.start_soon(self._say_goodbye, connection_scope, name="goodbye watch")
-                    await link.read(receive)
+                    try:
+                        await link.read(receive)
+                    finally:
+                        link.close()  # now: a write to an agent that vanished still takes its time
                     nursery.cancel_scope.cancel(reason="the agent closed the connection")
             except* WireError as group:
                 code, reason = 1008, str(group.exceptions[0])[:100]
                 log.error("closing agent link", agent=agent_id, reason=str(group.exceptions[0]))
-            finally:
-                link.close()
         if self.stopping.is_set():
             code, reason = 1001, "Server shutting down"
         with trio.move_on_after(1, shield=True):

@@ -171,19 +171,20 @@ class Dispatcher:
         self.agents_changed.notify()
 
     def leave(self, agent: AgentConnection) -> None:
-        """The agent is gone: its slots vanish at once, and every lease on it ends, in the order
-        they were granted. Who was sent nothing yet is back in the queue before anybody else can
-        ask."""
+        """The agent is gone: its slots vanish at once, and every lease on it ends. Who may go on
+        elsewhere is back in the queue before anybody else can ask, the earliest first."""
         if self.agents.pop(agent.key, None) is None:
             return
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
-        for key in self._ledger.leave(agent.key):
+        for key in self._ledger.in_order(self._ledger.leave(agent.key)):
             self._end_lease(key)
         self._fail_stranded()
         self.agents_changed.notify()
 
     def hand_back(self, lease: Lease, reason: str, *, engine_died: bool) -> None:
-        """The agent cannot finish this request, another one may."""
+        """The agent cannot finish this request, another one may. Safe to say twice."""
+        if self._leases.get(lease.request.key) is not lease:
+            return
         log.warning("handed back", request=lease.request.id, agent=lease.agent.name, reason=reason)
         if engine_died:
             lease.request.engines_lost += 1
@@ -282,6 +283,7 @@ class Dispatcher:
         """Hold the slot until the agent is done with the request, or does not say so in time."""
         request.interrupts(lease.verdict)
         if lease.verdict.answer is not None:  # lost or stopped between the grant and now
+            self._tell_client(request, lease.verdict.answer)
             return lease.verdict.answer
         try:
             lease.agent.start(lease)

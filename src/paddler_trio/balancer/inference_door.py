@@ -8,7 +8,7 @@ all the steps that are there, so a client that lags costs less, not more.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import attrs
@@ -27,6 +27,7 @@ from paddler_trio.balancer.asgi import (
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.dispatcher import Dispatcher
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
+from paddler_trio.balancer.http_server import direct_body_writer
 from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.request import Request, Results
 from paddler_trio.balancer.routes import Params, Routes
@@ -140,11 +141,13 @@ class InferenceDoor:
                 )
                 headers = NDJSON_HEADERS + self._advice(request)
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
+                write = direct_body_writer(scope) or _ordinary_writer(send)
                 async for results in request.outbox:
-                    body = b"".join(
-                        b"".join(lines(request, step)) for step in and_more(request, results)
+                    await write(
+                        b"".join(
+                            b"".join(lines(request, step)) for step in and_more(request, results)
+                        )
                     )
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
                 # the watcher must be gone before the last body: the server calls the end of a
                 # request a disconnect too
                 nursery.cancel_scope.cancel(reason="the answer is complete")
@@ -152,6 +155,13 @@ class InferenceDoor:
                 await send({"type": "http.response.body", "body": failure_line(request)})
         finally:
             request.stop()
+
+
+def _ordinary_writer(send: Send) -> Callable[[bytes], Awaitable[None]]:
+    async def write(body: bytes) -> None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    return write
 
 
 def and_more(request: Request, first: Results) -> list[Results]:

@@ -65,13 +65,20 @@ class InferenceSocket:
         frames, outgoing = trio.open_memory_channel[bytes](0)
         client = _Client(self.dispatcher, self.states, frames, *who)
         try:
-            async with trio.open_nursery() as nursery:
-                client.nursery = nursery
-                nursery.start_soon(_write, outgoing, send, name="writer to client")
-                nursery.start_soon(client.announce_mode, name="mode notifications")
-                nursery.start_soon(self._say_goodbye, nursery.cancel_scope, name="goodbye watch")
-                await client.read(receive)
-                nursery.cancel_scope.cancel(reason="the client closed the connection")
+            async with trio.open_nursery() as connection:
+                connection.start_soon(_write, outgoing, send, name="writer to client")
+                async with frames, trio.open_nursery() as requests:
+                    client.nursery = requests
+                    async with trio.open_nursery() as reading:
+                        reading.start_soon(client.announce_mode, name="mode notifications")
+                        reading.start_soon(
+                            self._say_goodbye, reading.cancel_scope, name="goodbye watch"
+                        )
+                        await client.read(receive)
+                        reading.cancel_scope.cancel(reason="the client closed the connection")
+                    if not self.goodbye.is_set():
+                        connection.cancel_scope.cancel(reason="nobody is there to be told")
+                # from here on the requests have ended and what they said is written
         finally:
             client.stop_all()
         if self.goodbye.is_set():
@@ -84,9 +91,10 @@ class InferenceSocket:
                     }
                 )
 
-    async def _say_goodbye(self, connection: trio.CancelScope) -> None:
+    async def _say_goodbye(self, reading: trio.CancelScope) -> None:
+        """Take nothing more; the last lines of requests that have just ended still go out."""
         await self.goodbye.wait()
-        connection.cancel(reason="balancer is shutting down")
+        reading.cancel(reason="balancer is shutting down")
 
 
 async def _write(outgoing: trio.MemoryReceiveChannel[bytes], send: Send) -> None:

@@ -73,14 +73,15 @@ class Lease:
     ) -> None:
         """The agent produced these; called by its reader, never blocks.
 
-        ``tokens`` are what the results were made of; None if the agent does not say.
+        ``tokens`` are what the results were made of; None if the agent does not say. Without
+        knowing the model that drew them, nobody can go on after them.
         """
         if ends:
             self.agent_done.set()
         if self.verdict.answer is not None:  # stopped: we only wait for the agent's ending
             return
         self._patience.deadline = trio.current_time() + self.item_timeout_s
-        if tokens is None:
+        if tokens is None or self.agent.model is None:
             self.request.is_continuable = False
         else:
             self.request.tokens += tokens

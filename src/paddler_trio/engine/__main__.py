@@ -149,3 +149,6 @@ if __name__ == "__main__":
         main()
     except (BrokenPipeError, KeyboardInterrupt):  # the agent went away first
         os._exit(1)
+    except Exception:  # noqa: BLE001  # Python cannot end while the other thread reads the pipe
+        traceback.print_exc()
+        os._exit(1)

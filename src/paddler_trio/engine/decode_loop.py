@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.engine.llama import BatchToken, ContextShape, Llama
+from paddler_trio.engine.llama import ContextShape, Llama
 from paddler_trio.engine.sampling import GrammarInvalidError, GrammarRejectedError, Sampler
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.batch_plan import Share
@@ -133,24 +133,24 @@ class DecodeLoop:
 
     def _decode(self, shares: tuple[Share, ...]) -> None:
         """Compute these shares; on failure split them until the culprit is alone."""
-        rows: list[BatchToken] = []
-        logits_rows: list[tuple[Sequence, int]] = []
-        for share in shares:
-            tokens = self._requests[share.sequence.key].tokens
-            stream = share.sequence.stream
-            stop = share.start + share.count
-            rows.extend(
-                BatchToken(tokens[position], position, stream, logits=False)
-                for position in range(share.start, stop)
+        batch = self.llama.batch
+        batch.clear()
+        drawing: list[tuple[Sequence, int]] = []
+        for share in sorted(shares, key=lambda share: share.sequence.stream):
+            row = batch.add(
+                self._requests[share.sequence.key].tokens[share.start : share.start + share.count],
+                start=share.start,
+                stream=share.sequence.stream,
+                logits=share.wants_logits,
             )
             if share.wants_logits:
-                rows[-1] = attrs.evolve(rows[-1], logits=True)
-                logits_rows.append((share.sequence, len(rows) - 1))
-        code = self.llama.decode(rows)
+                drawing.append((share.sequence, row))
+        code = self.llama.decode()
         if code == 0:
             self.streams.commit(shares)
-            for sequence, row in logits_rows:
-                self._draw(sequence, row)
+            likely = self._most_likely([sequence for sequence, _ in drawing])
+            for (sequence, row), token in zip(drawing, likely, strict=True):
+                self._draw(sequence, row, token)
             return
         for share in shares:
             self.llama.trim(share.sequence.stream, share.start)
@@ -162,10 +162,20 @@ class DecodeLoop:
         self._decode(shares[:middle])
         self._decode(shares[middle:])
 
-    def _draw(self, sequence: Sequence, row: int) -> None:
+    def _most_likely(self, sequences: list[Sequence]) -> list[int | None]:
+        """The tokens of all greedy sequences in one go; None where a sampler must look."""
+        greedy = [self._requests[sequence.key].sampler.is_argmax for sequence in sequences]
+        if not any(greedy):
+            return [None] * len(sequences)
+        best = self.llama.most_likely(len(sequences))
+        return [token if wanted else None for token, wanted in zip(best, greedy, strict=True)]
+
+    def _draw(self, sequence: Sequence, row: int, likely: int | None) -> None:
         request = self._requests[sequence.key]
         try:
-            token = request.sampler.draw(row, position=sequence.num_tokens)
+            token = likely
+            if token is None:
+                token = request.sampler.draw(row, position=sequence.num_tokens)
         except GrammarRejectedError as error:
             self._end(sequence.key, "grammar_rejected", str(error))
             return

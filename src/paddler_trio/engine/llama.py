@@ -40,14 +40,50 @@ class ContextShape:
     n_vocab: int
 
 
-@attrs.frozen
-class BatchToken:
-    """One row of a batch."""
+class Batch:
+    """llama.cpp's batch, filled a run of tokens at a time through views of its memory.
 
-    token: int
-    position: int
-    stream: int
-    logits: bool
+    Rows of one stream follow each other, and streams come in ascending order: with one KV region
+    per stream llama.cpp computes only such runs together (measured: 27 ms for a pass of eight in
+    order, 46 ms shuffled).
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.raw = lib.llama_batch_init(capacity, 0, 1)
+        self._tokens = np.ctypeslib.as_array(self.raw.token, (capacity,))
+        self._positions = np.ctypeslib.as_array(self.raw.pos, (capacity,))
+        self._logits = np.ctypeslib.as_array(self.raw.logits, (capacity,))
+        self._streams = np.zeros(capacity, np.int32)
+        np.ctypeslib.as_array(self.raw.n_seq_id, (capacity,))[:] = 1
+        for row in range(capacity):  # each row has an array of sequence ids; ours have length one
+            self.raw.seq_id[row] = ctypes.cast(
+                self._streams.ctypes.data + row * self._streams.itemsize,
+                ctypes.POINTER(ctypes.c_int32),
+            )
+        self._last_stream = -1
+        self.clear()
+
+    def clear(self) -> None:
+        self.raw.n_tokens = 0
+        self._last_stream = -1
+
+    def add(self, tokens: Sequence[int], *, start: int, stream: int, logits: bool) -> int:
+        """Tokens of one stream from position ``start``; ``logits`` asks for the last one's.
+
+        Returns:
+          The row of the last token.
+        """
+        assert stream > self._last_stream, "streams must come in ascending order"
+        self._last_stream = stream
+        first = self.raw.n_tokens
+        end = first + len(tokens)
+        self._tokens[first:end] = tokens
+        self._positions[first:end] = range(start, start + len(tokens))
+        self._streams[first:end] = stream
+        self._logits[first:end] = 0
+        self._logits[end - 1] = logits
+        self.raw.n_tokens = end
+        return int(end) - 1
 
 
 class Llama:
@@ -62,7 +98,7 @@ class Llama:
         self.n_vocab: int = lib.llama_vocab_n_tokens(self.vocab)
         self._context: object | None = None
         self._memory: object | None = None
-        self._batch: lib.llama_batch | None = None
+        self._batch: Batch | None = None
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -129,33 +165,32 @@ class Llama:
             n_ctx_train=n_ctx_train,
             n_vocab=self.n_vocab,
         )
-        self._batch = lib.llama_batch_init(shape.n_batch, 0, 1)
+        self._batch = Batch(shape.n_batch)
         return shape
 
     def warm_up(self) -> None:
         """One tiny pass, so that the first request does not pay for the first touch of memory."""
         token = lib.llama_vocab_bos(self.vocab)
-        self.decode([BatchToken(max(0, token), 0, 0, logits=True)])
+        self.batch.clear()
+        self.batch.add([max(0, token)], start=0, stream=0, logits=True)
+        self.decode()
         lib.llama_synchronize(self._context)
         self.forget(0)
 
-    def decode(self, rows: Sequence[BatchToken]) -> int:
-        """Compute one batch of at most ``n_batch`` rows.
+    @property
+    def batch(self) -> Batch:
+        """To be filled before :meth:`decode`; at most ``n_batch`` rows."""
+        assert self._batch is not None
+        return self._batch
+
+    def decode(self) -> int:
+        """Compute what is in the batch.
 
         Returns:
           llama.cpp's code: 0 done; 1 no free cells (nothing changed); anything else failed and
           the touched sequences must be trimmed to what was computed before.
         """
-        batch = self._batch
-        assert batch is not None
-        batch.n_tokens = len(rows)
-        for index, row in enumerate(rows):
-            batch.token[index] = row.token
-            batch.pos[index] = row.position
-            batch.n_seq_id[index] = 1
-            batch.seq_id[index][0] = row.stream
-            batch.logits[index] = row.logits
-        return int(lib.llama_decode(self._context, batch))
+        return int(lib.llama_decode(self._context, self.batch.raw))
 
     @property
     def context(self) -> object:
@@ -167,6 +202,13 @@ class Llama:
         """The logits of batch row ``row``: float32 of shape (n_vocab,), valid until decode."""
         pointer = lib.llama_get_logits_ith(self._context, row)
         return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
+
+    def most_likely(self, count: int) -> list[int]:
+        """The most likely token of each of the ``count`` rows that asked for logits, in order."""
+        pointer = lib.llama_get_logits(self._context)
+        rows = np.ctypeslib.as_array(pointer, shape=(count, self.n_vocab))
+        best: list[int] = rows.argmax(axis=1).tolist()
+        return best
 
     def trim(self, stream: int, length: int) -> None:
         """Keep only the first ``length`` tokens of a sequence."""

@@ -38,7 +38,8 @@ class Sampler:
     _llama: Llama
     _chain: object | None
     _grammar: object | None
-    _is_argmax: bool = attrs.field(kw_only=True)
+    is_argmax: bool = attrs.field(kw_only=True)
+    """Nothing but the most likely token is ever drawn: nobody needs to ask."""
     _seed: int | None = attrs.field(kw_only=True)
     """None when nothing is drawn at random."""
     _rows: np.ndarray = attrs.field(kw_only=True)
@@ -93,7 +94,7 @@ class Sampler:
             llama,
             chain,
             compiled,
-            is_argmax=is_greedy and not penalises,
+            is_argmax=is_greedy and not penalises and compiled is None,
             seed=None if is_greedy else sampling.seed,
             rows=np.empty(llama.n_vocab if compiled else 0, _TOKEN_DATA),
         )
@@ -103,7 +104,7 @@ class Sampler:
 
         Raises GrammarRejectedError.
         """
-        if self._is_argmax and self._grammar is None:
+        if self.is_argmax:
             return int(self._llama.logits(row).argmax())
         if self._seed is not None:
             self._reseed(self._seed, position)

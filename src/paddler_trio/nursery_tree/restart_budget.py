@@ -6,6 +6,8 @@ from collections import deque
 
 import attrs
 
+_MAX_DOUBLINGS = 64
+
 
 @attrs.define
 class RestartBudget:
@@ -15,7 +17,7 @@ class RestartBudget:
     again with the shortest pause.
     """
 
-    max_restarts: int
+    max_restarts: int = attrs.field(validator=attrs.validators.ge(1))
     period_s: float
     first_pause_s: float = 0.1
     longest_pause_s: float = 5.0
@@ -27,7 +29,7 @@ class RestartBudget:
         self._crashes_s.append(now_s)
         if len(self._crashes_s) > self.max_restarts:
             return None
-        pause_s = self.first_pause_s * 2.0 ** (len(self._crashes_s) - 1)
+        pause_s = self.first_pause_s * 2.0 ** min(len(self._crashes_s) - 1, _MAX_DOUBLINGS)
         return min(pause_s, self.longest_pause_s)
 
     def refilled_in_s(self, now_s: float) -> float:

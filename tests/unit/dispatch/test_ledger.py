@@ -8,7 +8,9 @@ caught within the default number of examples.
 
 from __future__ import annotations
 
-from hypothesis import settings
+from itertools import count
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
@@ -177,3 +179,42 @@ def test_a_request_that_is_turned_away_costs_its_client_no_turn() -> None:
     assert ledger.ask(RequestKey(9), client="b") == Buffered(RequestKey(9), 1)
     ledger.end(RequestKey(2))
     assert ledger.ask(RequestKey(10), client="a") == Buffered(RequestKey(10), 1)
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_a_request_that_gave_up_waiting_costs_its_client_no_turn(gives_up: list[bool]) -> None:
+    ledger = SlotLedger(max_buffered=100)
+    agent, numbers = AgentKey(1), count(1)
+    waiting = []
+    for leaves in gives_up:  # nobody serves: these wait, or time out
+        request = RequestKey(next(numbers))
+        ledger.ask(request, client="patient")
+        if leaves:
+            ledger.end(request)
+        else:
+            waiting.append(request)
+    ledger.ask(last := RequestKey(next(numbers)), client="patient")
+    ledger.ask(RequestKey(next(numbers)), client="new")
+    ledger.join(agent)
+    (grant,) = ledger.update(agent, slots_total=1, accepting=True)
+    order = [grant.request]
+    while order[-1] != last:
+        ledger.ask(RequestKey(next(numbers)), client="new")
+        order += [grant.request for grant in ledger.end(order[-1])]
+    assert [request for request in order if request in waiting] == waiting, "its own order changed"
+    assert len(order) <= 2 * len(waiting) + 3, "it stood back for requests that never ran"
+
+
+def test_lost_requests_are_sorted_by_their_places_not_by_their_grants() -> None:
+    ledger = SlotLedger(max_buffered=100)
+    first, second = AgentKey(1), AgentKey(2)
+    for agent in (first, second):
+        ledger.join(agent)
+        ledger.update(agent, slots_total=1, accepting=True)
+        ledger.ask(RequestKey(int(agent)))
+    ledger.update(second, slots_total=2, accepting=True)
+    assert ledger.leave(first) == [RequestKey(1)]
+    assert ledger.ask_again(RequestKey(1)) == Granted(RequestKey(1), second)
+    lost = ledger.leave(second)
+    assert lost == [RequestKey(2), RequestKey(1)]
+    assert ledger.in_order(lost) == [RequestKey(1), RequestKey(2)]

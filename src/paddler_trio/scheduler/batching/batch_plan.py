@@ -68,7 +68,7 @@ def fair_shares(wants: list[int], budget: int, turn: int = 0) -> list[int]:
     Tokens that do not divide evenly go round by ``turn``.
     """
     shares = [0] * len(wants)
-    hungry = sorted(range(len(wants)), key=lambda i: wants[i])
+    hungry = sorted((i for i, want in enumerate(wants) if want > 0), key=lambda i: wants[i])
     while hungry and budget > 0:
         each = budget // len(hungry)
         if each == 0:

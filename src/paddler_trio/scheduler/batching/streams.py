@@ -7,6 +7,7 @@ pass leaves a state that can simply be planned again.
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop, heappush
 
 import attrs
 
@@ -26,12 +27,13 @@ class Streams:
     slots: int
     token_budget: int
     _free: list[int] = attrs.field(init=False)
+    """A heap: the lowest stream is given first, so that those in use lie together."""
     _waiting: deque[tuple[int, int, int, int]] = attrs.field(factory=deque, init=False)
     _running: dict[int, Sequence] = attrs.field(factory=dict, init=False)
     _turn: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._free = list(range(self.slots - 1, -1, -1))
+        self._free = list(range(self.slots))
 
     def enqueue(
         self, key: int, *, num_prompt_tokens: int, max_tokens: int, num_drawn: int = 0
@@ -47,7 +49,7 @@ class Streams:
         key, num_prompt_tokens, max_tokens, num_drawn = self._waiting.popleft()
         sequence = Sequence(
             key=key,
-            stream=self._free.pop(),
+            stream=heappop(self._free),
             num_prompt_tokens=num_prompt_tokens,
             max_tokens=max_tokens,
             num_drawn=num_drawn,
@@ -72,7 +74,7 @@ class Streams:
         if sequence is None:
             self._waiting = deque(entry for entry in self._waiting if entry[0] != key)
             return None
-        self._free.append(sequence.stream)
+        heappush(self._free, sequence.stream)
         return sequence
 
     @property

@@ -14,6 +14,7 @@ Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM '96), with unit 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NewType, TypeAlias
 
@@ -55,6 +56,17 @@ class FairOrder:
     def granted(self, place: Place, priority: Priority) -> None:
         """The request at this place got a slot: its turn is the current one."""
         self._turn = max(self._turn, place[0] - priority.value)
+
+    def gave_up(self, client: str, still_waiting: Iterable[tuple[Place, Priority]]) -> None:
+        """A request of this client left the queue unserved: the turn it had is its client's again.
+
+        ``still_waiting`` are the client's other ones; what arrives next stands behind them. Without
+        this, a client whose requests time out while nobody serves would pay for all of them later.
+        """
+        last = self._last_tags.get(client)
+        if last is not None:
+            tags = (place[0] - priority.value for place, priority in still_waiting)
+            self._last_tags[client] = min(last, max([self._turn, *tags]))
 
     def _forget_the_served(self) -> None:
         """Who has nothing ahead of the current turn is the same as who was never here."""

@@ -34,6 +34,7 @@ class _Record:
 
 _FORGET_AFTER_S = 3600.0
 _MAX_RECORDS = 4096
+_MAX_DOUBLINGS = 64
 
 
 @attrs.define
@@ -80,8 +81,9 @@ class HealthBook:
         record.failures_in_a_row += 1
         if record.failures_in_a_row < self.limits.threshold or not self._may_eject(agent, now_s):
             return None
+        doublings = min(record.ejections, _MAX_DOUBLINGS)
         length_s = min(
-            self.limits.first_ejection_s * 2.0**record.ejections, self.limits.longest_ejection_s
+            self.limits.first_ejection_s * 2.0**doublings, self.limits.longest_ejection_s
         )
         record.ejections += 1
         record.failures_in_a_row = 0

@@ -18,6 +18,7 @@ Invariants (``tests/unit/dispatch`` checks them after every step of a random wal
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import attrs
@@ -76,6 +77,7 @@ class _Agent:
 
 @attrs.define
 class _Request:
+    client: str
     place: Place
     priority: Priority
     kind: str | None = None
@@ -122,7 +124,7 @@ class SlotLedger:
         if self._free_agent(None) is None and len(self._waiting) >= self.max_buffered:
             return BufferFull(request, self.max_buffered)
         place = self._order.place(request, client=client, priority=priority)
-        self._requests[request] = entry = _Request(place, priority)
+        self._requests[request] = entry = _Request(client, place, priority)
         granted = self._grant(request, entry)
         if granted is not None:
             return granted
@@ -161,6 +163,9 @@ class SlotLedger:
             del self._agents[entry.agent].holders[request]
         elif entry.place in self._waiting:
             self._waiting.remove(entry.place)
+            others = (self._requests[key] for _, key in self._waiting)
+            same = [(o.place, o.priority) for o in others if o.client == entry.client]
+            self._order.gave_up(entry.client, same)
         return self._settle()
 
     def position(self, request: RequestKey) -> int | None:
@@ -209,6 +214,10 @@ class SlotLedger:
         for request in lost:
             self._requests[request].agent = None
         return lost
+
+    def in_order(self, requests: Iterable[RequestKey]) -> list[RequestKey]:
+        """These requests, sorted by their places."""
+        return sorted(requests, key=lambda request: self._requests[request].place)
 
     def slots_processing(self, agent: AgentKey) -> int:
         """How many requests hold a slot of this agent."""

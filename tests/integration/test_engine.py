@@ -1,0 +1,247 @@
+"""The engine process by itself, over its pipe, with the bundled model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+
+from paddler_trio import __version__
+from paddler_trio.agent.vocabulary import Vocabulary
+from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.wire.engine_pipe import (
+    LENGTH_BYTES,
+    Ending,
+    FromEngine,
+    Grammar,
+    LoadFailed,
+    Loading,
+    LoadModel,
+    Ready,
+    Sampling,
+    StartSequence,
+    Step,
+    StopSequence,
+    ToEngine,
+    body_length,
+    decode_from_engine,
+    encode,
+)
+
+GREEDY = Sampling(0.0, 1, 1.0, 0.0, 0, 1.0, 0.0, 0.0, 1)
+DICE = Sampling(0.9, 60, 0.95, 0.02, -1, 1.1, 0.0, 0.5, 77)
+LOAD = LoadModel(str(BUNDLED_MODEL), 4, 2048, 512, 0, "F16", "F16", 1, __version__)
+STORY = (
+    "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+
+
+@attrs.define(eq=False)
+class Engine:
+    process: subprocess.Popen[bytes]
+    vocabulary: Vocabulary
+    drawn: dict[int, list[int]] = attrs.field(factory=dict)
+    texts: dict[int, bytes] = attrs.field(factory=dict)
+    endings: dict[int, Ending] = attrs.field(factory=dict)
+
+    def send(self, frame: ToEngine) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(encode(frame))
+        self.process.stdin.flush()
+
+    def receive(self) -> FromEngine | None:
+        assert self.process.stdout is not None
+        prefix = self.process.stdout.read(LENGTH_BYTES)
+        if len(prefix) < LENGTH_BYTES:
+            return None
+        return decode_from_engine(self.process.stdout.read(body_length(prefix)))
+
+    def load(self, load: LoadModel = LOAD) -> FromEngine | None:
+        self.send(load)
+        while isinstance(frame := self.receive(), Loading):
+            assert 0 <= frame.progress <= 1
+        return frame
+
+    def start(
+        self,
+        key: int,
+        prompt: str,
+        *,
+        sampling: Sampling = GREEDY,
+        grammar: Grammar | None = None,
+        max_tokens: int = 40,
+        drawn: list[int] | None = None,
+    ) -> None:
+        tokens = self.vocabulary.tokenize(prompt, add_special=True, parse_special=True)
+        self.send(StartSequence(key, tokens, drawn or [], max_tokens, sampling, grammar))
+
+    def until_ended(self, *keys: int) -> None:
+        while not set(keys) <= self.endings.keys():
+            frame = self.receive()
+            assert isinstance(frame, Step), frame
+            for token in frame.drawn:
+                self.drawn.setdefault(token.key, []).append(token.token)
+                self.texts[token.key] = self.texts.get(token.key, b"") + token.text
+            for ending in frame.endings:
+                assert ending.key not in self.endings, "an ending came twice"
+                self.endings[ending.key] = ending
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Iterator[Vocabulary]:
+    vocabulary = Vocabulary.load(BUNDLED_MODEL)
+    yield vocabulary
+    vocabulary.close()
+
+
+@contextmanager
+def running(vocabulary: Vocabulary) -> Iterator[Engine]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paddler_trio.engine"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+    )
+    with process:
+        try:
+            yield Engine(process, vocabulary)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def engine(vocabulary: Vocabulary) -> Iterator[Engine]:
+    with running(vocabulary) as engine:
+        assert engine.load() == Ready(512, 512, 2048, vocabulary.n_tokens)
+        yield engine
+
+
+def test_sequences_share_passes_and_end_for_their_own_reasons(engine: Engine) -> None:
+    engine.start(1, "The capital of France is")
+    engine.start(2, STORY, sampling=DICE, max_tokens=7)
+    engine.start(3, "word " * 400, max_tokens=500)
+    engine.start(
+        4, STORY, max_tokens=3000, sampling=DICE, grammar=Grammar("root ::= [a-z]*", "root")
+    )
+    engine.until_ended(1, 2, 3, 4)
+    assert engine.texts[1].startswith(b" Paris.")
+    assert engine.endings[1].reason == "stop"
+    assert engine.endings[2].reason == "length"
+    assert len(engine.drawn[2]) == 7
+    assert engine.endings[4].reason in ("cells", "stop")
+    assert engine.endings[3].reason in ("cells", "stop")
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DICE], ids=["greedy", "seeded"])
+def test_a_continued_sequence_draws_what_the_first_one_drew(
+    engine: Engine, sampling: Sampling
+) -> None:
+    engine.start(1, STORY, sampling=sampling)
+    engine.until_ended(1)
+    whole = engine.drawn[1]
+    assert len(whole) == 40
+    for key, split in ((2, 1), (3, 17), (4, 39)):
+        engine.start(key, STORY, sampling=sampling, drawn=whole[:split])
+        engine.until_ended(key)
+        assert engine.drawn[key] == whole[split:], f"split at {split}"
+        assert engine.endings[key].reason == "length"
+
+
+def test_a_continued_grammar_goes_on_where_it_stood(engine: Engine) -> None:
+    grammar = Grammar('root ::= "alpha " ("beta " | "gamma ") "delta"', "root")
+    engine.start(1, STORY, sampling=DICE, grammar=grammar)
+    engine.until_ended(1)
+    whole = engine.drawn[1]
+    assert engine.texts[1].removesuffix(b"<|im_end|>") in (
+        b"alpha beta delta",
+        b"alpha gamma delta",
+    )
+    engine.start(2, STORY, sampling=DICE, grammar=grammar, drawn=whole[:3])
+    engine.until_ended(2)
+    assert engine.drawn[2] == whole[3:]
+    engine.start(3, STORY, sampling=DICE, grammar=grammar, drawn=[whole[-2], whole[0]])
+    engine.until_ended(3)
+    assert engine.endings[3].reason == "grammar_rejected"
+
+
+def test_what_cannot_run_is_refused_with_the_numbers_and_harms_nobody(engine: Engine) -> None:
+    engine.start(1, STORY, max_tokens=60)
+    engine.start(2, "word " * 600)
+    engine.start(3, "")
+    engine.start(4, STORY, grammar=Grammar("root = ", "root"))
+    engine.start(5, STORY, grammar=Grammar('other ::= "x"', "root"))
+    engine.send(StartSequence(6, [10**6], [], 5, GREEDY, None))
+    engine.until_ended(1, 2, 3, 4, 5, 6)
+    assert engine.endings[1].reason in ("stop", "length")
+    assert engine.endings[2].reason == "refused"
+    assert "601 tokens" in engine.endings[2].detail
+    assert "512 tokens" in engine.endings[2].detail
+    assert "empty" in engine.endings[3].detail
+    assert [engine.endings[key].reason for key in (4, 5)] == ["grammar_invalid"] * 2
+    assert "token 1000000 is outside" in engine.endings[6].detail
+
+
+def test_a_stop_ends_a_running_and_a_waiting_sequence_and_no_other(engine: Engine) -> None:
+    for key in range(1, 7):
+        engine.start(key, STORY, sampling=DICE, max_tokens=200)
+    engine.send(StopSequence(6))
+    engine.send(StopSequence(2))
+    engine.send(StopSequence(99))
+    engine.until_ended(1, 2, 3, 4, 5, 6)
+    assert engine.endings[6].reason == "stopped"
+    assert engine.endings[2].reason == "stopped"
+    assert all(engine.endings[key].reason in ("stop", "length") for key in (1, 3, 4, 5))
+
+
+def test_a_batch_larger_than_the_context_is_clamped_instead_of_aborting(
+    vocabulary: Vocabulary,
+) -> None:
+    with running(vocabulary) as engine:
+        ready = engine.load(attrs.evolve(LOAD, slots=1, context_size=256, n_batch=100_000))
+        assert isinstance(ready, Ready)
+        assert ready.n_batch == ready.cells == 256
+        engine.start(1, "word " * 250, max_tokens=3)
+        engine.until_ended(1)
+        assert engine.endings[1].reason in ("length", "cells", "stop")
+
+
+def test_what_is_no_model_is_said_before_the_engine_ends(
+    vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(BUNDLED_MODEL.read_bytes()[:100_000])
+    for path in (broken, tmp_path / "missing.gguf"):
+        with running(vocabulary) as engine:
+            failed = engine.load(attrs.evolve(LOAD, model_path=str(path)))
+            assert isinstance(failed, LoadFailed)
+            assert failed.stage == "model"
+            assert str(path) in failed.reason
+            assert engine.process.wait(10) == 0
+
+
+def test_the_engine_ends_when_its_pipe_does_whatever_it_is_doing(engine: Engine) -> None:
+    engine.start(1, STORY, sampling=DICE, max_tokens=400)
+    assert engine.process.stdin is not None
+    engine.process.stdin.close()
+    assert engine.process.wait(10) == 0
+
+
+def test_a_garbled_frame_ends_the_engine_instead_of_confusing_it(engine: Engine) -> None:
+    assert engine.process.stdin is not None
+    engine.process.stdin.write(b"\x00\x00\x00\x03abc")
+    engine.process.stdin.flush()
+    assert engine.process.wait(10) == 1
+
+
+def test_a_frozen_engine_can_be_killed(engine: Engine) -> None:
+    engine.process.send_signal(signal.SIGSTOP)
+    engine.process.kill()
+    assert engine.process.wait(10) == -signal.SIGKILL
