@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
 import attrs
 import h11
@@ -74,6 +75,7 @@ async def listen(
     heard: Heard,
     *,
     leave_after_tokens: int | None = None,
+    headers: Sequence[tuple[str, str]] = (),
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Send one request and hear it to its end, or leave in the middle.
@@ -91,6 +93,7 @@ async def listen(
             ("Host", address),
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(text))),
+            *headers,
         ],
     )
     heard.sent_s = time.monotonic()

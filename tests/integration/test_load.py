@@ -60,3 +60,34 @@ def _gauge(text: str, name: str) -> int:
     found = re.search(rf"^paddler_{name} (\d+)$", text, re.MULTILINE)
     assert found is not None, text
     return int(found.group(1))
+
+
+def test_a_client_with_one_request_is_not_behind_anothers_backlog() -> None:
+    options = ("--max-buffered-requests=100", "--buffered-request-timeout=100000")
+    with Fleet.start(agents=1, slots=1, balancer_options=options) as fleet:
+        greedy = [Heard() for _ in range(12)]
+        modest = Heard()
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                for number, heard in enumerate(greedy):
+                    await nursery.start(_ask_as, "greedy", fleet, number, heard)
+                await nursery.start(_ask_as, "modest", fleet, 99, modest)
+
+        trio.run(run)
+        assert all(heard.endings == ["Done"] for heard in (*greedy, modest))
+        before = sum((h.first_token_s or 0) < (modest.first_token_s or 0) for h in greedy)
+        assert before <= 4, f"{before} of the other client's 12 requests went first"
+
+
+async def _ask_as(
+    name: str, fleet: Fleet, number: int, heard: Heard, *, task_status: trio.TaskStatus[None]
+) -> None:
+    await listen(
+        fleet.inference,
+        CONVERSATION,
+        story(number, max_tokens=60),
+        heard,
+        headers=[("X-Paddler-Client", name)],
+        task_status=task_status,
+    )

@@ -24,7 +24,7 @@ from paddler_trio.balancer.lease import (
     Outcome,
     SlowReader,
 )
-from paddler_trio.balancer.request import ModelGone, Request, ShuttingDown, Stopped
+from paddler_trio.balancer.request import Failure, ModelGone, Request, ShuttingDown, Stopped
 from paddler_trio.daemon.running_tree import explain_this_task
 from paddler_trio.daemon.verdict import Changes, Verdict
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
@@ -282,11 +282,7 @@ class Dispatcher:
     async def _run(self, request: Request, lease: Lease) -> Outcome:
         """Hold the slot until the agent is done with the request, or does not say so in time."""
         request.interrupts(lease.verdict)
-        if lease.verdict.answer is not None:  # lost or stopped between the grant and now
-            self._tell_client(request, lease.verdict.answer)
-            return lease.verdict.answer
         try:
-            lease.agent.start(lease)
             outcome = await lease.outcome()
             self._tell_client(request, outcome)
             self._judge(lease.agent, outcome)
@@ -348,11 +344,22 @@ class Dispatcher:
         del self._requests[request.key]
         if request.placements:
             self._rate.ended(trio.current_time())
-        self._leases.pop(request.key, None)
+        lease = self._leases.pop(request.key, None)
+        if lease is not None:
+            lease.agent.forget(lease)  # if it was cancelled before it could take its slot
         self._obey(self._ledger.end(request.key))
         if self.is_draining:
             request.fail(503, "balancer is shutting down")
         request.fail(502, "Response channel closed before terminator")
+        log.info(
+            "request ended",
+            request=request.id,
+            agents=request.agents,
+            results=request.num_results,
+            waited_s=round(request.waited_s, 3),
+            took_s=round(trio.current_time() - request.arrived_s, 3),
+            ending="stopped" if request.is_stopped else _ending(request.failure),
+        )
         self.agents_changed.notify()
 
     # -------------------------------------------------------------- private
@@ -371,6 +378,7 @@ class Dispatcher:
 
     def _grant(self, request: Request, agent: AgentConnection) -> None:
         request.placements += 1
+        request.agents.append(agent.label)
         lease = Lease(
             request,
             agent,
@@ -378,5 +386,11 @@ class Dispatcher:
             item_timeout_s=self.limits.item_timeout_s,
         )
         self._leases[request.key] = lease
-        request.seat.give(lease)
+        if request.seat.give(lease):
+            agent.start(lease)  # in this very step: a new state must not come in between
         self.agents_changed.notify()
+
+
+def _ending(failure: Failure | None) -> str:
+    """For the log."""
+    return "done" if failure is None else f"{failure.code} {failure.description}"

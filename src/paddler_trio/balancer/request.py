@@ -81,6 +81,9 @@ class Request:
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
     failure: Failure | None = attrs.field(default=None, init=False)
     seat: Verdict[Seat] = attrs.field(factory=Verdict, init=False)
+    arrived_s: float = attrs.field(factory=trio.current_time, init=False)
+    agents: list[str] = attrs.field(factory=list, init=False)
+    """Names of the agents it was given to, in order."""
     placements: int = attrs.field(default=0, init=False)
     """How often it was granted a slot; makes its ids on links unique."""
     waited_s: float = attrs.field(default=0.0, init=False)
