@@ -164,9 +164,11 @@ class Strikes:
 async def _reset_one(address: str, number: int) -> None:
     after_bytes = HEAD_BYTES if number % 2 else STREAM_BYTES
     try:
-        question = f"Say something about the letter {number}."
-        await ask_and_reset(address, question, after_bytes=after_bytes)
+        question = f"Tell me a long story about extra number {number}."
+        was_reset = await ask_and_reset(address, question, after_bytes=after_bytes)
     except (OSError, trio.BrokenResourceError) as error:
         raise ChaosError(
             f"the balancer broke the connection of an extra client: {error}"
         ) from error
+    if not was_reset:
+        raise ChaosError(f"extra client {number} had its whole answer before it could reset")

@@ -146,10 +146,11 @@ async def _hear_out(
         heard.errors.append(f"half a line at the end: {rest[:80]!r}")
 
 
-async def ask_and_reset(address: str, question: str, *, after_bytes: int) -> None:
+async def ask_and_reset(address: str, question: str, *, after_bytes: int) -> bool:
     """Ask, read so much of the answer, and vanish with a reset instead of a goodbye.
 
-    An answer that is shorter is over before; then there is nothing to reset.
+    Returns:
+      Whether it did; an answer that is shorter is over before.
     """
     async with await _connect(address) as stream:
         await stream.send_all(request_of(address, question, 2000))
@@ -157,10 +158,11 @@ async def ask_and_reset(address: str, question: str, *, after_bytes: int) -> Non
         while read_bytes < after_bytes:
             data = await stream.receive_some(READ_BYTES)
             if not data:
-                return
+                return False
             read_bytes += len(data)
         no_linger = struct.pack("ii", 1, 0)
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+    return True
 
 
 async def _connect(address: str) -> trio.SocketStream:

@@ -75,6 +75,28 @@ def test_killed_agents_and_engines_cost_no_client_a_character() -> None:
         assert differ <= ROUNDS * noise + 2, f"{differ} texts differ; undisturbed: {noise}"
 
 
+def test_a_hung_engine_is_killed_and_its_streams_go_on_elsewhere() -> None:
+    options = ("--buffered-request-timeout=60000",)
+    with Fleet.start(agents=2, slots=2, balancer_options=options) as fleet:
+        fleet.desire(BUNDLED_MODEL, context_size=4096, **GREEDY)
+        fleet.wait_serving()
+        all_heard = [Heard() for _ in range(4)]
+        hung = fleet.agents["a1"].engine_pid
+        assert hung is not None
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                for number, heard in enumerate(all_heard):
+                    nursery.start_soon(listen, fleet.inference, CONVERSATION, story(number), heard)
+                await until_first_tokens(all_heard, 4)
+                os.kill(hung, signal.SIGSTOP)
+
+        trio.run(run)
+        assert [heard.endings for heard in all_heard] == [["Done"]] * 4
+        fleet.wait_serving()
+        assert fleet.agents["a1"].engine_pid != hung
+
+
 def test_a_stopped_agent_loses_its_streams_to_others_and_comes_back() -> None:
     options = ("--agent-silence=1500", "--buffered-request-timeout=60000")
     with Fleet.start(agents=2, slots=2, balancer_options=options) as fleet:

@@ -7,6 +7,7 @@ whose text carries the last lines it wrote, so that the operator sees the cause 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from paddler_trio.wire.engine_pipe import (
     LoadFailed,
     Loading,
     LoadModel,
+    Ping,
+    Pong,
     Ready,
     StartSequence,
     Step,
@@ -40,6 +43,10 @@ TO_ENGINE_FRAMES = 4096
 """Two frames a request; the engine reads them in a thread of its own, so this never fills unless
 that thread hangs in one grammar, and then requests are refused."""
 GOODBYE_S = 2.0
+PING_S = 2.0
+HUNG_AFTER_S = 15.0
+"""An engine answers pings in a thread of its own, however long a pass takes: one that does not is
+stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
 _ENGINE_COMMAND = (sys.executable, "-m", "paddler_trio.engine")
@@ -63,6 +70,8 @@ class EngineProcess:
     command: Sequence[str] = _ENGINE_COMMAND
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -107,6 +116,7 @@ class EngineProcess:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, process, name="engine pipe writer")
             nursery.start_soon(self._log, process, name="engine log")
+            nursery.start_soon(self._watch, process, name="engine pings")
             failure = await self._read(process)
             if failure is None:  # the pipe ended: wait for the exit status, which says why
                 status = await process.wait()
@@ -153,10 +163,28 @@ class EngineProcess:
             case Loading(progress):
                 self.on_progress(progress)
             case Ready():
+                self._is_up.set()
                 self.on_ready(frame)
+            case Pong():
+                self._pong.set()
             case LoadFailed(stage, reason):
                 return LoadFailedError(stage, f"{reason}; llama.cpp said: {self._cause()}")
         return None
+
+    async def _watch(self, process: trio.Process) -> None:
+        """Kill an engine that hangs; the reader then sees the end of the pipe and says so."""
+        await self._is_up.wait()
+        while True:
+            with contextlib.suppress(trio.WouldBlock):  # it does not read: no pong will come
+                self._frames.send_nowait(encode(Ping()))
+            with trio.move_on_after(HUNG_AFTER_S) as patience:
+                await self._pong.wait()
+            if patience.cancelled_caught:
+                self._last_words.append(f"no answer to a ping for {HUNG_AFTER_S:g} s: killed")
+                process.kill()
+                return
+            self._pong = trio.Event()
+            await trio.sleep(PING_S)
 
     async def _log(self, process: trio.Process) -> None:
         """llama.cpp's words into our log: ``LEVEL<tab>text`` lines, or anything it printed."""

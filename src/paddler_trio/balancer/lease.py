@@ -92,9 +92,11 @@ class Lease:
             self.verdict.give(Finished())
 
     def lost(self, refusal: str | None) -> None:
-        """The agent will not finish it; see :class:`AgentLost`."""
+        """The agent will not finish it; see :class:`AgentLost`. Its route is closed at once: the
+        request's task may be on its way to another agent before it ever saw this lease."""
         self.agent_done.set()
         self.verdict.give(AgentLost(refusal))
+        self.agent.forget(self)
 
     async def outcome(self) -> Outcome:
         """Wait for the end, as long as something arrives within every item timeout."""

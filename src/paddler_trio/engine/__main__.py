@@ -28,6 +28,8 @@ from paddler_trio.wire.engine_pipe import (
     LoadFailed,
     Loading,
     LoadModel,
+    Ping,
+    Pong,
     Ready,
     StartSequence,
     StopSequence,
@@ -52,6 +54,8 @@ class Pipe:
     def __init__(self, reader: BinaryIO, writer_fd: int) -> None:
         self._reader = reader
         self._writer_fd = writer_fd
+        self._writing = threading.Lock()
+        """Both threads write: steps are the decoding one's, pongs the reading one's."""
 
     def receive(self) -> ToEngine | None:
         """The next frame; None when the agent closed the pipe."""
@@ -63,8 +67,9 @@ class Pipe:
 
     def send(self, frame: FromEngine) -> None:
         data = memoryview(encode(frame))
-        while data:
-            data = data[os.write(self._writer_fd, data) :]
+        with self._writing:
+            while data:
+                data = data[os.write(self._writer_fd, data) :]
 
 
 def main() -> None:
@@ -135,6 +140,8 @@ def _read_requests(
                     commands.put(admit(llama, shape, frame))
                 case StopSequence():
                     commands.put(frame)
+                case Ping():
+                    pipe.send(Pong())
                 case LoadModel():
                     raise WireError("a second LoadModel frame")
         status = 0

@@ -95,7 +95,12 @@ class StopSequence:
     key: int
 
 
-ToEngine: TypeAlias = LoadModel | StartSequence | StopSequence
+@attrs.frozen
+class Ping:
+    """Are you there? Answered by a :class:`Pong` at once, also in the middle of a long pass."""
+
+
+ToEngine: TypeAlias = LoadModel | StartSequence | StopSequence | Ping
 
 
 # ------------------------------------------------------------------ engine -> agent
@@ -162,7 +167,12 @@ class Step:
     endings: list[Ending]
 
 
-FromEngine: TypeAlias = Loading | LoadFailed | Ready | Step
+@attrs.frozen
+class Pong:
+    """The engine process runs."""
+
+
+FromEngine: TypeAlias = Loading | LoadFailed | Ready | Step | Pong
 
 
 def _converter() -> Converter:
@@ -177,7 +187,7 @@ _CONVERTER = _converter()
 
 def encode(frame: ToEngine | FromEngine) -> bytes:
     """The whole frame, length prefix included."""
-    family = ToEngine if isinstance(frame, LoadModel | StartSequence | StopSequence) else FromEngine
+    family = ToEngine if isinstance(frame, ToEngine) else FromEngine
     body: bytes = msgpack.packb(_CONVERTER.unstructure(frame, unstructure_as=family))
     return _LENGTH.pack(len(body)) + body
 
