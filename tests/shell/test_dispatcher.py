@@ -300,7 +300,7 @@ async def test_cancelling_the_requests_tells_every_client_and_every_agent(
         running, waiting = here.submit("1"), here.submit("2")
         await wait_all_tasks_blocked()
         agent.says("1.1", "a")
-        here.dispatcher.is_draining = True
+        here.dispatcher.drain()
         here.nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             assert await heard(running) == ("a", Failure(503, "balancer is shutting down"))

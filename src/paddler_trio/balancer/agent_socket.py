@@ -164,7 +164,7 @@ class _Link:
                     if self.agent is not None:
                         self.agent.said_goodbye = True
                     return False
-        except (WireError, ValueError, KeyError) as error:
+        except (WireError, ValueError, KeyError, RecursionError) as error:
             blamed = recover_request_id(text)
             lease = None if blamed is None or self.agent is None else self.agent.lease(blamed)
             if lease is not None:

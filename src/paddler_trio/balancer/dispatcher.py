@@ -261,7 +261,7 @@ class Dispatcher:
     async def _wait_for_slot(self, request: Request) -> Lease | None:
         began_s = trio.current_time()
         seat = request.seat
-        with trio.move_on_after(max(0.0, self.limits.buffered_timeout_s - request.waited_s)):
+        with trio.move_on_after(self.limits.buffered_timeout_s):  # anew after every loss
             await seat.wait()
         request.waited_s += trio.current_time() - began_s
         match seat.answer:  # looked at again: a slot may have come in the tick of the deadline

@@ -87,6 +87,7 @@ class Request:
     placements: int = attrs.field(default=0, init=False)
     """How often it was granted a slot; makes its ids on links unique."""
     waited_s: float = attrs.field(default=0.0, init=False)
+    """In the queue, all its stays together."""
     num_results: int = attrs.field(default=0, init=False)
     seed: int = attrs.field(factory=lambda: secrets.randbits(32), init=False)
     """Of every draw of this answer, on whatever agent."""

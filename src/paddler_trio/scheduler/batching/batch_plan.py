@@ -3,7 +3,7 @@
 Decode first, then prefill: every generating sequence gets its one token, so nobody's stream
 stalls behind a prompt; what is left of the budget goes to prompts in equal shares, so a short
 prompt is not stuck behind a long one. If more sequences generate than the budget holds, the turn
-rotates: those that computed least recently go first.
+rotates by the number of the pass.
 
 Source: iteration-level scheduling, Orca (OSDI '22); chunked prefill, Sarathi-Serve (OSDI '24).
 """
