@@ -5,10 +5,12 @@
 #
 # PYTHON=python3.12   the interpreter to make the environment with
 # ARGS="..."          handed on to pytest, the demo or the benchmark
+# SEEDS=10000         how many simulations of a balancer in trouble `make simulate` runs
 # CMAKE_ARGS="..."    build llama.cpp with exactly these (CUDA, Vulkan, ...)
 
 PYTHON ?= python3
 ARGS ?=
+SEEDS ?= 10000
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -64,6 +66,10 @@ llama: | $(BIN)/python
 
 .PHONY: setup
 setup: $(VENV)/installed
+
+.PHONY: simulate
+simulate: setup
+	$(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) $(ARGS)
 
 .PHONY: test
 test: setup

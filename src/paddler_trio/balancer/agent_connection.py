@@ -137,6 +137,7 @@ class AgentConnection:
         """Nobody waits for its results any more; a request still running is stopped first."""
         if self._leases.pop(lease.wire_id, None) is not None:
             self.slots_processing -= 1
+            self._gate.released(now_s=trio.current_time())
             if not lease.agent_done.is_set():
                 self.stop(lease)
 

@@ -169,6 +169,12 @@ class _Client:
 
     def _start(self, message: InferenceRequest, *, num_characters: int) -> bytes | None:
         request_id, params = message.id, message.request
+        if request_id in self._in_flight:
+            return error_line(
+                request_id,
+                400,
+                f'Request id "{request_id}" is already in flight on this connection',
+            )
         tag = "ContinueFromRawPrompt"
         if isinstance(params, ContinueFromConversationHistoryParams):
             tag = "ContinueFromConversationHistory"
@@ -178,12 +184,6 @@ class _Client:
         if not self.states.generates_tokens:
             return response_line(
                 None, request_id, {"GeneratedToken": {"TokenGenerationDisabled": _DISABLED}}
-            )
-        if request_id in self._in_flight:
-            return error_line(
-                request_id,
-                400,
-                f'Request id "{request_id}" is already in flight on this connection',
             )
         if len(self._in_flight) >= MAX_REQUESTS_PER_SOCKET:
             return error_line(

@@ -26,6 +26,11 @@ class SwapGate:
         self._closed_at_s = now_s
         self._seen_empty = slots_total <= 0
 
+    def released(self, *, now_s: float) -> None:
+        """A request has left the agent: only now may it find itself drained."""
+        if self._closed_at_s is not None:
+            self._closed_at_s = now_s
+
     def is_open(self, *, slots_total: int, slots_processing: int, now_s: float) -> bool:
         """May it get work? Ask at every status update; ``slots_total`` is the reported one."""
         if self._closed_at_s is None:
@@ -34,8 +39,7 @@ class SwapGate:
             self._seen_empty = True
             return False
         if slots_processing > 0 and not self._seen_empty:
-            self._closed_at_s = now_s  # it drains first; the moments count from the last request
-            return False
+            return False  # it drains first; the moments count from the last request
         if self._seen_empty or now_s - self._closed_at_s >= UNCHANGED_AFTER_S:
             self._closed_at_s = None
             return True

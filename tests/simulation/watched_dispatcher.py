@@ -1,0 +1,173 @@
+"""The dispatcher under observation: after every decision, is what it decided allowed?
+
+It only looks. What it compares with are the agents' own words and the requests themselves, so that
+ledger and shell are checked together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import trio
+from scenario import Shape
+from sim_wire import CURRENT, Wire
+from world import SLACK_S, Story, World, prompt_in
+
+from paddler_trio.balancer.agent_connection import AgentConnection
+from paddler_trio.balancer.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.balancer.lease import BrokenFrame, Lease, NoToken, Outcome, SlowReader
+from paddler_trio.balancer.request import Request
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
+
+
+class WatchedDispatcher(Dispatcher):
+    """Fails the simulation when a slot is given, kept or taken against the rules."""
+
+    def __init__(self, limits: DispatchLimits, world: World) -> None:
+        super().__init__(limits)
+        self.world = world
+        self.submitted: list[Request] = []
+        self.wires: dict[AgentKey, Wire] = {}
+        self._classes: dict[RequestKey, object] = {}
+        """What was said at submission: among those alike in it, the first come is served first."""
+
+    # ------------------------------------------------------------------ requests
+
+    def submit(self, request_id: str, work: Mapping[str, object], **options: Any) -> Request:
+        story = self.world.story_of(work)
+        story.submitted_s = trio.current_time()
+        waiting = self.statistics().requests_buffered
+        story.was_buffer_full |= waiting >= self.limits.max_buffered
+        key = RequestKey(self._arrivals + 1)
+        self.world.note("balancer", f"submit {prompt_in(work)} as {key}")
+        self._classes[key] = sorted(options.items())
+        request = super().submit(request_id, work, **options)
+        assert request.key == key
+        self.submitted.append(request)
+        return request
+
+    def _grant(self, request: Request, agent: AgentConnection) -> None:
+        prompt = prompt_in(request.work)
+        held, total = self.slots_processing(agent.key), agent.usable_slots
+        self.world.note("balancer", f"grant {prompt} -> {agent.id} ({held}/{total})")
+        if not agent.is_accepting or agent.id in self.world.drained:
+            self.world.fail(f"{prompt} got a slot of {agent.id}, which accepts nothing")
+        if held > total:
+            self.world.fail(f"{agent.id} has {total} slots and holds {held} requests")
+        self._check_may_be_placed(request)
+        for other in self._requests.values():
+            is_before = other.key < request.key and self._waits(other) and not self._kind(other)
+            if is_before and self._classes[other.key] == self._classes[request.key]:
+                self.world.fail(f"{prompt} overtook {prompt_in(other.work)}")
+        self._story(request).grants += 1
+        self.world.heard_of(request.key)
+        super()._grant(request, agent)
+
+    def _obey(self, decisions: Iterable[Any]) -> None:
+        super()._obey(decisions)
+        for request in self._requests.values():
+            if self._waits(request):
+                self._check_nothing_is_free_for(request)
+
+    async def _wait_for_slot(self, request: Request) -> Lease | None:
+        story, began_s = self._story(request), trio.current_time()
+        try:
+            return await super()._wait_for_slot(request)
+        finally:
+            waited_s = trio.current_time() - began_s
+            story.longest_wait_s = max(story.longest_wait_s, waited_s)
+
+    def _fail_stranded(self) -> None:
+        models = {agent.model for agent in self.agents.values()}
+        serving = any(a.is_accepting and a.status.slots_total for a in self.agents.values())
+        for request in self._requests.values():
+            if self._waits(request) and serving and request.tokens and request.model not in models:
+                self._story(request).was_stranded = True
+        super()._fail_stranded()
+
+    def _tell_client(self, request: Request, outcome: Outcome) -> None:
+        story = self._story(request)
+        prompt = prompt_in(request.work)
+        story.outcomes.add(type(outcome).__name__)
+        self.world.note("balancer", f"{prompt} ends: {type(outcome).__name__}")
+        match outcome:
+            case BrokenFrame() if not story.was_named_by_broken_frame:
+                self.world.fail(f"{prompt} is blamed for a frame that was not broken")
+            case NoToken():
+                silent_s = self.world.silent_s(request.key)
+                if silent_s < self.limits.item_timeout_s - SLACK_S:
+                    self.world.fail(f"{prompt}: {silent_s:.3f} s without a token were too long")
+            case SlowReader() if story.client.reading.is_quick:
+                self.world.fail(f"{prompt}: its client reads at once and is called slow")
+            case _:
+                pass
+        super()._tell_client(request, outcome)
+
+    def hand_back(self, lease: Lease, reason: str, *, engine_died: bool) -> None:
+        if self._leases.get(lease.request.key) is lease:
+            self._story(lease.request).engines_died += engine_died
+        super().hand_back(lease, reason, engine_died=engine_died)
+
+    # -------------------------------------------------------------------- agents
+
+    def join(self, agent: AgentConnection) -> None:
+        if any(other.id == agent.id for other in self.agents.values()):
+            self.world.fail(f"{agent.id} is registered twice")
+        self.wires[agent.key] = CURRENT.get()
+        super().join(agent)
+
+    def leave(self, agent: AgentConnection) -> None:
+        wire = self.wires[agent.key]
+        if agent.key in self.agents:
+            self.world.note("balancer", f"{agent.id} is gone: {wire.doom}")
+            if wire.doom is None and not wire.gone and not self.world.is_ending:
+                self.world.fail(f"{agent.id} was thrown out for nothing")
+        super().leave(agent)
+
+    def check_nobody_lingers(self) -> None:
+        """An agent that said goodbye, or nothing for too long, has no slots any more."""
+        now_s = trio.current_time()
+        for agent in self.agents.values():
+            wire = self.wires[agent.key]
+            silent_s = now_s - wire.last_delivered_s
+            if wire.told_disconnect_at_s is not None and wire.told_disconnect_at_s < now_s:
+                self.world.fail(f"{agent.id} has disconnected and still offers its slots")
+            if silent_s > self.world.scenario.silence_s + SLACK_S:
+                self.world.fail(
+                    f"{agent.id} is silent for {silent_s:.3f} s, still offers its slots"
+                )
+
+    # ------------------------------------------------------------------- private
+
+    def _story(self, request: Request) -> Story:
+        return self.world.story_of(request.work)
+
+    def _waits(self, request: Request) -> bool:
+        return request.seat.answer is None and not request.is_over
+
+    def _kind(self, request: Request) -> str | None:
+        return request.model if request.tokens else None
+
+    def _check_may_be_placed(self, request: Request) -> None:
+        """Never anew while draining, and only so often, so that it cannot bring down everybody."""
+        story, prompt = self._story(request), prompt_in(request.work)
+        if not self._waits(request):
+            return  # its task is about to end it
+        limits = self.limits.continuation
+        if self.world.draining_since_s is not None and request.placements == 0:
+            self.world.fail(f"{prompt} begins although the balancer is shutting down")
+        if request.placements > limits.max_continuations:
+            self.world.fail(f"{prompt} was placed {request.placements} times already")
+        if story.engines_died >= limits.max_engines_lost and story.ask.shape is not Shape.EMBEDDING:
+            self.world.fail(f"{prompt} goes on although {story.engines_died} engines died under it")
+
+    def _check_nothing_is_free_for(self, request: Request) -> None:
+        kind = self._kind(request)
+        for agent in self.agents.values():
+            free = agent.usable_slots - self.slots_processing(agent.key)
+            if agent.is_accepting and free > 0 and kind in (None, agent.model):
+                self.world.fail(
+                    f"{prompt_in(request.work)} waits although {agent.id} has {free} free slots"
+                )
