@@ -1,9 +1,9 @@
 """The whole balancer against agents and clients that misbehave, in virtual time.
 
-`make simulate SEEDS=10000` runs many more of the same. While it was written it found a request that
-was started on an agent after the model swap it had been granted a slot before, a route that outlived
-its lease, a gate that opened while a Paddler agent still drained, and a duplicate id that was
-answered as if it were new.
+`make simulate SEEDS=10000` runs many more of the same. While it was written it found a request
+started on an agent after a model swap although it was granted its slot before, a route that
+outlived its lease, a gate that opened while a Paddler agent still drained, and a duplicate id that
+was answered as if it were new.
 """
 
 from __future__ import annotations
