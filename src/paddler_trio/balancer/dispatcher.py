@@ -263,6 +263,7 @@ class Dispatcher:
         seat = request.seat
         with trio.move_on_after(self.limits.buffered_timeout_s):  # anew after every loss
             await seat.wait()
+        request.left_queue.set()
         request.waited_s += trio.current_time() - began_s
         match seat.answer:  # looked at again: a slot may have come in the tick of the deadline
             case None:

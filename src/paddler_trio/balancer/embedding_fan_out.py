@@ -1,8 +1,9 @@
 """One embedding request as several: split, sent to all agents, gathered into one stream.
 
 Each sub-batch is a request with its own id. The body ends when all of them have, with one final
-``Done`` of its own; what fails in between is a line like any other. At most as many sub-batches
-as there are slots are under way at once, so one call cannot fill the buffer everyone shares.
+``Done`` of its own; what fails in between is a line like any other. The call holds one place in
+the queue: its next sub-batch arrives there when the one before has left it, so one call cannot fill
+the buffer everyone shares.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import trio
 
 from paddler_trio.balancer.asgi import Header, Receive, Send, watch_disconnect
 from paddler_trio.balancer.dispatcher import Dispatcher
+from paddler_trio.balancer.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.generation import GenerateEmbeddingBatchParams
@@ -45,11 +47,13 @@ class EmbeddingFanOut:
         await send({"type": "http.response.body", "body": done + b"\n"})
 
     async def _gather(self, lines: trio.MemorySendChannel[bytes]) -> None:
-        slots = self.dispatcher.statistics().slots_total
-        under_way = trio.CapacityLimiter(max(1, slots))
         async with lines, trio.open_nursery() as nursery:
             for chunk in self._chunks():
-                nursery.start_soon(self._run, chunk, under_way, lines, name="embedding sub-batch")
+                request = self.dispatcher.submit(
+                    secrets.token_urlsafe(16), {"GenerateEmbeddingBatch": unstructure(chunk)}
+                )
+                nursery.start_soon(self._copy, request, lines, name="embedding sub-batch")
+                await request.left_queue.wait()
 
     def _chunks(self) -> Iterator[GenerateEmbeddingBatchParams]:
         start = 0
@@ -62,26 +66,18 @@ class EmbeddingFanOut:
             start += size
             yield attrs.evolve(self.params, input_batch=documents)
 
-    async def _run(
-        self,
-        chunk: GenerateEmbeddingBatchParams,
-        under_way: trio.CapacityLimiter,
-        lines: trio.MemorySendChannel[bytes],
-    ) -> None:
-        async with under_way:
-            request = self.dispatcher.submit(
-                secrets.token_urlsafe(16), {"GenerateEmbeddingBatch": unstructure(chunk)}
-            )
-            try:
-                async for step in request.outbox:
-                    for result in step.results:
-                        if result != "Done":
-                            response = {step.family: result}
-                            line = response_line(step.generated_by, request.id, response)
-                            await lines.send(line + b"\n")
-                if request.failure is not None:
-                    failure = request.failure
-                    line = error_line(request.id, failure.code, failure.description)
-                    await lines.send(line + b"\n")
-            finally:
-                request.stop()
+    async def _copy(self, request: Request, lines: trio.MemorySendChannel[bytes]) -> None:
+        """The lines of one sub-batch, without its own ``Done``."""
+        try:
+            async for step in request.outbox:
+                for result in step.results:
+                    if result != "Done":
+                        response = {step.family: result}
+                        line = response_line(step.generated_by, request.id, response)
+                        await lines.send(line + b"\n")
+            if request.failure is not None:
+                failure = request.failure
+                line = error_line(request.id, failure.code, failure.description)
+                await lines.send(line + b"\n")
+        finally:
+            request.stop()

@@ -102,6 +102,8 @@ class Request:
     """How often it was placed again after a loss."""
     is_stopped: bool = attrs.field(default=False, init=False)
     is_over: bool = attrs.field(default=False, init=False)
+    left_queue: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """It has, or had, a slot, or it will never have one."""
     _lease_verdict: Verdict[Outcome] | None = attrs.field(default=None, init=False)
     _emit: trio.MemorySendChannel[Results] = attrs.field(init=False)
 
@@ -148,4 +150,5 @@ class Request:
 
     def _close(self) -> None:
         self.is_over = True
+        self.left_queue.set()
         self._emit.close()
