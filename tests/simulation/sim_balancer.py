@@ -13,7 +13,6 @@ import attrs
 import trio
 from checks import check_aftermath, check_stories
 from determinism import deterministic, logs_to
-from scenario import Scenario
 from sim_agent import SimAgent
 from sim_client import SimClient
 from sim_operator import operate
@@ -36,15 +35,12 @@ LONGEST_RUN_S = 300.0
 WATCH_INTERVAL_S = 0.2
 
 
-def simulate(scenario: Scenario) -> list[str]:
-    """Run it; returns the trace. SimulationFailure and whatever else went wrong pass through,
-    with the trace as ``notes`` of the exception's group: see `run`."""
-    return run(scenario).trace
+def run(world: World) -> None:
+    """Run the world's scenario in virtual time.
 
-
-def run(scenario: Scenario, world: World | None = None) -> World:
-    """Run it in virtual time; ``world`` is given by a caller who wants the trace of a failure."""
-    world = world or World(scenario)
+    What goes wrong is raised, alone or in groups; the world's trace then shows how it came about.
+    """
+    scenario = world.scenario
     with (
         deterministic(
             scenario.seed,
@@ -54,11 +50,9 @@ def run(scenario: Scenario, world: World | None = None) -> World:
         logs_to(world.note, world.errors_logged.append),
     ):
         trio.run(_live, world, clock=MockClock(autojump_threshold=0))
-    return world
 
 
 async def _live(world: World) -> None:
-    world.over = trio.Event()
     scenario = world.scenario
     balancer = _Balancer(world)
     async with trio.open_nursery() as outside:

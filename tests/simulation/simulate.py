@@ -39,10 +39,10 @@ def main() -> int:
 def _passes(seed: int, *, whole_trace: bool) -> bool:
     world = World(draw(seed))
     try:
-        run(world.scenario, world)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
+        run(world)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # its failures are no Exceptions
         traceback.print_exception(error)
         print(f"\nseed {seed} ({world.scenario.temper}) failed; the end of its trace:")
         print("\n".join(world.trace if whole_trace else world.trace[-TRACE_TAIL_LINES:]))

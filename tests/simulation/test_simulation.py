@@ -1,9 +1,18 @@
 """The whole balancer against agents and clients that misbehave, in virtual time.
 
-`make simulate SEEDS=10000` runs many more of the same. While it was written it found a request
-started on an agent after a model swap although it was granted its slot before, a route that
-outlived its lease, a gate that opened while a Paddler agent still drained, and a duplicate id that
-was answered as if it were new.
+`make simulate SEEDS=10000` runs many more of the same. That the checks see anything was tried by
+planting bugs. The first three are each found within a hundred seeds, the last two, which need two
+things to happen at one instant, within a few thousand:
+
+* ``Lease.deliver`` forgets tokens that show no text yet: an agent is given a continuation whose
+  tokens its weights would not have drawn;
+* ``SlotLedger._settle`` stops at the first request that must have a certain model: a slot idles
+  while somebody who may have it waits;
+* the inference socket closes at once on shutdown: a request that has just ended is never told so;
+* a request is sent by its own task instead of in the step that granted the slot: it reaches an
+  agent after a new state;
+* the swap gate counts its moments from the last status instead of from the last request: an agent
+  of Paddler's that has just drained gets work before its new model.
 """
 
 from __future__ import annotations
@@ -15,6 +24,7 @@ from world import World
 
 SEEDS = 200
 GROUP = 20
+TAIL_LINES = 40
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, GROUP))
@@ -22,20 +32,18 @@ def test_every_request_ends_as_promised_whatever_agents_and_clients_do(start: in
     for seed in range(start, start + GROUP):
         world = World(draw(seed))
         try:
-            run(world.scenario, world)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            trace = "\n".join(world.trace[-40:])
+            run(world)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # its failures are no Exceptions
+            trace = "\n".join(world.trace[-TAIL_LINES:])
             pytest.fail(f"seed {seed} ({world.scenario.temper}): {error!r}\n{trace}")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS, SEEDS + 10))
 def test_the_same_seed_gives_the_same_trace_byte_for_byte(seed: int) -> None:
-    first, second = (run(draw(seed)).trace for _ in range(2))
-    assert first == second
-    assert len(first) > 10
-
-
-def test_another_seed_gives_another_trace() -> None:
-    assert run(draw(1)).trace != run(draw(2)).trace
+    first, second = World(draw(seed)), World(draw(seed))
+    run(first)
+    run(second)
+    assert first.trace == second.trace
+    assert len(first.trace) > 10
