@@ -96,6 +96,9 @@ class WatchedDispatcher(Dispatcher):
             case BrokenFrame() if not story.was_named_by_broken_frame:
                 self.world.fail(f"{prompt} is blamed for a frame that was not broken")
             case NoToken():
+                lease = self._leases.get(request.key)
+                if lease is None or lease.agent.key not in self.agents:
+                    self.world.fail(f"{prompt} waited for a token of an agent that is gone")
                 silent_s = self.world.silent_s(request.key)
                 if silent_s < self.limits.item_timeout_s - SLACK_S:
                     self.world.fail(f"{prompt}: {silent_s:.3f} s without a token were too long")
