@@ -170,6 +170,15 @@ def test_a_41_agent_gets_work_again_after_it_fell_to_zero_and_climbed() -> None:
     assert gate.is_open(slots_total=1, slots_processing=0, now_s=51.1)
 
 
+def test_the_moments_of_an_idle_agent_count_from_its_last_request() -> None:
+    gate = SwapGate()
+    gate.close(slots_total=4, now_s=0.0)
+    assert not gate.is_open(slots_total=4, slots_processing=1, now_s=50.0)
+    gate.released(now_s=60.0)
+    assert not gate.is_open(slots_total=4, slots_processing=0, now_s=60.5)
+    assert gate.is_open(slots_total=4, slots_processing=0, now_s=60.0 + UNCHANGED_AFTER_S)
+
+
 def test_a_new_agent_gets_work_with_its_first_slot() -> None:
     gate = SwapGate()
     gate.close(slots_total=0, now_s=0.0)
