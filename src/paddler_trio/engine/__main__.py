@@ -2,8 +2,9 @@
 
 Frames come in on standard input and go out on what was standard output; whatever a library
 prints goes to standard error, where the agent picks it up as log lines. Two threads: this one
-decodes, the other reads the pipe and prepares requests. When the pipe closes, the agent is gone
-or wants us gone: the process ends at once, whatever it is computing.
+decodes, the other reads the pipe and prepares requests; a third one embeds, if that is wanted.
+When the pipe closes, the agent is gone or wants us gone: the process ends at once, whatever it is
+computing.
 """
 
 from __future__ import annotations
@@ -12,18 +13,31 @@ import os
 import sys
 import threading
 import traceback
+from functools import partial
 from queue import SimpleQueue
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import llama_cpp.llama_cpp as lib
 
 from paddler_trio import __version__
-from paddler_trio.engine.decode_loop import Command, DecodeLoop, admit
-from paddler_trio.engine.llama import ContextShape, Llama
+from paddler_trio.engine.decode_loop import Admitted, Command, DecodeLoop, admit, streams_for
+from paddler_trio.engine.draft_model import DraftModel
+from paddler_trio.engine.drawing import DrawingPool
+from paddler_trio.engine.embedder import Embedder
+from paddler_trio.engine.embedding_context import EmbeddingContext
+from paddler_trio.engine.llama import ENCODER_ONLY, Llama
+from paddler_trio.engine.projector import Projector
+from paddler_trio.engine.stored_prefixes import StoredPrefixes
+from paddler_trio.engine.vision import ImageCache, Vision
 from paddler_trio.errors import EngineError, WireError
-from paddler_trio.scheduler.batching.streams import Streams
+from paddler_trio.scheduler.batching.pace import Pace
+from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.wire.engine_pipe import (
     LENGTH_BYTES,
+    Embedded,
+    EmbeddingStep,
+    EmbedDocuments,
+    Ending,
     FromEngine,
     LoadFailed,
     Loading,
@@ -32,6 +46,8 @@ from paddler_trio.wire.engine_pipe import (
     Pong,
     Ready,
     StartSequence,
+    Step,
+    StopEmbedding,
     StopSequence,
     ToEngine,
     body_length,
@@ -40,6 +56,7 @@ from paddler_trio.wire.engine_pipe import (
 )
 
 _PROGRESS_STEP = 0.02
+_CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -55,7 +72,7 @@ class Pipe:
         self._reader = reader
         self._writer_fd = writer_fd
         self._writing = threading.Lock()
-        """Both threads write: steps are the decoding one's, pongs the reading one's."""
+        """Every thread writes: steps are the computing ones', pongs the reading one's."""
 
     def receive(self) -> ToEngine | None:
         """The next frame; None when the agent closed the pipe."""
@@ -91,6 +108,13 @@ def main() -> None:
     except EngineError as error:
         pipe.send(LoadFailed("model", str(error)))
         return
+    context, problem = _open_embedding(llama, load)
+    if context is None and not llama.can_generate:
+        pipe.send(LoadFailed("model", problem or ENCODER_ONLY))
+        return
+    if context is not None and not (llama.can_generate and context.remembers):
+        _only_embed(pipe, llama, load, context)
+    projector, projection_problem = _open_projector(llama, load)
     try:
         shape = llama.open_context(
             slots=load.slots,
@@ -99,17 +123,61 @@ def main() -> None:
             k_cache_dtype=load.k_cache_dtype,
             v_cache_dtype=load.v_cache_dtype,
             threads=load.threads,
+            settings=load.settings,
+            whole_images=projector is not None and projector.whole_images,
+            attends_ahead=projector is not None and projector.attends_ahead,
         )
         llama.warm_up()
+        draft_model = None
+        if load.settings.draft_model is not None:
+            draft_model = DraftModel.load(load.settings.draft_model, load, shape)
     except EngineError as error:
         pipe.send(LoadFailed("context", str(error)))
         return
     commands: SimpleQueue[Command] = SimpleQueue()
-    threading.Thread(
-        target=_read_requests, args=(pipe, llama, shape, commands), daemon=True
-    ).start()
-    pipe.send(Ready(shape.cells, shape.n_batch, shape.n_ctx_train, shape.n_vocab))
-    DecodeLoop(llama, shape, Streams(load.slots, shape.n_batch), commands, pipe.send).run_forever()
+    loop = DecodeLoop(
+        llama,
+        shape,
+        streams_for(llama, shape, load.slots),
+        Pace(load.settings.target_pass_ms),
+        StoredPrefixes(llama, PrefixStore(load.settings.prefix_store_bytes, shape.rules)),
+        commands,
+        pipe.send,
+        DrawingPool(load.threads, llama.n_vocab),
+        load.settings.max_drafts,
+        draft_model,
+    )
+    embedder: Embedder | None = None
+    if context is not None:
+        embedder = Embedder(
+            context, llama.n_vocab, load.threads, lambda: not loop.streams.is_idle, pipe.send
+        )
+        embedder.start(on_crash=lambda: os._exit(1))
+    vision: Vision[Admitted] | None = None
+    if projector is not None:
+        vision = Vision(
+            projector,
+            shape.cells,
+            shape.n_batch,
+            ImageCache(load.settings.image_cache_bytes),
+            partial(admit, llama, shape),
+            commands.put,
+        )
+        vision.start(on_crash=lambda: os._exit(1))
+    _start_reading(pipe, llama, loop, embedder, vision)
+    pipe.send(
+        Ready(
+            shape.cells,
+            shape.n_batch,
+            shape.n_ctx_train,
+            shape.n_vocab,
+            embedding=None if context is None else context.shape,
+            embedding_problem=problem,
+            sees_images=vision is not None,
+            projection_problem=projection_problem,
+        )
+    )
+    loop.run_forever()
 
 
 def _load_model(pipe: Pipe, load: LoadModel) -> Llama:
@@ -121,13 +189,84 @@ def _load_model(pipe: Pipe, load: LoadModel) -> Llama:
             reported = fraction
             pipe.send(Loading(fraction))
 
-    return Llama.load(load.model_path, n_gpu_layers=load.n_gpu_layers, progress=progress)
+    return Llama.load(
+        load.model_path,
+        n_gpu_layers=load.n_gpu_layers,
+        progress=progress,
+        settings=load.settings,
+    )
+
+
+def _open_embedding(llama: Llama, load: LoadModel) -> tuple[EmbeddingContext | None, str]:
+    """The second context, if it is wanted and can be; else None and why not."""
+    if not load.embeddings:
+        return None, ""
+    try:
+        context = EmbeddingContext.open(
+            llama,
+            pooling_type=load.pooling_type,
+            n_batch=load.n_batch,
+            threads=load.threads,
+            settings=load.settings,
+        )
+    except EngineError as error:
+        return None, str(error)
+    return context, ""
+
+
+def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, str]:
+    """What sees images, if that is wanted and can be; else None and why not."""
+    if load.projection_path is None:
+        return None, ""
+    try:
+        projector = Projector.load(
+            load.projection_path,
+            llama,
+            threads=max(1, load.threads // 2),  # those who generate meanwhile keep the others
+            use_gpu=load.n_gpu_layers != 0,
+        )
+    except EngineError as error:
+        return None, str(error)
+    return projector, ""
+
+
+def _only_embed(pipe: Pipe, llama: Llama, load: LoadModel, context: EmbeddingContext) -> NoReturn:
+    """The life of an engine whose model is an encoder."""
+    embedder = Embedder(context, llama.n_vocab, load.threads, lambda: False, pipe.send)
+    _start_reading(pipe, llama, None, embedder)
+    pipe.send(
+        Ready(
+            cells=0,
+            n_batch=context.shape.max_tokens,
+            n_ctx_train=llama.n_ctx_train,
+            n_vocab=llama.n_vocab,
+            can_generate=False,
+            embedding=context.shape,
+        )
+    )
+    embedder.run_forever()
+
+
+def _start_reading(
+    pipe: Pipe,
+    llama: Llama,
+    loop: DecodeLoop | None,
+    embedder: Embedder | None,
+    vision: Vision[Admitted] | None = None,
+) -> None:
+    threading.Thread(
+        target=_read_requests, args=(pipe, llama, loop, embedder, vision), daemon=True
+    ).start()
 
 
 def _read_requests(
-    pipe: Pipe, llama: Llama, shape: ContextShape, commands: SimpleQueue[Command]
+    pipe: Pipe,
+    llama: Llama,
+    loop: DecodeLoop | None,
+    embedder: Embedder | None,
+    vision: Vision[Admitted] | None,
 ) -> None:
-    """Hand every frame to the decode loop; end the process when there are no more.
+    """Hand every frame to the loop it is for; end the process when there are no more.
 
     The process also ends if this thread fails: an engine that cannot be told to stop is worse
     than one that is restarted.
@@ -136,10 +275,35 @@ def _read_requests(
     try:
         while (frame := pipe.receive()) is not None:
             match frame:
-                case StartSequence():
-                    commands.put(admit(llama, shape, frame))
+                case StartSequence(key, tokens):
+                    if loop is None:
+                        ending = Ending(key, "refused", len(tokens), 0, ENCODER_ONLY)
+                        pipe.send(Step([], [ending]))
+                    elif frame.images and vision is None:
+                        loop.commands.put(Ending(key, "cannot_see", 0, 0, _CANNOT_SEE))
+                    elif frame.images and vision is not None:
+                        vision.take(frame)
+                    else:
+                        loop.commands.put(admit(llama, loop.shape, frame))
                 case StopSequence():
-                    commands.put(frame)
+                    if vision is not None:
+                        vision.stop(frame.key)
+                    if loop is not None:
+                        loop.commands.put(frame)
+                        loop.hurry(frame.key)
+                case EmbedDocuments(key, documents):
+                    if embedder is None:
+                        problem = "this engine was not told to embed: set enable_embeddings"
+                        pipe.send(
+                            EmbeddingStep(
+                                [Embedded(key, i, b"", problem) for i in range(len(documents))]
+                            )
+                        )
+                    else:
+                        embedder.commands.put(frame)
+                case StopEmbedding():
+                    if embedder is not None:
+                        embedder.commands.put(frame)
                 case Ping():
                     pipe.send(Pong())
                 case LoadModel():

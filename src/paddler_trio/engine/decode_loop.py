@@ -2,25 +2,66 @@
 
 The plan changes nothing; a pass is committed only after llama.cpp computed it. A pass that fails
 is split until the sequence that poisons it stands alone, and that one is failed (W14); a pass can
-therefore never be retried for ever.
+therefore never be retried for ever, and an engine that keeps failing ends to be started anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 import attrs
+import numpy as np
 
+from paddler_trio.engine.constraint import GrammarInvalidError, GrammarRejectedError
+from paddler_trio.engine.draft_model import DraftModel
+from paddler_trio.engine.drawing import DrawingPool, logprobs_of
+from paddler_trio.engine.figures import Counters
 from paddler_trio.engine.llama import ContextShape, Llama
-from paddler_trio.engine.sampling import GrammarInvalidError, GrammarRejectedError, Sampler
+from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.stored_prefixes import StoredPrefixes
+from paddler_trio.engine.vision import Embeddings
+from paddler_trio.errors import EngineError
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.batch_plan import Share
+from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
+from paddler_trio.scheduler.batching.drafts import Drafting
+from paddler_trio.scheduler.batching.image_tokens import (
+    Positions,
+    image_of,
+    is_image,
+    num_words,
+    place_of,
+    run_length,
+)
+from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Streams
-from paddler_trio.wire.engine_pipe import Drawn, Ending, StartSequence, Step, StopSequence
+from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
+from paddler_trio.wire.engine_pipe import (
+    Drawn,
+    Ending,
+    Figures,
+    Progress,
+    StartSequence,
+    Step,
+    StopSequence,
+)
+
+_ABORTED = 2
+_FAILURES = {
+    1: "no cells were free for it",
+    -1: "it calls the batch invalid",
+    -2: "it has no memory for the computation",
+    -3: "a computation failed",
+}
+"""What llama.cpp's codes mean."""
+PROGRESS_INTERVAL_S = 0.5
+_MAX_FAILURES = 3
+"""Sequences failed one after the other without a pass that worked between them."""
 
 
 @attrs.frozen
@@ -29,14 +70,21 @@ class Admitted:
 
     start: StartSequence
     sampler: Sampler
+    embeddings: Embeddings = attrs.field(factory=dict)
+    """Of the images in its prompt, each of which has its tokens there."""
 
 
+_Filled: TypeAlias = tuple[Callable[[], int], list[tuple[Share, int]]]
 Command: TypeAlias = Admitted | Ending | StopSequence
 """What reaches the loop: a request, the refusal of one, or the wish to end one."""
 
 
-def admit(llama: Llama, shape: ContextShape, start: StartSequence) -> Admitted | Ending:
+def admit(
+    llama: Llama, shape: ContextShape, start: StartSequence, embeddings: Embeddings | None = None
+) -> Admitted | Ending:
     """Check a request and build its sampler; runs beside the decode loop, never in it (W22)."""
+    embeddings = embeddings or {}
+    words = [token for token in start.tokens if not is_image(token)]
     refused = refusal(
         num_prompt_tokens=len(start.tokens),
         num_drawn=len(start.drawn),
@@ -44,49 +92,90 @@ def admit(llama: Llama, shape: ContextShape, start: StartSequence) -> Admitted |
         cells=shape.cells,
     )
     if refused is not None:
-        return Ending(start.key, "refused", len(start.tokens), 0, refused.reason)
-    stray = next((t for t in (*start.tokens, *start.drawn) if not 0 <= t < shape.n_vocab), None)
+        return Ending(start.key, "refused", len(words), 0, refused.reason)
+    stray = next((t for t in (*words, *start.drawn) if not 0 <= t < shape.n_vocab), None)
+    if len(words) < len(start.tokens):
+        unseen = (t for t in start.tokens if is_image(t) and image_of(t) not in embeddings)
+        stray = next(unseen, stray)
     if stray is not None:
         detail = f"token {stray} is outside the vocabulary of {shape.n_vocab}"
-        return Ending(start.key, "refused", len(start.tokens), 0, detail)
+        return Ending(start.key, "refused", len(words), 0, detail)
     try:
-        sampler = Sampler.build(llama, start.sampling, start.grammar, cells=shape.cells)
+        sampler = Sampler.build(
+            llama,
+            start.sampling,
+            start.grammar,
+            cells=shape.cells,
+            prompt=words,
+            reasoning=start.reasoning,
+        )
     except GrammarInvalidError as error:
-        return Ending(start.key, "grammar_invalid", len(start.tokens), 0, str(error))
+        return Ending(start.key, "grammar_invalid", len(words), 0, str(error))
     try:
         for token in start.drawn:
             sampler.replay(token)
     except GrammarRejectedError as error:
         sampler.close()
-        return Ending(start.key, "grammar_rejected", len(start.tokens), 0, str(error))
-    return Admitted(start, sampler)
+        return Ending(start.key, "grammar_rejected", len(words), 0, str(error))
+    return Admitted(start, sampler, embeddings)
 
 
-@attrs.define
+def streams_for(llama: Llama, shape: ContextShape, slots: int) -> Streams:
+    """The scheduler's view of a context."""
+    layout = UnifiedCells if shape.is_unified else SplitCells
+    return Streams(
+        slots,
+        layout(shape.num_streams, shape.cells),
+        shape.num_streams,
+        shape.rules,
+        llama.first_position,
+    )
+
+
+@attrs.define(eq=False)
 class _Running:
-    tokens: list[int]
-    """The prompt and everything drawn since."""
+    start: StartSequence
+    sequence: Sequence
     sampler: Sampler
-    num_prompt_tokens: int
+    embeddings: Embeddings
+    positions: Positions
+    drafting: Drafting
+    placed_s: float | None = None
+    first_drawn_s: float | None = None
+    next_progress_s: float = 0.0
 
 
-@attrs.define
+@attrs.define(eq=False)
 class DecodeLoop:
     """All sequences of one engine.
 
     Args:
       commands: filled by the thread that reads the pipe.
-      report: called once per pass with what it produced; blocks if the agent does not read.
+      report: called with what a pass produced; blocks if the agent does not read.
+      max_drafts: tokens guessed ahead for each sequence, 0 for none.
+      draft_model: guesses them; without it they are looked up in the text.
     """
 
     llama: Llama
     shape: ContextShape
     streams: Streams
+    pace: Pace
+    stored: StoredPrefixes
     commands: SimpleQueue[Command]
-    report: Callable[[Step], None]
+    report: Callable[[Step | Figures], None]
+    pool: DrawingPool
+    max_drafts: int = 0
+    draft_model: DraftModel | None = None
     _requests: dict[int, _Running] = attrs.field(factory=dict, init=False)
     _drawn: list[Drawn] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
+    _progress: list[Progress] = attrs.field(factory=list, init=False)
+    _in_pass: frozenset[int] = attrs.field(default=frozenset(), init=False)
+    _leaving: set[int] = attrs.field(factory=set, init=False)
+    _failures: int = attrs.field(default=0, init=False)
+    _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
+    """Of what is in each stream, which is a beginning of what was placed there last."""
+    counters: Counters = attrs.field(factory=Counters, init=False)
 
     def run_forever(self) -> None:
         """Pass after pass; sleeps only while there is nothing to compute."""
@@ -98,101 +187,362 @@ class DecodeLoop:
         """Apply everything that arrived; with ``wait``, block until something does."""
         with contextlib.suppress(Empty):
             if wait:
+                self._report_figures(force=True)
                 self._apply(self.commands.get())
             while True:
                 self._apply(self.commands.get_nowait())
 
+    def hurry(self, key: int) -> None:
+        """Somebody wants this sequence to end; from any thread. A pass that computes only for
+        sequences that are leaving is not worth finishing."""
+        self._leaving.add(key)
+        in_pass = self._in_pass
+        if in_pass and in_pass <= self._leaving:
+            self.llama.abort()
+
     def run_pass(self) -> None:
         """Plan, decode, draw and report once."""
-        while (sequence := self.streams.start_next()) is not None:
-            self.llama.forget(sequence.stream)
-        shares = self.streams.plan()
-        if shares:
-            self._decode(shares)
-        if self._drawn or self._endings:
-            step = Step(self._drawn, self._endings)
-            self._drawn, self._endings = [], []
-            self.report(step)
+        while (placement := self.streams.start_next()) is not None:
+            self._settle(placement)
+        if self.max_drafts and self.shape.rules.can_trim:
+            self._guess()
+        generating = self.streams.num_generating
+        budget = self.pace.prompt_share(
+            generating,
+            ingesting=len(self.streams.running) - generating,
+            limit=self.shape.n_batch,
+        )
+        self._cut(*self.streams.make_room(budget))
+        shares = self.streams.plan(token_budget=self.shape.n_batch, prompt_budget=budget)
+        for together in self._calls(shares):
+            self._decode(together)
+            self._report_step()
+        self._report_step()
+        self._report_figures()
+
+    # ------------------------------------------------------------- arrival
 
     def _apply(self, command: Command) -> None:
         match command:
-            case Admitted(start, sampler):
-                tokens = start.tokens + start.drawn
-                self._requests[start.key] = _Running(tokens, sampler, len(start.tokens))
-                self.streams.enqueue(
+            case Admitted(start, sampler, embeddings):
+                sequence = Sequence(
                     start.key,
-                    num_prompt_tokens=len(start.tokens),
-                    max_tokens=start.max_tokens,
-                    num_drawn=len(start.drawn),
+                    start.tokens + start.drawn,
+                    len(start.tokens),
+                    start.max_tokens,
+                    start.salt if start.reuse_prefix else None,
                 )
+                self._requests[start.key] = _Running(
+                    start,
+                    sequence,
+                    sampler,
+                    embeddings,
+                    Positions(start.tokens if embeddings else ()),
+                    Drafting(self.max_drafts),
+                )
+                self.streams.enqueue(sequence)
             case Ending():
                 self._endings.append(command)
             case StopSequence(key):
+                self._leaving.discard(key)
                 if key in self._requests:  # else it ended by itself meanwhile
                     self._end(key, "stopped")
 
-    def _decode(self, shares: tuple[Share, ...]) -> None:
-        """Compute these shares; on failure split them until the culprit is alone."""
-        batch = self.llama.batch
-        batch.clear()
-        drawing: list[tuple[Sequence, int]] = []
-        for share in sorted(shares, key=lambda share: share.sequence.stream):
-            row = batch.add(
-                self._requests[share.sequence.key].tokens[share.start : share.start + share.count],
-                start=share.start,
-                stream=share.sequence.stream,
-                logits=share.wants_logits,
+    def _settle(self, placement: Placement) -> None:
+        """Make the cache be what the placement says."""
+        sequence, stream = placement.sequence, placement.stream
+        request = self._requests[sequence.key]
+        if request.placed_s is None:
+            request.placed_s = time.perf_counter()
+        if placement.replaced is not None:
+            self.stored.store(placement.replaced, stream)
+        positions = request.positions
+        self._positions[stream] = positions
+        kept = positions.at(placement.kept)
+        restored = self.stored.restore(
+            sequence, stream, better_than=placement.kept, positions=positions
+        )
+        if restored is not None:
+            self.streams.lost_prefix(sequence)
+            if restored:
+                self.streams.found_prefix(sequence, restored)
+        elif placement.source is None:
+            self.llama.forget(stream)
+        elif placement.source == stream:
+            if not self.llama.trim(stream, kept):
+                self.streams.lost_prefix(sequence)
+        else:
+            self.llama.forget(stream)
+            if not self.llama.copy(placement.source, stream, kept):
+                self.streams.lost_prefix(sequence)
+        self.counters.cached_tokens += sequence.num_computed
+
+    def _guess(self) -> None:
+        generating = [sequence for sequence in self.streams.running if sequence.is_generating]
+        if self.draft_model is not None:
+            self.draft_model.guess(
+                [s for s in generating if self._may_draft(s)],
+                count=self.max_drafts,
             )
-            if share.wants_logits:
-                drawing.append((share.sequence, row))
-        code = self.llama.decode()
+            return
+        for sequence in generating:
+            drafts = self._requests[sequence.key].drafting.guess(sequence.tokens)
+            sequence.drafts = drafts[: run_length(drafts, 0, len(drafts))]
+            if sequence.drafts and is_image(sequence.drafts[0]):
+                sequence.drafts = []
+
+    def _may_draft(self, sequence: Sequence) -> bool:
+        """A draft model sees words only."""
+        request = self._requests[sequence.key]
+        return not request.embeddings and request.drafting.may_guess()
+
+    def _cut(self, *cuts: Cut) -> None:
+        for cut in cuts:
+            self.llama.trim(cut.stream, self._positions[cut.stream].at(cut.length))
+
+    # -------------------------------------------------------------- a pass
+
+    def _calls(self, shares: tuple[Share, ...]) -> list[tuple[Share, ...]]:
+        """The shares of a pass, parted into what llama.cpp is to compute in one call.
+
+        An image needs a call of its own. With regions of their own, sequences in one call all pay
+        for the longest of them: those that generate are computed without a long prompt beside
+        them, and their tokens are out before it. In a pool everybody pays for everything anyway,
+        and one call reads the weights once.
+        """
+        images = [(s,) for s in shares if is_image(s.sequence.tokens[s.start])]
+        words = [s for s in shares if not images or (s,) not in images]
+        if self.shape.is_unified:
+            return [call for call in (tuple(words), *images) if call]
+        generating = tuple(s for s in words if s.sequence.is_generating)
+        prompts = tuple(s for s in words if not s.sequence.is_generating)
+        return [call for call in (generating, prompts, *images) if call]
+
+    def _decode(self, shares: tuple[Share, ...]) -> None:
+        """Compute these shares, of words or one of an image; on failure split them until the
+        culprit is alone."""
+        compute, drawing = self._filled_image(shares[0]) or self._filled(shares)
+        self._in_pass = frozenset(share.sequence.key for share in shares)
+        started_s = time.perf_counter()
+        code = compute()
+        computed_s = time.perf_counter()
+        self._in_pass = frozenset()
         if code == 0:
+            self._failures = 0
             self.streams.commit(shares)
-            likely = self._most_likely([sequence for sequence, _ in drawing])
-            for (sequence, row), token in zip(drawing, likely, strict=True):
-                self._draw(sequence, row, token)
+            self._note_progress(shares, computed_s)
+            self._measure(shares, 1000 * (computed_s - started_s))
+            self._draw(drawing)
+            self.counters.draw_ms += 1000 * (time.perf_counter() - computed_s)
             return
         for share in shares:
-            self.llama.trim(share.sequence.stream, share.start)
+            assert share.sequence.stream is not None
+            start = self._requests[share.sequence.key].positions.at(share.start)
+            if not self.llama.trim(share.sequence.stream, start):
+                self.streams.lost_prefix(share.sequence)
+        if code == _ABORTED:
+            return
         if len(shares) == 1:
-            detail = f"llama.cpp could not compute this sequence (code {code})"
-            self._end(shares[0].sequence.key, "failed", detail)
+            self._blame(shares[0].sequence, code)
             return
         middle = len(shares) // 2
-        self._decode(shares[:middle])
-        self._decode(shares[middle:])
+        for half in (shares[:middle], shares[middle:]):
+            still = tuple(s for s in half if s.start == s.sequence.num_computed)
+            if still:
+                self._decode(still)
 
-    def _most_likely(self, sequences: list[Sequence]) -> list[int | None]:
-        """The tokens of all greedy sequences in one go; None where a sampler must look."""
-        greedy = [self._requests[sequence.key].sampler.is_argmax for sequence in sequences]
-        if not any(greedy):
-            return [None] * len(sequences)
-        best = self.llama.most_likely(len(sequences))
-        return [token if wanted else None for token, wanted in zip(best, greedy, strict=True)]
-
-    def _draw(self, sequence: Sequence, row: int, likely: int | None) -> None:
+    def _filled_image(self, share: Share) -> _Filled | None:
+        """What computes a share of an image; None if it is one of words."""
+        sequence = share.sequence
+        token = sequence.tokens[share.start]
+        if not is_image(token):
+            return None
+        assert sequence.stream is not None
         request = self._requests[sequence.key]
-        try:
-            token = likely
-            if token is None:
-                token = request.sampler.draw(row, position=sequence.num_tokens)
-        except GrammarRejectedError as error:
-            self._end(sequence.key, "grammar_rejected", str(error))
-            return
-        request.tokens.append(token)
-        sequence.num_drawn += 1
-        self._drawn.append(Drawn(sequence.key, token, self.llama.token_bytes(token)))
-        if self.llama.is_end_of_generation(token):
+        rows = request.embeddings[image_of(token)]
+        first = place_of(token)
+        start = request.positions.at(share.start - first) + first
+        places = np.arange(share.count, dtype=np.int32)[None, :] + start
+        if rows.places is not None:
+            places = rows.places + np.array([[start], [start], [start], [0]], np.int32)
+        compute = partial(
+            self.llama.decode_embeddings,
+            rows.embeddings[first : first + share.count],
+            positions=places,
+            stream=sequence.stream,
+            logits=share.wants_logits,
+        )
+        return compute, [(share, share.count - 1)] if share.wants_logits else []
+
+    def _filled(self, shares: tuple[Share, ...]) -> _Filled:
+        """What computes shares of words, and the row of each that wants its next token."""
+        batch = self.llama.batch
+        batch.clear()
+        drawing: list[tuple[Share, int]] = []
+        for share in sorted(shares, key=lambda share: share.sequence.stream or 0):
+            sequence = share.sequence
+            assert sequence.stream is not None
+            tokens = sequence.tokens[share.start : share.start + share.count]
+            row = batch.add(
+                [*tokens, *share.drafts] if share.drafts else tokens,
+                start=self._requests[sequence.key].positions.at(share.start),
+                stream=sequence.stream,
+                logits=1 + len(share.drafts) if share.wants_logits else 0,
+            )
+            if share.wants_logits:
+                drawing.append((share, row - len(share.drafts)))
+        return self.llama.decode, drawing
+
+    def _note_progress(self, shares: tuple[Share, ...], now_s: float) -> None:
+        """Whoever waits for a long prompt hears that it gets on."""
+        for share in shares:
+            request = self._requests[share.sequence.key]
+            if share.wants_logits or now_s < request.next_progress_s:
+                continue
+            request.next_progress_s = now_s + PROGRESS_INTERVAL_S
+            sequence = share.sequence
+            cached = sequence.num_cached or 0
+            self._progress.append(
+                Progress(sequence.key, sequence.num_tokens, cached, sequence.num_computed)
+            )
+
+    def _blame(self, sequence: Sequence, code: int) -> None:
+        self._failures += 1
+        what = _FAILURES.get(code, "an error of its own")
+        detail = f"llama.cpp could not compute this sequence: {what} (code {code})"
+        self._end(sequence.key, "failed", detail)
+        if self._failures >= _MAX_FAILURES:
+            raise EngineError(f"{_MAX_FAILURES} sequences failed in a row, the last: {detail}")
+
+    def _measure(self, shares: tuple[Share, ...], pass_ms: float) -> None:
+        generating = sum(share.sequence.num_drawn > 0 and share.count == 1 for share in shares)
+        tokens = sum(share.count + len(share.drafts) for share in shares)
+        prompt_tokens = sum(share.count for share in shares) - generating
+        self.pace.measured(generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms)
+        self.counters.passed(
+            sequences=len(shares), tokens=tokens, prompt_tokens=prompt_tokens, pass_ms=pass_ms
+        )
+
+    def _draw(self, drawing: list[tuple[Share, int]]) -> None:
+        """The next token of every sequence whose newest one was computed, and of drafts that turn
+        out right the ones after it."""
+        for (share, row), token in zip(drawing, self._first_tokens(drawing), strict=True):
+            self._take(share, row, token)
+
+    def _first_tokens(self, drawing: list[tuple[Share, int]]) -> list[int | GrammarRejectedError]:
+        """One token for each; greedy ones in one go, the others side by side."""
+        samplers = [self._requests[share.sequence.key].sampler for share, _ in drawing]
+        tokens: list[int | GrammarRejectedError] = [-1] * len(drawing)
+        if any(sampler.is_argmax for sampler in samplers):
+            outputs = [1 + len(share.drafts) for share, _ in drawing]
+            likely = self.llama.most_likely(sum(outputs))
+            place = 0
+            for index, sampler in enumerate(samplers):
+                if sampler.is_argmax:
+                    tokens[index] = likely[place]
+                place += outputs[index]
+        rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
+
+        def draw(index: int) -> int | GrammarRejectedError:
+            share, row = drawing[index]
+            try:
+                return samplers[index].draw(row, position=share.sequence.num_tokens)
+            except GrammarRejectedError as error:
+                return error
+
+        for index, token in zip(rest, self.pool.map(draw, rest), strict=True):
+            tokens[index] = token
+        return tokens
+
+    def _take(self, share: Share, row: int, token: int | GrammarRejectedError) -> None:
+        """Keep a drawn token, and go on drawing while the drafts were right."""
+        sequence = share.sequence
+        request = self._requests[sequence.key]
+        accepted = 0
+        while True:
+            if isinstance(token, GrammarRejectedError):
+                self._end(sequence.key, "grammar_rejected", str(token))
+                return
+            if self._keep(request, row + accepted, token):
+                break  # it ended
+            if accepted == len(share.drafts) or token != share.drafts[accepted]:
+                break
+            self.streams.accept_draft(sequence)
+            accepted += 1
+            try:
+                token = request.sampler.draw(row + accepted, position=sequence.num_tokens)
+            except GrammarRejectedError as error:
+                token = error
+        if share.drafts:
+            request.drafting.judged(len(share.drafts), accepted)
+            self.counters.drafted_tokens += len(share.drafts)
+            self.counters.accepted_tokens += accepted
+            if sequence.stream is not None:
+                self._cut(self.streams.drop_drafts(sequence))
+
+    def _keep(self, request: _Running, row: int, token: int) -> bool:
+        """Report a token; True if it was the last."""
+        sequence = request.sequence
+        if request.first_drawn_s is None:
+            request.first_drawn_s = time.perf_counter()
+        sequence.tokens.append(token)
+        self.counters.drawn_tokens += 1
+        report = Drawn(sequence.key, token, self.llama.token_bytes(token))
+        if request.start.logprobs >= 0:
+            report = attrs.evolve(
+                report, logprobs=logprobs_of(self.llama, row, token, request.start.logprobs)
+            )
+        self._drawn.append(report)
+        if self.llama.is_end_of_generation(token) and not request.start.sampling.ignore_eos:
             self._end(sequence.key, "stop")
-        elif sequence.num_drawn >= sequence.max_tokens:
+        elif 0 < sequence.max_tokens <= sequence.num_drawn:
             self._end(sequence.key, "length")
         elif sequence.drawn_out(self.shape.cells):
             self._end(sequence.key, "cells")
+        else:
+            return False
+        return True
 
     def _end(self, key: int, reason: str, detail: str = "") -> None:
         request = self._requests.pop(key)
+        self._leaving.discard(key)
         request.sampler.close()
-        sequence = self.streams.end(key)
-        if sequence is not None:
-            self.llama.forget(sequence.stream)
-        self._endings.append(Ending(key, reason, request.num_prompt_tokens, 0, detail))
+        cut = self.streams.end(key)
+        if cut is not None:
+            self._cut(cut)
+        now_s = time.perf_counter()
+        placed_s = request.placed_s or now_s
+        first_s = request.first_drawn_s or now_s
+        tokens = request.start.tokens
+        cached = request.sequence.num_cached or 0
+        words = num_words(tokens)
+        self._endings.append(
+            Ending(
+                key,
+                reason,
+                words,
+                cached if words == len(tokens) else num_words(tokens[:cached]),
+                detail,
+                prompt_ms=1000 * (first_s - placed_s),
+                predicted_ms=1000 * (now_s - first_s),
+                num_drafted=request.drafting.num_drafted,
+                num_accepted=request.drafting.num_accepted,
+                num_image_tokens=len(tokens) - words,
+            )
+        )
+
+    def _report_step(self) -> None:
+        if self._drawn or self._endings or self._progress:
+            step = Step(self._drawn, self._endings, self._progress)
+            self._drawn, self._endings, self._progress = [], [], []
+            self.report(step)
+
+    def _report_figures(self, *, force: bool = False) -> None:
+        if self.counters.is_due(time.monotonic(), force=force):
+            self.report(
+                self.counters.figures(
+                    self.streams,
+                    stored_tokens=self.stored.num_tokens,
+                    stored_bytes=self.stored.num_bytes,
+                )
+            )

@@ -1,20 +1,36 @@
 """llama.cpp behind a small typed surface: one model, one context, one batch.
 
-Only this file and ``sampling.py`` touch ctypes in the engine. Every call is one that the pinned
-llama-cpp-python was checked with; its C API moves with each release.
+Few files of the engine touch ctypes: this one, those that draw, and ``embedding_context.py``.
+Every call is one that the pinned llama-cpp-python was checked with; its C API moves with each
+release.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from paddler_trio.engine.options import model_params, read_loras, set_context_options
 from paddler_trio.errors import EngineError
+from paddler_trio.scheduler.batching.prefixes import MemoryRules
+from paddler_trio.wire.engine_settings import EngineSettings
+
+MAX_STREAMS = 256
+"""llama.cpp's own limit on sequences of one context."""
+SPARE_STREAMS = 4
+
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
+
+# llama.cpp asks an abort callback between the nodes of a pass. A Python one would fight for the
+# GIL each time; the C library's strlen is one that answers from a flag in memory: true for any text
+# but the empty one.
+_IS_TEXT = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
 
 CACHE_TYPES = {
     "F32": lib.GGML_TYPE_F32,
@@ -29,15 +45,43 @@ CACHE_TYPES = {
 }
 
 
+ENCODER_ONLY = (
+    "this model is an encoder: it cannot generate text; set enable_embeddings to embed with it"
+)
+TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""llama.cpp's candidate token."""
+
+
+def token_rows(logits: np.ndarray) -> np.ndarray:
+    """All tokens as candidates: TOKEN_DATA of shape (n_vocab,)."""
+    rows = np.zeros(len(logits), TOKEN_DATA)
+    rows["id"] = np.arange(len(logits), dtype=np.int32)
+    rows["logit"] = logits
+    return rows
+
+
+def candidates_of(rows: np.ndarray) -> lib.llama_token_data_array:
+    """A view of ``rows`` for the samplers; keep ``rows`` alive as long as it is used."""
+    return lib.llama_token_data_array(
+        data=rows.ctypes.data_as(lib.llama_token_data_p),
+        size=len(rows),
+        selected=-1,
+        sorted=False,
+    )
+
+
 @attrs.frozen
 class ContextShape:
     """What a context was made with, after llama.cpp rounded it."""
 
     cells: int
-    """KV cells of one sequence, in tokens."""
+    """KV cells one sequence can have, in tokens."""
     n_batch: int
     n_ctx_train: int
     n_vocab: int
+    num_streams: int
+    is_unified: bool
+    rules: MemoryRules
 
 
 class Batch:
@@ -67,8 +111,9 @@ class Batch:
         self.raw.n_tokens = 0
         self._last_stream = -1
 
-    def add(self, tokens: Sequence[int], *, start: int, stream: int, logits: bool) -> int:
-        """Tokens of one stream from position ``start``; ``logits`` asks for the last one's.
+    def add(self, tokens: Sequence[int], *, start: int, stream: int, logits: int) -> int:
+        """Tokens of one stream from position ``start``; ``logits`` of them, the last ones, are
+        asked for.
 
         Returns:
           The row of the last token.
@@ -81,9 +126,36 @@ class Batch:
         self._positions[first:end] = range(start, start + len(tokens))
         self._streams[first:end] = stream
         self._logits[first:end] = 0
-        self._logits[end - 1] = logits
+        if logits:
+            self._logits[end - logits : end] = 1
         self.raw.n_tokens = end
         return int(end) - 1
+
+
+class EmbeddingBatch:
+    """A batch that has embeddings in the place of tokens, over memory of ours."""
+
+    def __init__(
+        self, rows: np.ndarray, *, positions: np.ndarray, stream: int, logits: bool
+    ) -> None:
+        count = len(rows)
+        self._rows = np.ascontiguousarray(rows, np.float32)
+        self._positions = np.ascontiguousarray(positions, np.int32)
+        self._ones = np.ones(count, np.int32)
+        self._stream = ctypes.c_int32(stream)
+        self._streams = (ctypes.POINTER(ctypes.c_int32) * count)(
+            *(ctypes.pointer(self._stream) for _ in range(count))
+        )
+        self._logits = np.zeros(count, np.int8)
+        self._logits[-1] = logits
+        self.raw = lib.llama_batch(
+            n_tokens=count,
+            embd=self._rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            pos=self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            n_seq_id=self._ones.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            seq_id=self._streams,
+            logits=self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
 
 
 class Llama:
@@ -100,9 +172,53 @@ class Llama:
         self._memory: object | None = None
         self._batch: Batch | None = None
         self._bytes: dict[int, bytes] = {}
+        self._is_unified = False
+        self._attends_ahead = False
+        self._abort = (ctypes.c_char * 2)()
+        """What llama.cpp reads between the nodes of a pass: a text, which is empty or not."""
+
+    @cached_property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Every token that ends a generation."""
+        return tuple(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(self.vocab, t))
+
+    @property
+    def model(self) -> object:
+        """The raw model pointer, for another context over the same weights."""
+        return self._model
+
+    @property
+    def n_embd_inp(self) -> int:
+        """Floats that stand for one token where embeddings are given instead of words."""
+        return int(lib.llama_model_n_embd_inp(self._model))
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Tokens of context the model was trained with."""
+        return int(lib.llama_model_n_ctx_train(self._model))
+
+    @property
+    def can_generate(self) -> bool:
+        """Not an encoder: it has a decoder, and its attention looks back only."""
+        architecture = self.metadata("general.architecture")
+        is_causal = self.metadata(f"{architecture}.attention.causal") != "false"
+        return is_causal and bool(lib.llama_model_has_decoder(self._model))
+
+    def metadata(self, key: str) -> str:
+        """A short value of the model file as text; empty if it has none."""
+        buffer = ctypes.create_string_buffer(256)
+        written = lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode() if written >= 0 else ""
 
     @classmethod
-    def load(cls, path: str, *, n_gpu_layers: int, progress: Callable[[float], None]) -> Llama:
+    def load(
+        cls,
+        path: str,
+        *,
+        n_gpu_layers: int,
+        progress: Callable[[float], None],
+        settings: EngineSettings | None = None,
+    ) -> Llama:
         """Read the weights; EngineError (permanent) when the file is not a usable model."""
         if not Path(path).is_file():
             raise EngineError(f"there is no file at {path}", permanent=True)
@@ -113,14 +229,11 @@ class Llama:
             progress(fraction)
             return True
 
-        params = lib.llama_model_default_params()
-        params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
-        params.progress_callback = on_progress
-        model = lib.llama_model_load_from_file(path.encode(), params)
+        with model_params(settings or EngineSettings(), n_gpu_layers=n_gpu_layers) as params:
+            params.progress_callback = on_progress
+            model = lib.llama_model_load_from_file(path.encode(), params)
         if not model:
             raise EngineError(f"llama.cpp cannot load {path}", permanent=True)
-        if not lib.llama_model_has_decoder(model):
-            raise EngineError(f"{path} has no decoder: it cannot generate text", permanent=True)
         return cls(model)
 
     def open_context(
@@ -132,25 +245,43 @@ class Llama:
         k_cache_dtype: str,
         v_cache_dtype: str,
         threads: int,
+        settings: EngineSettings,
+        whole_images: bool = False,
+        attends_ahead: bool = False,
     ) -> ContextShape:
         """Make the KV cache and the batch; EngineError (permanent) when llama.cpp refuses.
 
+        In a unified cache streams cost nothing, so there are more of them than slots, to keep more
+        prefixes.
+
         ``n_batch`` is clamped to the context: llama.cpp clamps its own silently and then aborts
-        the process on a larger batch (W13).
+        the process on a larger batch (W13). ``whole_images``: an image is computed in one go.
+        ``attends_ahead``: each part of it looks at all of it, for which llama.cpp's inner batch
+        must be as large as the outer one, or it aborts.
         """
         n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
         params = lib.llama_context_default_params()
         params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
-        params.n_seq_max = slots
-        params.n_batch = max(1, min(n_batch, params.n_ctx))
-        params.n_ubatch = min(params.n_batch, params.n_ubatch)
+        unified = settings.unified
+        num_streams = min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
+        params.n_seq_max = num_streams
+        if params.n_ctx < num_streams:
+            raise EngineError(
+                f"context_size is {params.n_ctx} tokens, {slots} slots need {num_streams} at least",
+                permanent=True,
+            )
+        # a pass must have room for one token of every sequence, or llama.cpp aborts the process
+        params.n_batch = max(num_streams, min(n_batch, params.n_ctx))
+        params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
         params.n_threads = threads
         params.n_threads_batch = threads
         params.type_k = CACHE_TYPES[k_cache_dtype]
         params.type_v = CACHE_TYPES[v_cache_dtype]
-        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
-        params.kv_unified = False
+        set_context_options(params, settings)
+        params.kv_unified = unified
         params.no_perf = True
+        params.abort_callback = _IS_TEXT
+        params.abort_callback_data = ctypes.addressof(self._abort)
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
             raise EngineError(
@@ -159,12 +290,20 @@ class Llama:
                 permanent=True,
             )
         self._memory = lib.llama_get_memory(self._context)
+        self.apply_loras(self._context, settings)
+        if not self._memory:
+            raise EngineError(ENCODER_ONLY, permanent=True)
         shape = ContextShape(
             cells=lib.llama_n_ctx_seq(self._context),
             n_batch=lib.llama_n_batch(self._context),
             n_ctx_train=n_ctx_train,
             n_vocab=self.n_vocab,
+            num_streams=num_streams,
+            is_unified=unified,
+            rules=self._memory_rules(settings, whole_images=whole_images),
         )
+        self._is_unified = unified
+        self._attends_ahead = attends_ahead
         self._batch = Batch(shape.n_batch)
         return shape
 
@@ -187,10 +326,35 @@ class Llama:
         """Compute what is in the batch.
 
         Returns:
-          llama.cpp's code: 0 done; 1 no free cells (nothing changed); anything else failed and
-          the touched sequences must be trimmed to what was computed before.
+          llama.cpp's code: 0 done; 1 no free cells (nothing changed); 2 aborted; anything else
+          failed. After 2 and failures the touched sequences must be trimmed to what was computed
+          before.
         """
+        self._abort[0] = b"\0"
         return int(lib.llama_decode(self._context, self.batch.raw))
+
+    def decode_embeddings(
+        self, rows: np.ndarray, *, positions: np.ndarray, stream: int, logits: bool
+    ) -> int:
+        """Compute embeddings of an image as tokens of one stream.
+
+        Args:
+          rows: float32 of shape (count, n_embd_inp), at most ``n_batch`` of them.
+          positions: int32 of shape (1, count), or (4, count) with M-RoPE.
+          logits: whether those of the last one are asked for.
+
+        Returns:
+          As :meth:`decode`.
+        """
+        self._abort[0] = b"\0"
+        batch = EmbeddingBatch(rows, positions=positions, stream=stream, logits=logits)
+        if not self._attends_ahead:
+            return int(lib.llama_decode(self._context, batch.raw))
+        lib.llama_set_causal_attn(self._context, False)
+        try:
+            return int(lib.llama_decode(self._context, batch.raw))
+        finally:
+            lib.llama_set_causal_attn(self._context, True)
 
     @property
     def context(self) -> object:
@@ -210,10 +374,95 @@ class Llama:
         best: list[int] = rows.argmax(axis=1).tolist()
         return best
 
-    def trim(self, stream: int, length: int) -> None:
-        """Keep only the first ``length`` tokens of a sequence."""
-        if not lib.llama_memory_seq_rm(self._memory, stream, length, -1):
+    def abort(self) -> None:
+        """End the pass that is being computed, if any, with code 2; from any thread."""
+        self._abort[0] = b"!"
+
+    def trim(self, stream: int, length: int) -> bool:
+        """Keep only the first ``length`` tokens of a sequence; if its memory cannot be cut there,
+        everything goes and the answer is False."""
+        if lib.llama_memory_seq_rm(self._memory, stream, length, -1):
+            return True
+        self.forget(stream)
+        return False
+
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """The first ``length`` tokens of ``source`` into the empty ``target``; False, and
+        ``target`` empty, if its memory cannot be cut there.
+
+        Between separate regions llama.cpp copies whole sequences only, at the next decode.
+        """
+        if self._is_unified:
+            lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return True
+        lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        if lib.llama_memory_seq_pos_max(self._memory, target) + 1 == length:
+            return True
+        return self.trim(target, length)
+
+    def first_position(self, stream: int) -> int:
+        """The oldest position of a sequence that is still in the cache; -1 if it is empty."""
+        return int(lib.llama_memory_seq_pos_min(self._memory, stream))
+
+    def num_positions(self, stream: int) -> int:
+        """How long the sequence is that the cache has, by llama.cpp's account."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, stream)) + 1
+
+    def state_size(self, stream: int) -> int:
+        """Bytes that :meth:`save` would take."""
+        return int(lib.llama_state_seq_get_size(self._context, stream))
+
+    def save(self, stream: int) -> np.ndarray:
+        """The cells of a sequence as bytes in host memory: uint8 of shape (state_size,)."""
+        data = np.empty(self.state_size(stream), np.uint8)
+        written = lib.llama_state_seq_get_data(
+            self._context, data.ctypes.data_as(_BYTES), len(data), stream
+        )
+        return data[:written]
+
+    def restore(self, stream: int, data: np.ndarray) -> bool:
+        """Put saved cells into an empty sequence; False, and empty, if they do not fit."""
+        read = lib.llama_state_seq_set_data(
+            self._context, data.ctypes.data_as(_BYTES), len(data), stream
+        )
+        if read == 0:
             self.forget(stream)
+        return bool(read)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Tokens of a short text, special ones parsed, nothing added."""
+        raw = text.encode()
+        tokens = (ctypes.c_int32 * (len(raw) + 8))()
+        count = lib.llama_tokenize(self.vocab, raw, len(raw), tokens, len(tokens), False, True)
+        return list(tokens[:count])
+
+    def apply_loras(self, context: object, settings: EngineSettings) -> None:
+        """Let the adapters change what ``context`` computes; EngineError (permanent)."""
+        loras = read_loras(settings)
+        if not loras:
+            return
+        adapters = (lib.llama_adapter_lora_p_ctypes * len(loras))()
+        for place, (path, _) in enumerate(loras):
+            adapter = lib.llama_adapter_lora_init(self._model, path.encode())
+            if not adapter:
+                raise EngineError(f"llama.cpp cannot use the LoRA adapter {path}", permanent=True)
+            adapters[place] = adapter
+        scales = (ctypes.c_float * len(loras))(*(scale for _, scale in loras))
+        lib.llama_set_adapters_lora(context, adapters, len(loras), scales)
+
+    def _memory_rules(self, settings: EngineSettings, *, whole_images: bool) -> MemoryRules:
+        is_stateful = lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(
+            self._model
+        )
+        window = 0 if settings.swa_full else max(0, lib.llama_model_n_swa(self._model))
+        # In a pool the cells a window has passed are taken by any sequence in any order, so that
+        # the oldest position that is left says nothing about those after it.
+        is_cut_blindly = bool(window) and settings.unified
+        return MemoryRules(
+            can_trim=not is_stateful and not is_cut_blindly,
+            window=window,
+            whole_images=whole_images,
+        )
 
     def forget(self, stream: int) -> None:
         """Free all cells of a sequence."""

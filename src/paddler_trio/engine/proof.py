@@ -15,6 +15,7 @@ fresh machine runs this file by its path before anything else is installed.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import math
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -45,6 +47,8 @@ class Proof:
       system_info: llama.cpp's own list of what it was built with.
       version: of llama-cpp-python, as imported by the child.
       error: why not, in words; empty when ``ok``.
+      devices: what llama.cpp can compute on here, in its own words.
+      has_rpc: this build can spread a model over llama.cpp's RPC servers.
     """
 
     ok: bool
@@ -53,6 +57,8 @@ class Proof:
     system_info: str = ""
     version: str = ""
     error: str = ""
+    devices: Sequence[str] = ()
+    has_rpc: bool = False
 
 
 def prove(model: Path) -> Proof:
@@ -121,7 +127,37 @@ def prove(model: Path) -> Proof:
     seconds = time.perf_counter() - began_s
     llama_cpp.llama_free(context)
     llama_cpp.llama_model_free(handle)
-    return Proof(True, num_decoded, round(seconds, 3), system_info, version)
+    return Proof(
+        True,
+        num_decoded,
+        round(seconds, 3),
+        system_info,
+        version,
+        devices=_devices(llama_cpp.llama_cpp._lib),
+        has_rpc=_has_rpc(llama_cpp.llama_cpp._lib),
+    )
+
+
+def _devices(library: ctypes.CDLL) -> list[str]:
+    """Every device ggml knows of: its name and what it says of itself."""
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    library.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    library.ggml_backend_dev_get.restype = ctypes.c_void_p
+    words = []
+    for say in (library.ggml_backend_dev_name, library.ggml_backend_dev_description):
+        say.argtypes, say.restype = [ctypes.c_void_p], ctypes.c_char_p
+    for index in range(library.ggml_backend_dev_count()):
+        device = library.ggml_backend_dev_get(index)
+        name = library.ggml_backend_dev_name(device).decode(errors="replace")
+        description = library.ggml_backend_dev_description(device).decode(errors="replace")
+        words.append(f"{name} ({description.strip()})")
+    return words
+
+
+def _has_rpc(library: ctypes.CDLL) -> bool:
+    library.ggml_backend_reg_by_name.argtypes = [ctypes.c_char_p]
+    library.ggml_backend_reg_by_name.restype = ctypes.c_void_p
+    return bool(library.ggml_backend_reg_by_name(b"RPC"))
 
 
 def prove_in_child(

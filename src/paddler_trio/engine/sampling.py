@@ -1,102 +1,117 @@
 """Drawing the next token: llama.cpp's samplers, cheapest path first.
 
-* Greedy without penalties or grammar is an argmax over the logits.
+* Greedy without anything that changes logits is an argmax over them.
 * Without a grammar, llama.cpp draws and accepts in one call.
 * With a grammar, the token is drawn first and the grammar asked about that one token; the full
   vocabulary is masked only when it says no (W26).
 
 A draw is a function of the seed and the position: an answer that continues on another engine draws
-what the lost one would have drawn. llama.cpp's generator is therefore made anew for each draw.
+what the lost one would have drawn. Whatever has a generator is therefore made anew for each draw;
+mirostat, whose aim depends on all draws before, is the exception.
 """
 
 from __future__ import annotations
 
+import codecs
 import ctypes
+from collections.abc import Callable, Sequence
 
 import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.llama import Llama
-from paddler_trio.wire.engine_pipe import Grammar, Sampling
+from paddler_trio.engine.constraint import Constraint, GrammarRejectedError
+from paddler_trio.engine.llama import Llama, candidates_of, token_rows
+from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
+from paddler_trio.wire.engine_pipe import Grammar, ReasoningBudget, Sampling
 
-_TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+STAGES = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+)
+"""The stages of a chain in llama.cpp's usual order, by its names."""
+_MIROSTAT_CANDIDATES = 100
+_MAX_WAKING_TRIES = 8
 
 
-class GrammarInvalidError(Exception):
-    """llama.cpp does not accept this grammar, or it has no such root rule."""
+@attrs.define(eq=False)
+class _Stage:
+    """A sampler of the chain. ``remake`` makes it anew from a seed, if it draws at random.
+    ``sees_prompt``: what it does depends on the prompt, too."""
+
+    sampler: object
+    remake: Callable[[int], object] | None = None
+    sees_prompt: bool = False
 
 
-class GrammarRejectedError(Exception):
-    """No token of the vocabulary fits the grammar any more."""
-
-
-@attrs.define
+@attrs.define(eq=False)
 class Sampler:
     """The sampler of one sequence; owns C memory until :meth:`close`."""
 
     _llama: Llama
     _chain: object | None
-    _grammar: object | None
+    _stages: list[_Stage]
+    _constraint: Constraint | None
+    _reasoning: ReasoningLimit | None
     is_argmax: bool = attrs.field(kw_only=True)
     """Nothing but the most likely token is ever drawn: nobody needs to ask."""
-    _seed: int | None = attrs.field(kw_only=True)
-    """None when nothing is drawn at random."""
-    _rows: np.ndarray = attrs.field(kw_only=True)
-    """Scratch of shape (n_vocab,) for candidate tokens; only used with a grammar."""
+    _seed: int = attrs.field(kw_only=True)
+    _characters: codecs.IncrementalDecoder = attrs.field(
+        factory=lambda: codecs.getincrementaldecoder("utf-8")("ignore"), init=False
+    )
+    _first_seeded: int | None = attrs.field(init=False)
+    """The first stage that draws at random, None if none does."""
+
+    def __attrs_post_init__(self) -> None:
+        seeded = (place for place, stage in enumerate(self._stages) if stage.remake is not None)
+        self._first_seeded = next(seeded, None)
 
     @classmethod
     def build(
-        cls, llama: Llama, sampling: Sampling, grammar: Grammar | None, *, cells: int
+        cls,
+        llama: Llama,
+        sampling: Sampling,
+        grammar: Grammar | None,
+        *,
+        cells: int,
+        prompt: Sequence[int] = (),
+        reasoning: ReasoningBudget | None = None,
     ) -> Sampler:
         """Raises GrammarInvalidError. Touches only the vocabulary: safe beside a decode."""
-        compiled = None
-        if grammar is not None:
-            compiled = lib.llama_sampler_init_grammar(
-                llama.vocab, grammar.gbnf.encode(), grammar.root.encode()
+        constraint = None if grammar is None else Constraint.build(llama, grammar)
+        limit = None
+        if reasoning is not None:
+            limit = ReasoningLimit(
+                reasoning.max_tokens,
+                tuple(reasoning.open),
+                tuple(reasoning.close),
+                reasoning.is_open,
             )
-            if not compiled:
-                raise GrammarInvalidError(
-                    f"llama.cpp refuses the grammar or finds no rule {grammar.root!r} in it"
-                )
-        penalises = sampling.penalty_last_n != 0 and (
-            sampling.penalty_repeat != 1.0
-            or sampling.penalty_frequency != 0.0
-            or sampling.penalty_presence != 0.0
-        )
-        is_greedy = sampling.temperature <= 0 or sampling.top_k == 1
+        stages = _stages(llama, sampling, cells=cells)
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-        if penalises:
-            # llama.cpp takes a negative window for "off"; Paddler's -1 means all of it (W6)
-            window = cells if sampling.penalty_last_n < 0 else sampling.penalty_last_n
-            lib.llama_sampler_chain_add(
-                chain,
-                lib.llama_sampler_init_penalties(
-                    llama.n_vocab,
-                    window,
-                    sampling.penalty_repeat,
-                    sampling.penalty_frequency,
-                    sampling.penalty_presence,
-                ),
-            )
-        if is_greedy:
-            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
-        else:
-            for stage in (
-                lib.llama_sampler_init_top_k(sampling.top_k),
-                lib.llama_sampler_init_top_p(sampling.top_p, 1),
-                lib.llama_sampler_init_min_p(sampling.min_p, 1),
-                lib.llama_sampler_init_temp(sampling.temperature),
-                lib.llama_sampler_init_dist(0),  # the one that draw() replaces
-            ):
-                lib.llama_sampler_chain_add(chain, stage)
+        for stage in stages:
+            lib.llama_sampler_chain_add(chain, stage.sampler)
+            if stage.sees_prompt:
+                for token in prompt:
+                    lib.llama_sampler_accept(stage.sampler, token)
         return cls(
             llama,
             chain,
-            compiled,
-            is_argmax=is_greedy and not penalises and compiled is None,
-            seed=None if is_greedy else sampling.seed,
-            rows=np.empty(llama.n_vocab if compiled else 0, _TOKEN_DATA),
+            stages,
+            constraint,
+            limit,
+            is_argmax=len(stages) == 1
+            and _is_greedy(sampling)
+            and constraint is None
+            and limit is None,
+            seed=sampling.seed,
         )
 
     def draw(self, row: int, *, position: int) -> int:
@@ -106,58 +121,181 @@ class Sampler:
         """
         if self.is_argmax:
             return int(self._llama.logits(row).argmax())
-        if self._seed is not None:
-            self._reseed(self._seed, position)
-        if self._grammar is None:
-            return int(lib.llama_sampler_sample(self._chain, self._llama.context, row))
-        token = self._drawn_from(row, masked=False)
-        if not self._grammar_takes(token):
-            token = self._drawn_from(row, masked=True)
-            if not self._grammar_takes(token):
-                raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
-        lib.llama_sampler_accept(self._grammar, token)
-        lib.llama_sampler_accept(self._chain, token)
+        token = None
+        if self._reasoning is not None and not self._is_in_character:
+            token = self._reasoning.forced()
+        if token is not None:
+            lib.llama_sampler_accept(self._chain, token)
+            if self._constraint is not None:
+                self._constraint.accept(token)
+        else:
+            self._reseed(position)
+            token = self._drawn(row)
+        if self._reasoning is not None:
+            self._follow(self._reasoning, token)
         return token
 
     def replay(self, token: int) -> None:
         """Take a token that was drawn elsewhere; GrammarRejectedError if it does not fit."""
-        if self._grammar is not None:
-            if not self._grammar_takes(token):
+        if self._constraint is not None:
+            if not self._constraint.takes(token):
                 raise GrammarRejectedError(f"token {token}, drawn elsewhere, does not fit")
-            lib.llama_sampler_accept(self._grammar, token)
+            self._constraint.accept(token)
         lib.llama_sampler_accept(self._chain, token)
+        if self._reasoning is not None:
+            self._follow(self._reasoning, token)
+
+    def _follow(self, reasoning: ReasoningLimit, token: int) -> None:
+        reasoning.drew(token)
+        self._characters.decode(self._llama.token_bytes(token))
+
+    @property
+    def _is_in_character(self) -> bool:
+        """The last token ends within a character: no marker can follow it."""
+        return bool(self._characters.getstate()[0])
 
     def close(self) -> None:
         """Free the C samplers; safe to say twice."""
-        for sampler in (self._chain, self._grammar):
-            if sampler is not None:
-                lib.llama_sampler_free(sampler)
-        self._chain = self._grammar = None
+        if self._chain is not None:
+            lib.llama_sampler_free(self._chain)
+        if self._constraint is not None:
+            self._constraint.close()
+        self._chain = self._constraint = None
 
-    def _reseed(self, seed: int, position: int) -> None:
-        last = lib.llama_sampler_chain_n(self._chain) - 1
-        lib.llama_sampler_free(lib.llama_sampler_chain_remove(self._chain, last))
-        lib.llama_sampler_chain_add(
-            self._chain, lib.llama_sampler_init_dist(position_seed(seed, position))
-        )
+    def _drawn(self, row: int) -> int:
+        if self._constraint is None:
+            return int(lib.llama_sampler_sample(self._chain, self._llama.context, row))
+        rows = token_rows(self._llama.logits(row))
+        token = self._selected(rows.copy())
+        tries = 0
+        while not self._constraint.takes(token):
+            if self._constraint.is_awake:
+                self._constraint.mask(rows)
+            else:  # it would wake the grammar and not fit it: this one token cannot come here
+                rows["logit"][token] = -np.inf
+            if tries == _MAX_WAKING_TRIES or not np.isfinite(rows["logit"]).any():
+                raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
+            tries += 1
+            token = self._selected(rows.copy())
+        self._constraint.accept(token)
+        lib.llama_sampler_accept(self._chain, token)
+        return token
 
-    def _drawn_from(self, row: int, *, masked: bool) -> int:
-        rows = self._rows
-        rows["id"] = np.arange(len(rows), dtype=np.int32)
-        rows["logit"] = self._llama.logits(row)
-        rows["p"] = 0.0
-        candidates = _candidates(rows)
-        if masked:
-            lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates))
+    def _selected(self, rows: np.ndarray) -> int:
+        candidates = candidates_of(rows)
         lib.llama_sampler_apply(self._chain, ctypes.byref(candidates))
         assert candidates.selected >= 0, "the sampler chain selected nothing"
         return int(candidates.data[candidates.selected].id)
 
-    def _grammar_takes(self, token: int) -> bool:
-        one = np.array([(token, 1.0, 0.0)], _TOKEN_DATA)
-        candidates = _candidates(one)
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates))
-        return bool(np.isfinite(one["logit"][0]))
+    def _reseed(self, position: int) -> None:
+        """Everything from the first random stage on is taken off and put back, renewed."""
+        first = self._first_seeded
+        if first is None:
+            return
+        seed = position_seed(self._seed, position)
+        for place in range(len(self._stages) - 1, first - 1, -1):
+            lib.llama_sampler_chain_remove(self._chain, place)
+        for stage in self._stages[first:]:
+            if stage.remake is not None:
+                lib.llama_sampler_free(stage.sampler)
+                stage.sampler = stage.remake(seed)
+            lib.llama_sampler_chain_add(self._chain, stage.sampler)
+
+
+def _is_greedy(sampling: Sampling) -> bool:
+    return sampling.temperature <= 0 or (sampling.top_k == 1 and not sampling.mirostat)
+
+
+def _stages(llama: Llama, sampling: Sampling, *, cells: int) -> list[_Stage]:
+    """The samplers of a chain, in order; the last one selects."""
+    stages = _bias(llama, sampling)
+    names = tuple(sampling.samplers) or STAGES
+    if _is_greedy(sampling):
+        for name in names:
+            if name in ("penalties", "dry"):
+                stages += _stage(llama, sampling, name, cells)
+        return [*stages, _Stage(lib.llama_sampler_init_greedy())]
+    if sampling.mirostat:
+        for name in ("penalties", "dry", "temperature"):
+            stages += _stage(llama, sampling, name, cells)
+        tau, eta = sampling.mirostat_tau, sampling.mirostat_eta
+        if sampling.mirostat == 1:
+            last = lib.llama_sampler_init_mirostat(
+                llama.n_vocab, sampling.seed, tau, eta, _MIROSTAT_CANDIDATES
+            )
+        else:
+            last = lib.llama_sampler_init_mirostat_v2(sampling.seed, tau, eta)
+        return [*stages, _Stage(last)]
+    for name in names:
+        stages += _stage(llama, sampling, name, cells)
+    return [*stages, _Stage(lib.llama_sampler_init_dist(0), lib.llama_sampler_init_dist)]
+
+
+def _bias(llama: Llama, sampling: Sampling) -> list[_Stage]:
+    biases = dict(sampling.logit_bias)
+    if sampling.ignore_eos:
+        biases |= dict.fromkeys(llama.end_tokens, float("-inf"))
+    if not biases:
+        return []
+    array = (lib.llama_logit_bias * len(biases))()
+    for entry, (token, bias) in zip(array, biases.items(), strict=True):
+        entry.token, entry.bias = token, bias
+    return [_Stage(lib.llama_sampler_init_logit_bias(llama.n_vocab, len(biases), array))]
+
+
+def _stage(llama: Llama, sampling: Sampling, name: str, cells: int) -> list[_Stage]:
+    """The stage of this name, or none if it would change nothing."""
+    s, keep = sampling, sampling.min_keep
+    made: object | None = None
+    sees_prompt = name == "dry" or (name == "penalties" and s.penalize_prompt)
+    match name:
+        case "penalties" if s.penalty_last_n != 0 and (
+            s.penalty_repeat != 1.0 or s.penalty_frequency != 0.0 or s.penalty_presence != 0.0
+        ):
+            made = lib.llama_sampler_init_penalties(
+                llama.n_vocab,
+                # llama.cpp takes a negative window for "off"; Paddler's -1 means all of it (W6)
+                cells if s.penalty_last_n < 0 else s.penalty_last_n,
+                s.penalty_repeat,
+                s.penalty_frequency,
+                s.penalty_presence,
+            )
+        case "dry" if s.dry_multiplier != 0.0 and s.dry_base >= 1.0 and s.dry_penalty_last_n != 0:
+            breakers = [text.encode() for text in s.dry_sequence_breakers]
+            made = lib.llama_sampler_init_dry(
+                llama.vocab,
+                s.dry_multiplier,
+                s.dry_base,
+                s.dry_allowed_length,
+                cells if s.dry_penalty_last_n < 0 else s.dry_penalty_last_n,
+                (ctypes.c_char_p * len(breakers))(*breakers),
+                len(breakers),
+            )
+        case "top_n_sigma" if s.top_n_sigma > 0:
+            made = lib.llama_sampler_init_top_n_sigma(s.top_n_sigma)
+        case "top_k" if s.top_k > 0:
+            made = lib.llama_sampler_init_top_k(s.top_k)
+        case "typ_p" if s.typical_p < 1.0:
+            made = lib.llama_sampler_init_typical(s.typical_p, max(1, keep))
+        case "top_p" if s.top_p < 1.0:
+            made = lib.llama_sampler_init_top_p(s.top_p, max(1, keep))
+        case "min_p" if s.min_p > 0.0:
+            made = lib.llama_sampler_init_min_p(s.min_p, max(1, keep))
+        case "xtc" if s.xtc_probability > 0.0 and s.xtc_threshold <= 0.5:
+
+            def remake(seed: int) -> object:
+                return lib.llama_sampler_init_xtc(
+                    s.xtc_probability, s.xtc_threshold, max(1, keep), seed
+                )
+
+            return [_Stage(remake(0), remake)]
+        case "temperature" if s.dynatemp_range > 0.0:
+            made = lib.llama_sampler_init_temp_ext(
+                s.temperature, s.dynatemp_range, s.dynatemp_exponent
+            )
+        case "temperature" if s.temperature != 1.0:
+            made = lib.llama_sampler_init_temp(s.temperature)
+    return [] if made is None else [_Stage(made, sees_prompt=sees_prompt)]
 
 
 def position_seed(seed: int, position: int) -> int:
@@ -170,12 +308,3 @@ def position_seed(seed: int, position: int) -> int:
     mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
     mixed ^= mixed >> 16
     return 0 if mixed == lib.LLAMA_DEFAULT_SEED else mixed
-
-
-def _candidates(rows: np.ndarray) -> lib.llama_token_data_array:
-    return lib.llama_token_data_array(
-        data=rows.ctypes.data_as(lib.llama_token_data_p),
-        size=len(rows),
-        selected=-1,
-        sorted=False,
-    )

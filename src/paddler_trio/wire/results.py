@@ -53,6 +53,26 @@ ALL_GENERATION_TAGS: Final = (
         "UnrecognizedToolCallFormat",
     }
 )
+EXTENDED_ENDING_TAGS: Final = frozenset({"BadRequest"})
+EXTENDED_GENERATION_TAGS: Final = (
+    frozenset({"Logprobs", "Progress", "ToolCallDelta"}) | EXTENDED_ENDING_TAGS
+)
+"""Further results; sent by agents of ours for ``Generate`` work only. The first ends the stream.
+
+* ``{"BadRequest": {"field", "message"}}`` instead of an answer: the path of the field that is to
+  blame, such as ``sampling.top_p``, and a sentence with its value and its limit;
+* ``{"Logprobs": {"id", "token", "bytes", "logprob", "top": [{"id", "token", "bytes",
+  "logprob"}]}}`` before the text of each drawn token, those of a stop text included; ``bytes`` is
+  a list of integers, ``token`` their text, ``id`` the number of the token;
+* ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is computed;
+* ``{"ToolCallDelta": {"index", "id", "name", "arguments"}}``: the call's beginning has ``id`` and
+  ``name`` (elsewhere null); ``arguments`` is the next piece of their JSON text.
+
+The ``Done`` of a ``Generate`` has beside ``usage`` also ``finish`` (``{"reason": "stop" | "length"
+| "cells" | "stop_text" | "stopped", "stop_text": str | null}``; ``cells``: the context is full)
+and ``timings`` (``{"prompt_n", "prompt_ms", "cached_n", "predicted_n", "predicted_ms"}``, counted
+where the tokens are made), and may have ``draft_n`` and ``draft_accepted_n`` among the timings.
+"""
 ENDING_EMBEDDING_TAGS: Final = frozenset(
     {
         "Done",
@@ -63,6 +83,16 @@ ENDING_EMBEDDING_TAGS: Final = frozenset(
     }
 )
 ALL_EMBEDDING_TAGS: Final = ENDING_EMBEDDING_TAGS | {"DocumentExceedsBatchSize", "Embedding"}
+EXTENDED_EMBEDDING_TAGS: Final = frozenset({"DocumentRefused", "Rank", "TokenEmbeddings", "Usage"})
+"""Further results that end nothing; sent by agents of ours for ``Embed`` and ``Rank`` work only.
+
+* ``{"DocumentRefused": {"problem", "source_document_id"}}``: it is empty, say, by the fault of who
+  asked; the others go on, and the ending is an ``Error`` that says it again;
+* ``{"Usage": {"prompt_tokens": n}}`` before the ending: tokens of everything that was embedded;
+* ``{"TokenEmbeddings": {"embeddings", "source_document_id"}}`` without pooling: one vector for
+  each token, not normalised;
+* ``{"Rank": {"index", "score"}}``: how well a document fits the query, in the model's own scale.
+"""
 
 _MAX_UINT64 = 2**64 - 1
 
@@ -77,11 +107,13 @@ def result_tag(raw: object) -> str:
     raise WireError("expected a result: an object with one key, or a string")
 
 
-def ends_stream(raw_response: object) -> bool:
+def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
     """Whether a raw ``Response.response`` is the last its request will get.
 
     Args:
       raw_response: with its outer tag, ``{"GeneratedToken": ...}`` or ``{"Embedding": ...}``.
+      extended: the sender is ours, so that ``EXTENDED_GENERATION_TAGS`` and
+        ``EXTENDED_EMBEDDING_TAGS`` may occur.
 
     Raises:
       WireError: any other response, or a result no peer knows.
@@ -93,11 +125,15 @@ def ends_stream(raw_response: object) -> bool:
                 return False
             if tag in ALL_GENERATION_TAGS:
                 return tag in ENDING_GENERATION_TAGS
+            if extended and tag in EXTENDED_GENERATION_TAGS:
+                return tag in EXTENDED_ENDING_TAGS
             raise WireError(f"unknown variant {tag[:80]!r} @ $.GeneratedToken")
         if "Embedding" in raw_response:
             tag = result_tag(raw_response["Embedding"])
             if tag in ALL_EMBEDDING_TAGS:
                 return tag in ENDING_EMBEDDING_TAGS
+            if extended and tag in EXTENDED_EMBEDDING_TAGS:
+                return False
             raise WireError(f"unknown variant {tag[:80]!r} @ $.Embedding")
     raise WireError("expected a GeneratedToken or an Embedding response")
 

@@ -91,7 +91,7 @@ def float32s(values: Sequence[float] | npt.NDArray[np.floating[Any]]) -> tuple[f
             candidate = np.rint(exact * scale) / scale
             fits = (
                 pending
-                & (shift >= 0)
+                & (exponent < _DIGITS[0])  # else fewer digits may do, left of the point
                 & (shift <= _LARGEST_EXACT_POWER_OF_TEN)
                 & (candidate.astype(np.float32) == single)
             )

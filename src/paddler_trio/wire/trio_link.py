@@ -6,11 +6,14 @@ subprotocol, so it never sees one of these.
 
 * :class:`Start` (balancer): work, with the seed of its draws and the tokens that another agent
   produced before it was lost; used instead of Paddler's ``Request`` for generations;
+* :class:`Want` (balancer): what to serve, where extras are part of it; otherwise Paddler's
+  ``SetState`` says it;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
   ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
 * :class:`HandBack` (agent): this request was not finished and never will be; another agent may;
-* :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree.
+* :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
+* :class:`Ask` (balancer) and :class:`Answer` (agent): what only a loaded model can tell.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.wire.codec import dumps, structure, unstructure
+from paddler_trio.wire.desired_state import AgentDesiredState
+from paddler_trio.wire.desired_state_extras import Extras
+from paddler_trio.wire.generate import Question
 from paddler_trio.wire.scalars import Float32, Int32, Uint32
 from paddler_trio.wire.tags import external_tag, struct
 
@@ -37,6 +43,7 @@ class Report:
     ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of desired
     states; ``model`` is a fingerprint of the weights and the template that are served: answers may
     only be continued where it is the same. ``progress`` is 0..1 while loading.
+    ``engine`` are the fields of :class:`~paddler_trio.wire.engine_pipe.Figures`.
     """
 
     phase: str
@@ -45,12 +52,23 @@ class Report:
     model: str | None
     progress: Float32 | None
     detail: str | None
+    engine: Mapping[str, object] | None = None
+
+
+@attrs.frozen
+class Want:
+    """Serve this; reported under the ``extended_digest`` of both."""
+
+    desired_state: AgentDesiredState
+    extras: Extras
 
 
 @attrs.frozen
 class Start:
     """Work on ``request``, an agent request's body as plain JSON.
 
+    The body is one of Paddler's (``{"ContinueFromRawPrompt": ...}``) or one of
+    ``paddler_trio.wire.generate.Work`` (``{"Generate": ...}``).
     ``tokens`` were produced before: the answer goes on after them, and nothing of them is sent
     again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only.
     """
@@ -83,9 +101,35 @@ class Tree:
     tree: Mapping[str, object]
 
 
-Extension: TypeAlias = Start | Report | HandBack | GetTree | Tree
+@attrs.frozen
+class Ask:
+    """A question about the model that is served; it takes no slot."""
+
+    id: str
+    question: Question
+
+
+@attrs.frozen
+class Answer:
+    """``answer`` is plain JSON; ``problem`` says why there is none, with an HTTP-like ``code``."""
+
+    id: str
+    answer: object
+    problem: str | None
+    code: Int32
+
+
+Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer
 external_tag(
-    Extension, struct(Start), struct(Report), struct(HandBack), struct(GetTree), struct(Tree)
+    Extension,
+    struct(Want),
+    struct(Start),
+    struct(Report),
+    struct(HandBack),
+    struct(GetTree),
+    struct(Tree),
+    struct(Ask),
+    struct(Answer),
 )
 
 

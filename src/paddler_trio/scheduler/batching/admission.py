@@ -1,7 +1,7 @@
 """Which requests the engine takes in: what can never fit is refused before it costs anything.
 
-With the KV cache split per slot every sequence owns a known number of cells, so the answer is
-arithmetic, and the refusal says the numbers (W12, W13, W15).
+How many cells one sequence can have is known: its own region of a split cache, the whole pool of a
+unified one. So the answer is arithmetic, and the refusal says the numbers (W12, W13, W15).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def refusal(
     Args:
       num_prompt_tokens: length of the tokenised prompt.
       num_drawn: tokens drawn elsewhere that this sequence continues.
-      max_tokens: how many tokens the request wants at most. More than fits is no reason to
-        refuse: it is a limit, and the answer ends when the cells do.
-      cells: KV cells of one sequence (context size / slots, as llama.cpp rounded it).
+      max_tokens: how many tokens the request wants at most, 0 for no limit. More than fits is no
+        reason to refuse: it is a limit, and the answer ends when the cells do.
+      cells: KV cells one sequence can have (context size / slots, as llama.cpp rounded it).
     """
     if num_prompt_tokens < 1:
         return Refused("the prompt is empty: it has no tokens, so there is nothing to continue")
-    if max_tokens < 1:
-        return Refused(f"max_tokens is {max_tokens}, but it must be at least 1")
-    if num_drawn >= max_tokens:
+    if max_tokens < 0:
+        return Refused(f"max_tokens is {max_tokens}, but it must be at least 1, or 0 for no limit")
+    if 0 < max_tokens <= num_drawn:
         return Refused(f"{num_drawn} tokens were drawn already and max_tokens is {max_tokens}")
     if num_prompt_tokens + num_drawn > cells:
         return Refused(

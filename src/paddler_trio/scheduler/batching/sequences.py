@@ -1,4 +1,4 @@
-"""One request inside the engine, as lengths: what is in the cache, what is still to be computed.
+"""One request inside the engine: its tokens, and how many of them are in the cache.
 
 There are no prefill and decode modes. A sequence has ``num_tokens`` tokens of which
 ``num_computed`` are in the KV cache; the difference is what the next passes must compute. While
@@ -10,33 +10,44 @@ from __future__ import annotations
 import attrs
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Sequence:
-    """Lengths of one running sequence.
+    """One request.
 
     Args:
       key: the request's number, chosen by the agent.
-      stream: llama.cpp's sequence id, 0 <= stream < slots.
-      num_prompt_tokens: tokens of the prompt, >= 1.
-      max_tokens: how many tokens may be drawn, >= 1.
-      num_drawn: tokens drawn so far; a continued sequence begins with some.
+      tokens: the prompt and everything drawn since; grows with every draw.
+      num_prompt_tokens: tokens of the prompt, >= 1; a continued sequence has more ``tokens``.
+      max_tokens: how many tokens may be drawn, 0 for as many as fit.
+      salt: only sequences of equal salt share a prefix; None shares with nobody.
     """
 
     key: int
-    stream: int
+    tokens: list[int]
     num_prompt_tokens: int
-    max_tokens: int
-    num_computed: int = 0
-    num_drawn: int = 0
+    max_tokens: int = 0
+    salt: str | None = ""
+    arrival: int = attrs.field(default=0, init=False)
+    stream: int | None = attrs.field(default=None, init=False)
+    """llama.cpp's sequence id while it runs."""
+    num_computed: int = attrs.field(default=0, init=False)
+    num_cached: int | None = attrs.field(default=None, init=False)
+    """Prompt tokens that were in the cache when it began; None before."""
+    drafts: list[int] = attrs.field(factory=list, init=False)
+    """Guesses at what follows, to be computed in the next pass together with the last token."""
 
     @property
     def num_tokens(self) -> int:
-        return self.num_prompt_tokens + self.num_drawn
+        return len(self.tokens)
+
+    @property
+    def num_drawn(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
 
     @property
     def num_missing(self) -> int:
         """Tokens that must be computed before the next one can be drawn."""
-        return self.num_tokens - self.num_computed
+        return len(self.tokens) - self.num_computed
 
     @property
     def is_generating(self) -> bool:
@@ -44,8 +55,8 @@ class Sequence:
         return self.num_drawn > 0 and self.num_missing == 1
 
     def drawn_out(self, cells: int) -> bool:
-        """No further token may be drawn: the limit is reached, or the cells are.
+        """No further token may be drawn: the cells are full.
 
         The token drawn last needs a cell only if another one follows it.
         """
-        return self.num_drawn >= self.max_tokens or self.num_tokens >= cells + 1
+        return self.num_tokens > cells

@@ -1,4 +1,12 @@
-"""The engine's sequences: which request owns which stream of the KV cache, and who waits for one.
+"""Which sequence runs in which stream of the KV cache, and what stays there afterwards.
+
+A stream whose sequence ended keeps its tokens until the room is needed. A new sequence takes what
+is already computed of its prompt: in place, if the stream that has it is idle and nothing of worth
+is lost, or as a copy, also from a stream that is running. If a running sequence is just about to
+compute the same beginning, the new one waits for it instead of computing it again.
+
+When cells run out, idle tokens go first, the least valuable of them; then the youngest sequence is
+set aside with everything it has drawn, and goes on when there is room. The oldest always goes on.
 
 ``plan`` reads, ``commit`` writes, and commit happens only after llama.cpp said yes, so a failed
 pass leaves a state that can simply be planned again.
@@ -6,76 +14,246 @@ pass leaves a state that can simply be planned again.
 
 from __future__ import annotations
 
-from collections import deque
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable
 
 import attrs
 
 from paddler_trio.scheduler.batching.batch_plan import Share, plan_batch
+from paddler_trio.scheduler.batching.cells import Cells
+from paddler_trio.scheduler.batching.image_tokens import is_image, run_length, whole_images
+from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
 from paddler_trio.scheduler.batching.sequences import Sequence
+
+WORTH_WAITING = 64
+"""Tokens a sequence would have to compute itself, for which it waits until another has."""
+WORTH_COPYING = 24
+"""Copying moves a whole stream's cells; fewer tokens than this are computed as quickly."""
+WORTH_STORING = 64
+"""Tokens that are stored in host memory, if there is room, before their cells are used again."""
+GAP_COST = 256
+"""What leaving a hole between running streams costs, in tokens: llama.cpp computes only
+neighbouring streams together."""
+HEADROOM = 8
+"""Cells for each running sequence to grow into before another is let in."""
+
+
+@attrs.define(eq=False)
+class Stream:
+    """One of llama.cpp's sequences: ``tokens[:length]`` are in the cache, oldest first."""
+
+    id: int
+    tokens: list[int] = attrs.field(factory=list)
+    length: int = 0
+    salt: str | None = None
+    owner: Sequence | None = None
+    last_used: int = 0
+
+
+@attrs.frozen
+class Replaced:
+    """Tokens that stood in a stream, under their salt."""
+
+    tokens: list[int]
+    salt: str
+
+
+@attrs.frozen
+class Placement:
+    """A sequence got a stream. The engine keeps ``kept`` tokens of ``source``: the same stream,
+    which is then cut, another one, which is copied, or none (None), and the stream is emptied.
+    ``replaced`` is what stood in its stream, if much of it goes: worth storing first.
+    """
+
+    sequence: Sequence
+    stream: int
+    source: int | None
+    kept: int
+    replaced: Replaced | None
+
+
+@attrs.frozen
+class Cut:
+    """Only the first ``length`` tokens of ``stream`` stay."""
+
+    stream: int
+    length: int
+
+
+@attrs.frozen
+class _Match:
+    stream: Stream
+    length: int
+
+    @property
+    def is_idle(self) -> bool:
+        return self.stream.owner is None
 
 
 @attrs.define
 class Streams:
-    """Running sequences and the requests that wait for a free stream.
+    """All sequences of one engine.
 
     Args:
-      slots: number of parallel sequences, >= 1.
-      token_budget: tokens per pass, >= 1.
+      slots: how many may run at a time, >= 1.
+      cells: their accounts; its streams may be more than ``slots``, to keep more prefixes.
+      num_streams: llama.cpp's number of sequences, >= slots.
+      rules: what the model's memory allows.
+      first_position: the oldest position of a stream that is still in the cache.
     """
 
     slots: int
-    token_budget: int
-    _free: list[int] = attrs.field(init=False)
-    """A heap: the lowest stream is given first, so that those in use lie together."""
-    _waiting: deque[tuple[int, int, int, int]] = attrs.field(factory=deque, init=False)
+    cells: Cells
+    num_streams: int
+    rules: MemoryRules = attrs.field(factory=MemoryRules)
+    first_position: Callable[[int], int] = attrs.field(default=lambda _: 0)
+    preemptions: int = attrs.field(default=0, init=False)
+    _streams: list[Stream] = attrs.field(init=False)
+    _waiting: list[Sequence] = attrs.field(factory=list, init=False)
+    """In the order of arrival."""
     _running: dict[int, Sequence] = attrs.field(factory=dict, init=False)
+    _leaders: dict[int, tuple[Sequence, int]] = attrs.field(factory=dict, init=False)
+    """For whom a waiting sequence waits, and until how many tokens are computed."""
+    _arrivals: int = attrs.field(default=0, init=False)
     _turn: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._free = list(range(self.slots))
+        self._streams = [Stream(number) for number in range(self.num_streams)]
 
-    def enqueue(
-        self, key: int, *, num_prompt_tokens: int, max_tokens: int, num_drawn: int = 0
-    ) -> None:
-        """A request wants a stream; it gets the next free one, first come first served."""
-        assert key not in self._running, f"request {key} runs already"
-        self._waiting.append((key, num_prompt_tokens, max_tokens, num_drawn))
+    # ------------------------------------------------------------ arrival
 
-    def start_next(self) -> Sequence | None:
-        """Give the longest waiting request a free stream, if there are both."""
-        if not self._waiting or not self._free:
-            return None
-        key, num_prompt_tokens, max_tokens, num_drawn = self._waiting.popleft()
-        sequence = Sequence(
-            key=key,
-            stream=heappop(self._free),
-            num_prompt_tokens=num_prompt_tokens,
-            max_tokens=max_tokens,
-            num_drawn=num_drawn,
-        )
-        self._running[key] = sequence
-        return sequence
+    def enqueue(self, sequence: Sequence) -> None:
+        """A sequence wants a stream."""
+        assert sequence.key not in self._running, f"sequence {sequence.key} runs already"
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
+        self._waiting.append(sequence)
 
-    def plan(self) -> tuple[Share, ...]:
+    def start_next(self) -> Placement | None:
+        """Give the first waiting sequence that may begin now a stream. Who waits for a leader is
+        passed over; who waits for cells is not, so that a long one is not starved."""
+        for sequence in self._waiting:
+            if len(self._running) >= self.slots or self._must_wait(sequence):
+                continue
+            idle = [stream for stream in self._streams if stream.owner is None]
+            match = self._best_match(sequence)
+            leader = self._leader(sequence, match)
+            if leader is not None:
+                self._leaders[sequence.key] = leader
+                continue
+            if not self._has_room(sequence, match):
+                return None
+            self._waiting.remove(sequence)
+            return self._place(sequence, match, idle)
+        return None
+
+    def lost_prefix(self, sequence: Sequence) -> None:
+        """llama.cpp could not keep what the placement said: the stream is empty."""
+        stream = self._stream_of(sequence)
+        self._cut(stream, 0)
+        sequence.num_computed = 0
+        if sequence.num_cached is not None:
+            sequence.num_cached = 0
+
+    def found_prefix(self, sequence: Sequence, length: int) -> None:
+        """``length`` tokens of it were put into its empty stream from elsewhere."""
+        stream = self._stream_of(sequence)
+        assert stream.length == 0, "the stream is not empty"
+        self.cells.grow(stream.id, length)
+        stream.length = sequence.num_computed = length
+        sequence.num_cached = min(length, sequence.num_prompt_tokens)
+
+    # --------------------------------------------------------------- passes
+
+    def make_room(self, prompt_budget: int) -> list[Cut]:
+        """Before a pass: cells for everybody who generates, and for somebody in any case. For
+        prompts idle tokens are given up, but nobody is set aside.
+
+        Returns:
+          What the engine must cut, in order. Sequences that were set aside wait again.
+        """
+        cuts: list[Cut] = []
+        for sequence in self._running.values():
+            del sequence.drafts[max(0, self.cells.capacity - sequence.num_tokens) :]
+        if not self.cells.is_pooled:
+            return cuts
+        while self._running:
+            generating = sum(
+                1 + len(sequence.drafts)
+                for sequence in self._running.values()
+                if sequence.is_generating
+            )
+            oldest = min(self._running.values(), key=lambda other: other.arrival)
+            wanted = max(1, generating + self._indivisible(oldest))
+            cuts += self._evict(wanted - self.cells.num_free)
+            if self.cells.num_free >= wanted:
+                break
+            if any(sequence.drafts for sequence in self._running.values()):
+                for sequence in self._running.values():
+                    sequence.drafts = []
+                continue
+            if len(self._running) == 1:
+                break
+            cuts.append(
+                self._set_aside(max(self._running.values(), key=lambda other: other.arrival))
+            )
+        missing = sum(sequence.num_missing for sequence in self._running.values())
+        largest = max(map(self._indivisible, self._running.values()), default=0)
+        needed = max(min(prompt_budget, missing), largest)
+        return cuts + self._evict(needed - self.cells.num_free)
+
+    def plan(self, *, token_budget: int, prompt_budget: int) -> tuple[Share, ...]:
         """The next pass; changes nothing that matters if it is never run."""
         self._turn += 1
-        return plan_batch(self._running.values(), token_budget=self.token_budget, turn=self._turn)
+        free_cells = None
+        if self.cells.is_pooled:
+            free_cells = self.cells.num_free
+            token_budget = min(token_budget, free_cells)
+            if token_budget == 0:
+                return ()
+        return plan_batch(
+            self._running.values(),
+            token_budget=token_budget,
+            prompt_budget=prompt_budget,
+            turn=self._turn,
+            whole_images=self.rules.whole_images,
+            free_cells=free_cells,
+        )
 
     def commit(self, shares: tuple[Share, ...]) -> None:
         """llama.cpp computed these shares: their tokens are in the cache."""
         for share in shares:
-            assert share.sequence.num_computed == share.start, "a share was committed twice"
-            share.sequence.num_computed += share.count
+            sequence = share.sequence
+            assert sequence.num_computed == share.start, "a share was committed twice"
+            stream = self._stream_of(sequence)
+            self.cells.grow(stream.id, share.count + len(share.drafts))
+            sequence.num_computed += share.count
+            stream.length = sequence.num_computed
 
-    def end(self, key: int) -> Sequence | None:
-        """Forget a request; returns its sequence if it had one, whose stream is free again."""
+    def accept_draft(self, sequence: Sequence) -> None:
+        """The token just drawn is the next draft, which was computed already."""
+        sequence.num_computed += 1
+        self._stream_of(sequence).length = sequence.num_computed
+
+    def drop_drafts(self, sequence: Sequence) -> Cut:
+        """Forget what was computed beyond the accepted tokens."""
+        sequence.drafts = []
+        stream = self._stream_of(sequence)
+        self.cells.trim(stream.id, stream.length)
+        return Cut(stream.id, stream.length)
+
+    def end(self, key: int) -> Cut | None:
+        """Forget a sequence. If it ran, its tokens stay where they are for others, or go if it
+        shares with nobody: the answer says which."""
+        self._leaders.pop(key, None)
         sequence = self._running.pop(key, None)
         if sequence is None:
-            self._waiting = deque(entry for entry in self._waiting if entry[0] != key)
+            self._waiting = [other for other in self._waiting if other.key != key]
             return None
-        heappush(self._free, sequence.stream)
-        return sequence
+        stream = self._stream_of(sequence)
+        self._release(sequence)
+        return Cut(stream.id, stream.length)
+
+    # ------------------------------------------------------------ questions
 
     @property
     def is_idle(self) -> bool:
@@ -84,3 +262,200 @@ class Streams:
     @property
     def running(self) -> tuple[Sequence, ...]:
         return tuple(self._running.values())
+
+    @property
+    def num_generating(self) -> int:
+        return sum(sequence.is_generating for sequence in self._running.values())
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_resident(self) -> int:
+        """Tokens in the cache that no running sequence owns; shared ones counted each time."""
+        return sum(stream.length for stream in self._streams if stream.owner is None)
+
+    # -------------------------------------------------------------- private
+
+    def _stream_of(self, sequence: Sequence) -> Stream:
+        assert sequence.stream is not None, f"sequence {sequence.key} has no stream"
+        return self._streams[sequence.stream]
+
+    def _indivisible(self, sequence: Sequence) -> int:
+        """Tokens that it must compute in one pass next: an image, or 0 for no such thing."""
+        start = sequence.num_computed
+        if not self.rules.whole_images or start >= sequence.num_tokens:
+            return 0
+        if not is_image(sequence.tokens[start]):
+            return 0
+        return run_length(sequence.tokens, start, sequence.num_missing)
+
+    def _must_wait(self, sequence: Sequence) -> bool:
+        """Its leader is still computing what both begin with."""
+        if sequence.key not in self._leaders:
+            return False
+        leader, length = self._leaders[sequence.key]
+        if leader.key in self._running and leader.num_computed < length:
+            return True
+        del self._leaders[sequence.key]
+        return False
+
+    def _best_match(self, sequence: Sequence) -> _Match | None:
+        """The stream that has most of the sequence's tokens; one token is left to compute."""
+        if sequence.salt is None:
+            return None
+        best: _Match | None = None
+        for stream in self._streams:
+            if stream.salt != sequence.salt or stream.length == 0:
+                continue
+            limit = min(stream.length, sequence.num_tokens - 1)
+            shared = common_prefix(sequence.tokens, stream.tokens, limit)
+            if self.rules.whole_images:
+                shared = whole_images(sequence.tokens, shared)
+            if shared == 0 or (best is not None and shared < best.length):
+                continue
+            shared = self.rules.usable(
+                shared, length=stream.length, first_position=self.first_position(stream.id)
+            )
+            if shared and (
+                best is None or (shared, stream.owner is None) > (best.length, best.is_idle)
+            ):
+                best = _Match(stream, shared)
+        return best
+
+    def _leader(self, sequence: Sequence, match: _Match | None) -> tuple[Sequence, int] | None:
+        """A running sequence whose prompt, once computed, would serve much better."""
+        if sequence.salt is None or not self.rules.can_trim or self.rules.window:
+            return None
+        best, found = (0 if match is None else match.length) + WORTH_WAITING, None
+        for stream in self._streams:
+            leader = stream.owner
+            if leader is None or stream.salt != sequence.salt:
+                continue
+            if leader.num_computed >= leader.num_prompt_tokens:
+                continue
+            limit = min(leader.num_prompt_tokens, sequence.num_tokens - 1)
+            shared = common_prefix(sequence.tokens, leader.tokens, limit)
+            if shared >= best and shared > leader.num_computed:
+                best, found = shared, (leader, shared)
+        return found
+
+    def _has_room(self, sequence: Sequence, match: _Match | None) -> bool:
+        """In a pool: cells for what it must compute, beside what others were promised."""
+        if not self.cells.is_pooled or not self._running:
+            return True
+        promised = sum(other.num_missing for other in self._running.values())
+        needed = sequence.num_tokens - (0 if match is None else match.length)
+        headroom = HEADROOM * (len(self._running) + 1)
+        return needed + headroom + promised <= self.cells.num_free + self._evictable(match)
+
+    def _evictable(self, match: _Match | None) -> int:
+        """Cells only idle streams hold, without those the match needs."""
+        total = 0
+        for stream in self._streams:
+            if stream.owner is None:
+                kept = match.length if match is not None and match.stream is stream else 0
+                total += self.cells.freed_by(stream.id, kept)
+        return total
+
+    def _place(self, sequence: Sequence, match: _Match | None, idle: list[Stream]) -> Placement:
+        if match is not None and not match.is_idle and match.length < WORTH_COPYING:
+            match = None
+        target = self._target(match, idle)
+        source: int | None = None
+        kept = 0
+        if match is not None:
+            source, kept = match.stream.id, match.length
+        replaced = None
+        lost = target.length - (kept if source == target.id else 0)
+        if lost >= WORTH_STORING and target.salt is not None:
+            replaced = Replaced(target.tokens[: target.length], target.salt)
+        if source == target.id:
+            self._cut(target, kept)
+        else:
+            self._cut(target, 0)
+            if source is not None:
+                self.cells.copy(source, target.id, kept)
+                self._touch(self._streams[source])
+        target.owner = sequence
+        target.tokens = sequence.tokens
+        target.length = kept
+        target.salt = sequence.salt
+        self._touch(target)
+        sequence.stream = target.id
+        sequence.num_computed = kept
+        if sequence.num_cached is None:
+            sequence.num_cached = min(kept, sequence.num_prompt_tokens)
+        self._running[sequence.key] = sequence
+        return Placement(sequence, target.id, source, kept, replaced)
+
+    def _target(self, match: _Match | None, idle: list[Stream]) -> Stream:
+        """The idle stream whose use costs least: what is lost of it, the copy, a hole left."""
+        busy = {stream.id for stream in self._streams if stream.owner is not None}
+
+        def cost(stream: Stream) -> tuple[float, int]:
+            lost = stream.length
+            extra = 0.0
+            if match is not None and match.stream is stream:
+                lost -= match.length
+            elif match is not None:
+                extra += WORTH_COPYING
+            if busy and not self.cells.is_pooled and not {stream.id - 1, stream.id + 1} & busy:
+                extra += GAP_COST
+            return lost * self._freshness(stream) + extra, stream.id
+
+        return min(idle, key=cost)
+
+    def _freshness(self, stream: Stream) -> float:
+        """1 for what was used last, less with every sequence placed since."""
+        return 1.0 / (1 + self._arrivals - stream.last_used)
+
+    def _touch(self, stream: Stream) -> None:
+        stream.last_used = self._arrivals
+
+    def _cut(self, stream: Stream, length: int) -> None:
+        stream.length = min(stream.length, length)
+        self.cells.trim(stream.id, stream.length)
+
+    def _release(self, sequence: Sequence) -> None:
+        stream = self._stream_of(sequence)
+        stream.owner = None
+        stream.tokens = stream.tokens[: stream.length]
+        sequence.stream = None
+        self._touch(stream)
+        self._cut(stream, 0 if sequence.salt is None else stream.length)
+
+    def _set_aside(self, sequence: Sequence) -> Cut:
+        """Preempt: it keeps its place in line, its tokens stay as long as nobody needs them."""
+        stream = self._stream_of(sequence)
+        del self._running[sequence.key]
+        self._release(sequence)
+        sequence.num_computed = 0
+        sequence.drafts = []
+        self.preemptions += 1
+        self._waiting.append(sequence)
+        self._waiting.sort(key=lambda other: other.arrival)
+        return Cut(stream.id, stream.length)
+
+    def _evict(self, count: int) -> list[Cut]:
+        """Free up to ``count`` cells of idle streams, from the ends of the least valuable."""
+        cuts: list[Cut] = []
+        for stream in self._by_value():
+            if count <= 0:
+                break
+            length = max(0, stream.length - count) if self.rules.can_trim else 0
+            while length > 0 and self.cells.freed_by(stream.id, length) < count:
+                length = max(0, length - count)
+            if self.rules.whole_images:
+                length = whole_images(stream.tokens, length)
+            before = self.cells.num_free
+            self._cut(stream, length)
+            count -= self.cells.num_free - before
+            cuts.append(Cut(stream.id, length))
+        return cuts
+
+    def _by_value(self) -> Iterable[Stream]:
+        """Idle streams that hold something, the least valuable first."""
+        idle = [stream for stream in self._streams if stream.owner is None and stream.length]
+        return sorted(idle, key=lambda stream: stream.length * self._freshness(stream))

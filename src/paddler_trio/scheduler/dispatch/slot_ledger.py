@@ -10,8 +10,9 @@ Invariants (``tests/unit/dispatch`` checks them after every step of a random wal
 * an agent never holds more requests than the slots it reported when the last one was granted;
 * no slot of an accepting agent idles while a request that may have it waits;
 * requests are granted in the order of their places (``fair_order``), which for one client and one
-  class is the order of arrival; a re-queued request keeps its place. Only one that must have an
-  agent of a certain kind (a continuation) may be passed by, and only for other kinds;
+  class is the order of arrival; a re-queued request keeps its place. Only one that not every agent
+  may have (a continuation wants its kind, others need what only some offer) may be passed by, and
+  only for agents that may not have it;
 * a request is unknown, waiting, or holding exactly one slot, never two of these.
 """
 
@@ -70,6 +71,7 @@ class _Agent:
     slots_total: int
     accepting: bool
     kind: str | None
+    offers: frozenset[str] = frozenset()
     holders: dict[RequestKey, None] = attrs.field(factory=dict)
     """In the order the slots were granted (a dict is an ordered set)."""
     last_chosen: int = 0
@@ -80,6 +82,8 @@ class _Request:
     client: str
     place: Place
     priority: Priority
+    needs: frozenset[str] = frozenset()
+    """Only agents that offer all of these may have it."""
     kind: str | None = None
     """The only kind of agent that may have it; None for any."""
     agent: AgentKey | None = None
@@ -118,13 +122,15 @@ class SlotLedger:
         *,
         client: str = "",
         priority: Priority = Priority.NORMAL,
+        needs: frozenset[str] = frozenset(),
     ) -> Decision:
-        """A new request wants a slot. If one is free, nobody who waits may have it."""
+        """A new request wants a slot of an agent that offers what it ``needs``. If one is free,
+        nobody who waits may have it."""
         assert request not in self._requests, f"request {request} asks twice"
-        if self._free_agent(None) is None and len(self._waiting) >= self.max_buffered:
+        if self._free_agent(None, needs) is None and len(self._waiting) >= self.max_buffered:
             return BufferFull(request, self.max_buffered)
         place = self._order.place(request, client=client, priority=priority)
-        self._requests[request] = entry = _Request(client, place, priority)
+        self._requests[request] = entry = _Request(client, place, priority, needs)
         granted = self._grant(request, entry)
         if granted is not None:
             return granted
@@ -175,6 +181,12 @@ class SlotLedger:
             return None
         return self._waiting.index(entry.place)
 
+    def is_hopeless(self, needs: frozenset[str]) -> bool:
+        """There are agents, and none of them offers all of this, however long one waits."""
+        return bool(self._agents) and not any(
+            needs <= agent.offers for agent in self._agents.values()
+        )
+
     def stranded(self) -> list[RequestKey]:
         """Waiting continuations that no agent here can ever serve, while others do serve.
 
@@ -194,11 +206,18 @@ class SlotLedger:
         self._agents[agent] = _Agent(slots_total=0, accepting=False, kind=None)
 
     def update(
-        self, agent: AgentKey, *, slots_total: int, accepting: bool, kind: str | None = None
+        self,
+        agent: AgentKey,
+        *,
+        slots_total: int,
+        accepting: bool,
+        kind: str | None = None,
+        offers: frozenset[str] = frozenset(),
     ) -> list[Granted]:
         """The agent's newest word on its slots; the total may shrink below what it holds."""
         record = self._agents[agent]
         record.kind = kind
+        record.offers = offers
         record.slots_total = max(0, slots_total)
         record.accepting = accepting
         return self._settle()
@@ -243,14 +262,14 @@ class SlotLedger:
             if granted is not None:
                 del self._waiting[passed_by]
                 grants.append(granted)
-            elif entry.kind is not None:
+            elif entry.kind is not None or entry.needs:
                 passed_by += 1  # others may have what this one may not
             else:
                 break
         return grants
 
     def _grant(self, request: RequestKey, entry: _Request) -> Granted | None:
-        chosen = self._free_agent(entry.kind)
+        chosen = self._free_agent(entry.kind, entry.needs)
         if chosen is None:
             return None
         self._grants += 1
@@ -261,9 +280,9 @@ class SlotLedger:
         self._order.granted(entry.place, entry.priority)
         return Granted(request, chosen)
 
-    def _free_agent(self, kind: str | None) -> AgentKey | None:
+    def _free_agent(self, kind: str | None, needs: frozenset[str]) -> AgentKey | None:
         return least_loaded(
             AgentLoad(key, len(agent.holders), agent.slots_total, agent.last_chosen)
             for key, agent in self._agents.items()
-            if agent.accepting and (kind is None or agent.kind == kind)
+            if agent.accepting and (kind is None or agent.kind == kind) and needs <= agent.offers
         )

@@ -1,0 +1,118 @@
+"""A small model that guesses what the large one writes next; its guesses are checked by that one.
+
+It follows every generating sequence with a cache of its own, and writes a few tokens ahead,
+greedily, for all of them at once.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.engine.llama import ContextShape, Llama
+from paddler_trio.errors import EngineError
+from paddler_trio.scheduler.batching.prefixes import common_prefix
+from paddler_trio.scheduler.batching.sequences import Sequence
+from paddler_trio.wire.engine_pipe import LoadModel
+
+
+@attrs.define(eq=False)
+class DraftModel:
+    """One sequence of it for each stream of the model it guesses for."""
+
+    llama: Llama
+    shape: ContextShape
+    _computed: dict[int, list[int]] = attrs.field(factory=dict, init=False)
+    """The tokens in the cache of each stream."""
+
+    @classmethod
+    def load(cls, path: str, load: LoadModel, target: ContextShape) -> DraftModel:
+        """EngineError (permanent) if it cannot guess for a model of the target's shape."""
+        settings = attrs.evolve(load.settings, unified=False, lora=[], tensor_overrides=[])
+        llama = Llama.load(
+            path, n_gpu_layers=load.n_gpu_layers, progress=lambda _: None, settings=settings
+        )
+        if llama.n_vocab != target.n_vocab:
+            raise EngineError(
+                f"the draft model {path} has {llama.n_vocab} tokens, the model it is to guess for "
+                f"has {target.n_vocab}: use one of the same family",
+                permanent=True,
+            )
+        shape = llama.open_context(
+            slots=target.num_streams,
+            context_size=target.cells * target.num_streams,
+            n_batch=target.n_batch,
+            k_cache_dtype=load.k_cache_dtype,
+            v_cache_dtype=load.v_cache_dtype,
+            threads=load.threads,
+            settings=settings,
+        )
+        if not shape.rules.can_trim:
+            raise EngineError(
+                f"the draft model {path} is recurrent: it cannot take a guess back", permanent=True
+            )
+        llama.warm_up()
+        return cls(llama, shape)
+
+    def guess(self, sequences: list[Sequence], *, count: int) -> None:
+        """Give each sequence up to ``count`` drafts: none where its tokens do not fit here."""
+        following = [
+            sequence
+            for sequence in sequences
+            if sequence.num_tokens + count <= self.shape.cells and sequence.stream is not None
+        ]
+        following.sort(key=lambda sequence: sequence.stream or 0)
+        written = {sequence.key: list(sequence.tokens) for sequence in following}
+        for _ in range(count):
+            if not self._advance(following, written):
+                return
+        for sequence in following:
+            sequence.drafts = written[sequence.key][sequence.num_tokens :]
+
+    def _advance(self, following: list[Sequence], written: dict[int, list[int]]) -> bool:
+        """One more token for each; False if llama.cpp fails."""
+        missing = {sequence.key: self._missing(sequence, written) for sequence in following}
+        while any(missing.values()):
+            batch = self.llama.batch
+            batch.clear()
+            room = self.shape.n_batch
+            asked: list[Sequence] = []
+            for sequence in following:
+                count = min(room, missing[sequence.key])
+                if count == 0:
+                    continue
+                assert sequence.stream is not None
+                tokens = written[sequence.key]
+                start = len(tokens) - missing[sequence.key]
+                is_last = count == missing[sequence.key]
+                part = tokens[start : start + count]
+                batch.add(part, start=start, stream=sequence.stream, logits=int(is_last))
+                self._computed.setdefault(sequence.stream, []).extend(part)
+                missing[sequence.key] -= count
+                room -= count
+                if is_last:
+                    asked.append(sequence)
+            if self.llama.decode() != 0:
+                self._forget(following)
+                return False
+            if asked:
+                for sequence, token in zip(asked, self.llama.most_likely(len(asked)), strict=True):
+                    written[sequence.key].append(token)
+        return True
+
+    def _missing(self, sequence: Sequence, written: dict[int, list[int]]) -> int:
+        """How many of its tokens must be computed; what was guessed wrongly is cut first."""
+        assert sequence.stream is not None
+        tokens = written[sequence.key]
+        computed = self._computed.setdefault(sequence.stream, [])
+        kept = common_prefix(computed, tokens, len(tokens) - 1)
+        if kept < len(computed):
+            if not self.llama.trim(sequence.stream, kept):
+                kept = 0
+            del computed[kept:]
+        return len(tokens) - kept
+
+    def _forget(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.stream is not None:
+                self.llama.forget(sequence.stream)
+                self._computed.pop(sequence.stream, None)

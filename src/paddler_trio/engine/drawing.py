@@ -1,0 +1,56 @@
+"""Drawing for many sequences at once, and saying how likely what was drawn is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from paddler_trio.engine.llama import Llama
+from paddler_trio.wire.engine_pipe import TokenLogprob
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+WORTH_SHARING = 4 * 32768
+"""Logits to look at, all sequences together, below which handing work to threads costs more."""
+MAX_THREADS = 8
+
+
+class DrawingPool:
+    """Threads that draw side by side: llama.cpp's samplers release the interpreter.
+
+    Args:
+      threads: as many as the engine computes with; they are idle while tokens are drawn.
+      n_vocab: logits of one sequence.
+    """
+
+    def __init__(self, threads: int, n_vocab: int) -> None:
+        self._n_vocab = n_vocab
+        self._executor = (
+            ThreadPoolExecutor(min(threads, MAX_THREADS), "drawing") if threads > 1 else None
+        )
+
+    def map(self, draw: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
+        """``draw`` of each item, in order."""
+        if self._executor is None or len(items) * self._n_vocab < WORTH_SHARING or len(items) < 2:
+            return map(draw, items)
+        return self._executor.map(draw, items)
+
+
+def logprobs_of(llama: Llama, row: int, token: int, count: int) -> list[TokenLogprob]:
+    """The drawn token, then the ``count`` most likely ones, best first; natural logarithms of
+    the model's own probabilities, before any sampler changed them."""
+    logits = llama.logits(row).astype(np.float64)
+    peak = logits.max()
+    normal = peak + np.log(np.exp(logits - peak).sum())
+    count = min(count, len(logits))
+    best: list[int] = []
+    if count:
+        top = np.argpartition(-logits, count - 1)[:count]
+        best = top[np.argsort(-logits[top], kind="stable")].tolist()
+    return [
+        TokenLogprob(t, llama.token_bytes(t), float(logits[t] - normal)) for t in (token, *best)
+    ]

@@ -1,0 +1,151 @@
+"""The loop that embeds: documents of all requests, packed pass after pass, in a thread of its own.
+
+llama.cpp's calls let go of the interpreter, so tokens are drawn beside it. Generation comes first:
+while it runs this thread takes few cores and asks the scheduler for less of them, so that a flood
+of documents slows answers a little and never stalls them (measured: ``docs/life_of_a_request.md``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import NoReturn, TypeAlias
+
+import attrs
+import numpy as np
+
+from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
+from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
+from paddler_trio.wire.engine_pipe import (
+    Embedded,
+    EmbeddingStep,
+    EmbedDocuments,
+    StopEmbedding,
+)
+
+PASS_TOKENS = 512
+"""Enough to keep every core busy; few enough that a stop is soon noticed and that documents of
+one pass do not cost more by attending past each other."""
+NICENESS = 10
+"""Linux keeps it by thread: against one of niceness 0 this one gets a tenth of a core."""
+
+EmbeddingCommand: TypeAlias = EmbedDocuments | StopEmbedding
+
+
+@attrs.define(eq=False)
+class Embedder:
+    """All documents of one engine.
+
+    Args:
+      threads: of a pass while nobody generates.
+      is_generating: whether the other context works now; asked before each pass.
+      report: called once a pass with what it produced; blocks if the agent does not read.
+    """
+
+    context: EmbeddingContext
+    n_vocab: int
+    threads: int
+    is_generating: Callable[[], bool]
+    report: Callable[[EmbeddingStep], None]
+    commands: SimpleQueue[EmbeddingCommand] = attrs.field(factory=SimpleQueue, init=False)
+    _queue: EmbeddingQueue = attrs.field(init=False)
+    _tokens: dict[int, dict[int, Tokens]] = attrs.field(factory=dict, init=False)
+    """By request and index: every document that is not answered yet."""
+    _step: list[Embedded] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        tokens = min(PASS_TOKENS, self.context.shape.max_tokens)
+        self._queue = EmbeddingQueue(tokens, self.context.max_documents)
+
+    def start(self, on_crash: Callable[[], None]) -> None:
+        """Run in a thread of its own; ``on_crash`` is called if that fails, and why is printed."""
+
+        def run() -> None:
+            try:
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+                self.run_forever()
+            except Exception:  # noqa: BLE001  # whatever it is, nobody embeds any more
+                traceback.print_exc()
+                on_crash()
+
+        threading.Thread(target=run, name="embedder", daemon=True).start()
+
+    def run_forever(self) -> NoReturn:
+        """Pass after pass; sleeps only while there is nothing to compute."""
+        while True:
+            self.take_commands(wait=self._queue.is_empty)
+            self.run_pass()
+
+    def take_commands(self, *, wait: bool) -> None:
+        """Apply everything that arrived; with ``wait``, block until something does."""
+        with contextlib.suppress(Empty):
+            if wait:
+                self._apply(self.commands.get())
+            while True:
+                self._apply(self.commands.get_nowait())
+
+    def run_pass(self) -> None:
+        """Compute one pack and report it."""
+        pack = self._queue.next_pack()
+        if pack:
+            few = max(1, self.threads // 4)
+            self.context.use_threads(few if self.is_generating() else self.threads)
+            self._compute(pack)
+        if self._step:
+            step = EmbeddingStep(self._step)
+            self._step = []
+            self.report(step)
+
+    def _apply(self, command: EmbeddingCommand) -> None:
+        match command:
+            case EmbedDocuments(key, documents):
+                taken: dict[int, Tokens] = {}
+                for index, document in enumerate(documents):
+                    tokens = np.frombuffer(document, "<i4")
+                    if problem := self._refusal(tokens):
+                        self._step.append(Embedded(key, index, b"", problem))
+                    else:
+                        taken[index] = tokens
+                if taken:
+                    self._tokens[key] = taken
+                    self._queue.add([Document(key, i, len(each)) for i, each in taken.items()])
+            case StopEmbedding(key):
+                self._queue.drop(key)
+                self._tokens.pop(key, None)
+
+    def _refusal(self, tokens: Tokens) -> str:
+        """Why this document must not reach llama.cpp; empty if it may."""
+        longest = self.context.shape.max_tokens
+        if not 1 <= len(tokens) <= longest:
+            return f"the document has {len(tokens)} tokens, must have 1 to {longest}"
+        stray = tokens[(tokens < 0) | (tokens >= self.n_vocab)]
+        if stray.size:
+            return f"token {stray[0]} is outside the vocabulary of {self.n_vocab}"
+        return ""
+
+    def _compute(self, pack: Sequence[Document]) -> None:
+        """Embed a pack; on failure split it until the culprit is alone (W14)."""
+        tokens = [self._tokens[document.key][document.index] for document in pack]
+        try:
+            vectors = self.context.compute(tokens)
+        except EmbeddingFailedError as error:
+            if len(pack) == 1:
+                self._answer(pack[0], b"", str(error))
+                return
+            middle = len(pack) // 2
+            self._compute(pack[:middle])
+            self._compute(pack[middle:])
+            return
+        for document, values in zip(pack, vectors, strict=True):
+            self._answer(document, values)
+
+    def _answer(self, document: Document, values: bytes, problem: str = "") -> None:
+        left = self._tokens[document.key]
+        del left[document.index]
+        if not left:
+            del self._tokens[document.key]
+        self._step.append(Embedded(document.key, document.index, values, problem))
