@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import attrs
 from attrs.validators import ge, le
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.machine import granted_cores
+from paddler_trio.machine import available_memory_bytes, granted_cores
+from paddler_trio.wire.engine_settings import EngineSettings
 
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
 DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"
@@ -31,6 +34,16 @@ class BalancerConfig:
     max_continuations: int = attrs.field(default=2, validator=ge(0))
     agent_silence_s: float = attrs.field(default=5.0, validator=ge(0.1))
     max_connections: int = attrs.field(default=4096, validator=ge(1))
+    api_key_file: Path | None = None
+    """Keys that clients must come with; see ``balancer/api_keys.py``."""
+    insecure_management: bool = False
+    """Whoever reaches the management port may manage, keys or not."""
+    compat_openai_addr: str | None = None
+    """Another port for the OpenAI-compatible surface alone; it is on the inference port anyway."""
+    image_hosts: tuple[str, ...] = ()
+    strict_model_names: bool = False
+    openai_limits: tuple[str, ...] = ()
+    """``name=value`` each; the names are those of ``openai/limits.py``."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,12 +55,24 @@ class AgentConfig:
     slots: int = attrs.field(validator=[ge(1), le(MAX_SLOTS)])
     name: str | None = None
     threads: int = attrs.field(factory=lambda: default_threads(), validator=ge(1))
+    engine: EngineSettings = attrs.field(factory=EngineSettings)
     drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
+    trusts_messages: bool = False
+    """Control tokens that messages spell become control tokens, as in Paddler."""
+    token_file: Path | None = None
+    """Holds the API key this agent shows to its balancer; read anew at every dialling."""
 
 
 def default_threads() -> int:
     """All cores but one: as many threads as cores make every decode wait for the event loops."""
     return max(1, int(granted_cores()) - 1)
+
+
+def default_prefix_cache_bytes() -> int:
+    """A tenth of the memory that is available now, 4 GiB at most: prefixes are worth less than
+    room for a model."""
+    available = available_memory_bytes() or 0
+    return min(available // 10, 4 * 1024**3)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
+from pathlib import Path
 
 import attrs
 import structlog
@@ -21,7 +22,9 @@ from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests, Work
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.running_tree import running_tree
-from paddler_trio.errors import WireError
+from paddler_trio.daemon.secret_file import read_secret
+from paddler_trio.errors import ConfigurationError, WireError
+from paddler_trio.wire import generate
 from paddler_trio.wire.codec import dumps, loads, structure
 from paddler_trio.wire.generation import (
     ContinueFromConversationHistoryParams,
@@ -47,10 +50,13 @@ from paddler_trio.wire.messages import (
 from paddler_trio.wire.trio_link import (
     SUBPROTOCOL,
     TAG,
+    Answer,
+    Ask,
     GetTree,
     HandBack,
     Start,
     Tree,
+    Want,
     parse_extension,
     recover_extension_id,
     render_extension,
@@ -79,6 +85,7 @@ class BalancerLink:
 
     Args:
       host, port: the balancer's management address.
+      token_file: holds the API key to show; read at every dialling, so a new one needs no restart.
       id: this agent's id, the same across reconnects of one process.
     """
 
@@ -88,6 +95,7 @@ class BalancerLink:
     status: AgentStatus
     models: ModelServer
     requests: AgentRequests
+    token_file: Path | None = None
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16))
     registered: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set at the first successful registration."""
@@ -129,6 +137,7 @@ class BalancerLink:
         then a balancer that shuts down waits for us.
         """
         try:
+            token = await self._token()
             with trio.fail_after(CONNECT_S) as patience:
                 async with (
                     await trio.open_tcp_stream(self.host, self.port) as stream,
@@ -140,6 +149,7 @@ class BalancerLink:
                         f"{self.host}:{self.port}",
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
+                        extra_headers=[] if token is None else [(b"authorization", token)],
                         message_queue_size=READ_AHEAD_FRAMES,
                         max_message_size=MAX_MESSAGE_BYTES,
                     )
@@ -154,11 +164,22 @@ class BalancerLink:
                         with trio.move_on_after(GOODBYE_S, shield=True):
                             await socket.aclose()
                         nursery.cancel_scope.cancel(reason="the connection has ended")
-        except* (OSError, trio_websocket.HandshakeError, trio.TooSlowError) as group:
+        except* (
+            OSError,
+            trio_websocket.HandshakeError,
+            trio.TooSlowError,
+            ConfigurationError,
+        ) as group:
             reason = _words(group)
         except* trio_websocket.ConnectionClosed as group:
             reason = _words(group)
         return reason
+
+    async def _token(self) -> bytes | None:
+        """The header that shows who we are; ConfigurationError if the file holds no key."""
+        if self.token_file is None:
+            return None
+        return f"Bearer {await trio.to_thread.run_sync(read_secret, self.token_file)}".encode()
 
 
 @attrs.define(eq=False)
@@ -170,6 +191,8 @@ class _Connection:
     hands_back: bool = attrs.field(init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    _large_frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
+    _outgoing_large: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     _step: list[dict[str, object]] = attrs.field(factory=list, init=False)
     _published: int = attrs.field(default=-1, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -179,6 +202,7 @@ class _Connection:
     def __attrs_post_init__(self) -> None:
         self.hands_back = self.socket.subprotocol == SUBPROTOCOL
         self._frames, self._outgoing = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
+        self._large_frames, self._outgoing_large = trio.open_memory_channel[bytes](0)
 
     async def run(self) -> str:
         """Until either side ends it; returns why."""
@@ -195,6 +219,7 @@ class _Connection:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, name="writer to balancer")
+                nursery.start_soon(self._write_large, name="writer of large frames to balancer")
                 nursery.start_soon(self._publish_changes, name="status publisher")
                 nursery.start_soon(self._beat, name="heartbeat")
                 await self._read()
@@ -227,6 +252,20 @@ class _Connection:
             self._send(render_step(self._step))
             self._step = []
 
+    def respond(self, wire_id: str, response: object) -> None:
+        """Paddler's response, as one frame of its own."""
+        envelope = {"generated_by": None, "request_id": wire_id, "response": response}
+        self._send(dumps({"Response": envelope}))
+
+    def answer(self, answer: Answer) -> None:
+        """Queue the answer to a question about the model."""
+        self._send(render_extension(answer))
+
+    async def send_large(self, frame: bytes) -> None:
+        """Send a frame that is large, or one of many; waits until those before it are under way,
+        so that embeddings never fill the queue that everybody shares."""
+        await self._large_frames.send(frame)
+
     def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None:
         """The status goes first: the balancer must know that we have no slots now."""
         self._publish()
@@ -238,6 +277,11 @@ class _Connection:
         async for frame in self._outgoing:
             await self.socket.send_message(frame.decode())
         self._flushed.set()
+
+    async def _write_large(self) -> None:
+        async with self._outgoing_large:
+            async for frame in self._outgoing_large:
+                await self.socket.send_message(frame.decode())
 
     async def _publish_changes(self) -> None:
         """After every change, and once a second in any case: silence means death to a balancer."""
@@ -304,21 +348,29 @@ class _Connection:
             case ContinueFromRawPromptParams() | ContinueFromConversationHistoryParams():
                 self.link.requests.start(wire_id, Work(body), self)
             case GenerateEmbeddingBatchParams():
-                self._respond(wire_id, {"Embedding": "EmbeddingsDisabled"})
+                self.link.requests.embeddings.start(wire_id, body, self)
             case GetModelMetadata():
                 metadata = self.link.models.metadata
                 value = None if metadata is None else {"metadata": metadata}
-                self._respond(wire_id, {"ModelMetadata": value})
+                self.respond(wire_id, {"ModelMetadata": value})
             case GetChatTemplateOverride():
                 desired = self.link.models.desired
                 override = None if desired is None else desired.chat_template_override
                 template = None if override is None else {"content": override.content}
-                self._respond(wire_id, {"ChatTemplateOverride": template})
+                self.respond(wire_id, {"ChatTemplateOverride": template})
 
     def _on_extension(self, frame: object) -> None:
         if not isinstance(frame, dict) or frame.keys() != {TAG}:
             raise WireError("a Trio frame has one key @ $")
         match parse_extension(frame[TAG]):
+            case Start(wire_id, {"Embed": _} | {"Rank": _} as body):
+                work = structure(body, generate.Work)
+                assert isinstance(work, generate.Embed | generate.Rank), "its tag says so"
+                self.link.requests.embeddings.start(wire_id, work, self)
+            case Start(wire_id, {"Generate": _} as body, seed, tokens):
+                work = structure(body, generate.Work)
+                assert isinstance(work, generate.Generate), "its tag says so"
+                self.link.requests.start(wire_id, Work(work, seed, list(tokens)), self)
             case Start(wire_id, body, seed, tokens):
                 params = structure(body, AgentRequestBody)
                 if not isinstance(
@@ -326,14 +378,15 @@ class _Connection:
                 ):
                     raise WireError("only generations are started @ $.Trio.Start.request")
                 self.link.requests.start(wire_id, Work(params, seed, list(tokens)), self)
+            case Want(desired, extras):
+                self.link.models.want(desired, extras)
+                self._publish()
+            case Ask() as ask:
+                self.link.requests.questions.ask(ask, self)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case other:
                 raise WireError(f"{type(other).__name__} is not a balancer's to say @ $.{TAG}")
-
-    def _respond(self, wire_id: str, response: object) -> None:
-        envelope = {"generated_by": None, "request_id": wire_id, "response": response}
-        self._send(dumps({"Response": envelope}))
 
     # -------------------------------------------------------------- private
 
@@ -362,7 +415,15 @@ class _Connection:
 
 def _words(group: BaseExceptionGroup[BaseException]) -> str:
     leaves = [
-        _words(leaf) if isinstance(leaf, BaseExceptionGroup) else str(leaf) or repr(leaf)
+        _words(leaf) if isinstance(leaf, BaseExceptionGroup) else _word(leaf)
         for leaf in group.exceptions
     ]
     return "; ".join(leaves)
+
+
+def _word(error: BaseException) -> str:
+    if isinstance(error, trio_websocket.ConnectionRejected) and error.status_code in (401, 403):
+        # never the headers, never the token: the balancer's own sentence says what it wants
+        said = (error.body or b"").decode(errors="replace")[:300]
+        return f"the balancer refused this agent ({error.status_code}): {said}; see --token-file"
+    return str(error) or repr(error)

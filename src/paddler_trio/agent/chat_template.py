@@ -5,13 +5,11 @@ bytes follows ``transformers``: both whitespace trims, loop controls, a ``tojson
 ``json.dumps`` (insertion order, no HTML escapes, non-ASCII kept), ``strftime_now``,
 ``raise_exception`` and ``{% generation %}`` blocks, which only matter in training.
 
-Without tools the variable ``tools`` is absent: not defined, none, and an empty sequence. Each of
-these is what some templates in use ask for, and an empty list would make those that ask
-``tools is not none`` announce tools that do not exist.
+Without tools the variable ``tools`` is absent: not defined, none, and an empty sequence; so are
+``documents``. Each of these is what some templates in use ask for, and an empty list would make
+those that ask ``tools is not none`` announce tools that do not exist.
 
-A template is a program out of a downloaded file. It runs in Jinja's immutable sandbox, which
-also limits ``range()``; what one operation may multiply and what a whole rendering may print is
-bounded here.
+What keeps a template from doing harm is in :mod:`paddler_trio.agent.template_sandbox`.
 
 Source:
   https://huggingface.co/docs/transformers/chat_templating_writing
@@ -19,37 +17,62 @@ Source:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NoReturn
 
 import jinja2
-from jinja2 import nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import jinja2.meta
 
+from paddler_trio.agent.template_limits import (
+    MAX_SPENT_CHARS,
+    MAX_TEXT_CHARS,
+    METER,
+    Absent,
+    Meter,
+)
+from paddler_trio.agent.template_sandbox import TemplateSandbox
 from paddler_trio.errors import ChatTemplateError
 
-MAX_SOURCE_CHARS = 1024 * 1024
-MAX_OUTPUT_CHARS = 16 * 1024 * 1024
-_MAX_INTEGER_BITS = 4096
+MAX_SOURCE_CHARS = 256 * 1024
+"""Ten times the longest template in use; compiling that much takes seconds."""
+MAX_OUTPUT_CHARS = MAX_TEXT_CHARS
+MAX_RENDER_S = 5.0
+"""Processor time of one rendering. A conversation of 100 kB takes a few milliseconds; where a
+template looks at all messages for each of them, a thousand messages take a second."""
+RESERVED_VARIABLES = frozenset(
+    {
+        "add_generation_prompt",
+        "bos_token",
+        "documents",
+        "eos_token",
+        "messages",
+        "tools",
+    }
+)
+_CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 Message = Mapping[str, object]
 Tool = Mapping[str, object]
 
 
 class ChatTemplate:
-    """A compiled template. Immutable: any number of threads may render it at the same time."""
+    """A compiled template. Immutable: any number of threads may render it at the same time.
 
-    __slots__ = ("_template", "source")
+    ``variables`` are the names it reads and does not always set itself.
+    """
 
-    def __init__(self, template: jinja2.Template, source: str) -> None:
+    __slots__ = ("_template", "source", "variables")
+
+    def __init__(
+        self,
+        template: jinja2.Template,
+        source: str,
+        *,
+        variables: frozenset[str] = frozenset(),
+    ) -> None:
         self._template = template
         self.source = source
+        self.variables = variables
 
     @classmethod
     def compile(
@@ -63,17 +86,12 @@ class ChatTemplate:
         if len(source) > MAX_SOURCE_CHARS:
             message = f"chat template has {len(source)} characters, the limit is {MAX_SOURCE_CHARS}"
             raise ChatTemplateError(message)
-        environment = _BoundedSandbox(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=["jinja2.ext.loopcontrols", _GenerationBlock],
-        )
-        environment.filters["tojson"] = _to_json
-        environment.tests["none"] = lambda value: value is None or isinstance(value, _Absent)
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        # Without a time zone, as in training: the few templates that print one print nothing.
+        sandbox = TemplateSandbox(lambda form: now().replace(tzinfo=None).strftime(form))
         try:
-            return cls(environment.from_string(source), source)
+            tree = sandbox.parse(source)
+            variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
+            template = sandbox.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             message = f"chat template does not compile: line {error.lineno}: {error.message}"
             raise ChatTemplateError(message) from error
@@ -81,39 +99,44 @@ class ChatTemplate:
             # Jinja writes Python and compiles that: nesting can also fail in Python's own compiler.
             message = f"chat template does not compile: {type(error).__name__}: {error}"
             raise ChatTemplateError(message) from error
+        return cls(template, source, variables=variables)
 
     def render(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Tool] | None = None,
+        documents: Sequence[Message] | None = None,
         add_generation_prompt: bool,
-        enable_thinking: bool | None,
+        enable_thinking: bool | None = None,
         bos_token: str,
         eos_token: str,
         extra: Mapping[str, object] | None = None,
         max_output_chars: int = MAX_OUTPUT_CHARS,
+        max_render_s: float = MAX_RENDER_S,
     ) -> str:
         """The prompt for a conversation, special tokens written out.
 
         Args:
           messages: in the shape the template expects, usually OpenAI's; handed over as they are.
           tools: function tools; none and an empty sequence mean the same.
+          documents: for retrieval; none and an empty sequence mean the same.
           add_generation_prompt: whether to open the assistant's turn.
           enable_thinking: None leaves the variable undefined.
           bos_token: text of the vocabulary's first token, "" if it has none.
           eos_token: the same for its last token.
           extra: further variables; must not name one of the variables above.
           max_output_chars: the longest prompt that is not an error.
+          max_render_s: processor seconds after which it is one.
 
         Raises:
-          ChatTemplateError: the template refused (``raise_exception``), failed, or printed more
-            than ``max_output_chars``. The text is meant for the author of the request.
+          ChatTemplateError: the template refused (``raise_exception``), failed, printed or took
+            more than it may. The text is meant for the author of the request.
         """
         variables: dict[str, object] = {
             "messages": messages,
-            "tools": tools or _Absent(name="tools"),
-            "documents": _Absent(name="documents"),
+            "tools": tools or Absent(name="tools"),
+            "documents": documents or Absent(name="documents"),
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
             "eos_token": eos_token,
@@ -127,6 +150,13 @@ class ChatTemplate:
             variables[name] = value
         pieces: list[str] = []
         output_chars = 0
+        meter = METER.set(
+            Meter(
+                limit_s=max_render_s,
+                limit_chars=MAX_SPENT_CHARS,
+                given=(messages, tools, documents),
+            )
+        )
         try:
             for piece in self._template.generate(variables):
                 output_chars += len(piece)
@@ -139,80 +169,55 @@ class ChatTemplate:
             # The template is somebody's program: it may raise whatever Python can.
             message = f"chat template: {type(error).__name__}: {error}"
             raise ChatTemplateError(message) from error
+        finally:
+            METER.reset(meter)
         if output_chars > max_output_chars:
             message = f"chat template printed more than {max_output_chars} characters"
             raise ChatTemplateError(message)
         return "".join(pieces)
 
 
-class _Absent(jinja2.Undefined):
-    """Undefined to ``is defined``, none to ``is none`` and ``== none``, empty to a loop."""
+def open_ended(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> str:
+    """The prompt cut off after the last message, so that the answer goes on with it.
 
-    __slots__ = ()
+    As Hugging Face finds the place: a tag is put behind the message's content, and the prompt ends
+    where the tag comes out. If the template trims contents, the end is trimmed too.
 
-    def __eq__(self, other: object) -> bool:
-        return other is None or isinstance(other, _Absent)
+    Args:
+      render: the template with everything but the messages; no generation prompt.
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(None)
-
-
-class _BoundedSandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which one multiplication cannot fill the memory either."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        if _result_is_too_large(operator, left, right):
-            raise SecurityError(f"result of {operator!r} is too large")
-        return super().call_binop(context, operator, left, right)
-
-
-def _result_is_too_large(operator: str, left: object, right: object) -> bool:
-    match left, right:
-        case (int(), int()) if operator == "**":
-            return left.bit_length() * max(right, 0) > _MAX_INTEGER_BITS
-        case (int(), int()):
-            return left.bit_length() + right.bit_length() > _MAX_INTEGER_BITS
-        case (str() | list() | tuple() as items, int(times)) | (
-            int(times),
-            str() | list() | tuple() as items,
-        ):
-            return len(items) * times > MAX_OUTPUT_CHARS
-        case _:
-            return False
+    Raises:
+      ChatTemplateError: the last message has no text to go on with, or does not come out.
+    """
+    last = messages[-1] if messages else {}
+    content = last.get("content")
+    final = ""
+    tagged: object = None
+    if isinstance(content, str):
+        final, tagged = content, content + _CONTINUE_HERE
+    elif isinstance(content, Sequence):
+        final, tagged = _tag_last_text(content)
+    if tagged is None:
+        raise ChatTemplateError(
+            f"continue_final_message: messages[{len(messages) - 1}].content has no text to continue"
+        )
+    rendered = render([*messages[:-1], {**last, "content": tagged}])
+    tag = _CONTINUE_HERE.strip()
+    if tag not in rendered or final.strip() not in rendered:
+        raise ChatTemplateError(
+            "continue_final_message: the template does not print the last message as it is"
+        )
+    end = rendered.rindex(tag)
+    if rendered.startswith(_CONTINUE_HERE, end):
+        return rendered[:end]
+    return rendered[:end].rstrip()
 
 
-class _GenerationBlock(Extension):
-    """``{% generation %}`` marks what is trained on; for a prompt it is just its body."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja declares it as a plain set
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Positional as well as named, since templates use both.
-    return json.dumps(
-        None if isinstance(value, _Absent) else value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise_exception(message: object) -> NoReturn:
-    raise jinja2.TemplateError(str(message))
+def _tag_last_text(parts: Sequence[object]) -> tuple[str, object]:
+    for index in range(len(parts) - 1, -1, -1):
+        part = parts[index]
+        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            text = part["text"]
+            tagged = {**part, "text": text + _CONTINUE_HERE}
+            return text, [*parts[:index], tagged, *parts[index + 1 :]]
+    return "", None

@@ -17,7 +17,7 @@ import trio
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.daemon.verdict import Verdict
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.engine_pipe import LoadModel, Ready, Step
+from paddler_trio.wire.engine_pipe import EmbeddingStep, Figures, LoadModel, Ready, Step
 
 log = structlog.get_logger("engine")
 
@@ -36,7 +36,7 @@ class EngineKeeper:
       supervise: see :data:`SuperviseEngine`.
       on_up, on_down: told at the start and the end of each life, with the reason of the end and
         whether it was a crash; synchronous. ``on_down`` only follows an ``on_up``.
-      on_progress, on_step: see :class:`EngineProcess`.
+      on_progress, on_step, on_figures: see :class:`EngineProcess`.
     """
 
     load: LoadModel
@@ -45,7 +45,8 @@ class EngineKeeper:
     on_down: Callable[[str, bool], None]
     on_crash: Callable[[BaseException], None]
     on_progress: Callable[[float], None]
-    on_step: Callable[[Step], None]
+    on_step: Callable[[Step | EmbeddingStep], None]
+    on_figures: Callable[[Figures], None]
     first_start: Verdict[Ready | LoadFailedError] = attrs.field(factory=Verdict, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -74,7 +75,7 @@ class EngineKeeper:
             self.on_up(engine, ready)
             self.first_start.give(ready)
 
-        engine = EngineProcess(self.load, self.on_progress, up, self.on_step)
+        engine = EngineProcess(self.load, self.on_progress, up, self.on_step, self.on_figures)
         try:
             await engine.run()
         except LoadFailedError as failure:

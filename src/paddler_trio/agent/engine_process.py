@@ -22,6 +22,9 @@ import trio
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine_pipe import (
     LENGTH_BYTES,
+    EmbeddingStep,
+    EmbedDocuments,
+    Figures,
     FromEngine,
     LoadFailed,
     Loading,
@@ -31,6 +34,7 @@ from paddler_trio.wire.engine_pipe import (
     Ready,
     StartSequence,
     Step,
+    StopEmbedding,
     StopSequence,
     body_length,
     decode_from_engine,
@@ -47,6 +51,9 @@ PING_S = 2.0
 HUNG_AFTER_S = 15.0
 """An engine answers pings in a thread of its own, however long a pass takes: one that does not is
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
+THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+"""How the engine's threads wait for each other, unless the operator's environment says it: a little
+spinning, then sleep. See docs/decisions/0008-pace.md for what was measured."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
 _ENGINE_COMMAND = (sys.executable, "-m", "paddler_trio.engine")
@@ -61,15 +68,19 @@ class EngineProcess:
       on_progress: told how much of the weights is in memory, 0..1.
       on_ready: told once, when sequences may start.
       on_step: told of every pass, in order; synchronous, must not raise.
+      on_figures: told now and then what the engine counted.
     """
 
     load: LoadModel
     on_progress: Callable[[float], None]
     on_ready: Callable[[Ready], None]
-    on_step: Callable[[Step], None]
+    on_step: Callable[[Step | EmbeddingStep], None]
+    on_figures: Callable[[Figures], None]
     command: Sequence[str] = _ENGINE_COMMAND
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    ready: Ready | None = attrs.field(default=None, init=False)
+    """What it said when it was up."""
     _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
@@ -77,7 +88,7 @@ class EngineProcess:
     def __attrs_post_init__(self) -> None:
         self._frames, self._outgoing = trio.open_memory_channel[bytes](TO_ENGINE_FRAMES)
 
-    def send(self, frame: StartSequence | StopSequence) -> None:
+    def send(self, frame: StartSequence | StopSequence | EmbedDocuments | StopEmbedding) -> None:
         """Queue a frame; EngineError if the engine does not take any."""
         try:
             self._frames.send_nowait(encode(frame))
@@ -93,9 +104,9 @@ class EngineProcess:
         there after two seconds is killed.
         """
         environment = {
+            **({} if os.environ.keys() & THREAD_WAITING.keys() else THREAD_WAITING),
             **os.environ,
             "GGML_NO_BACKTRACE": "1",  # on an abort ggml would attach a debugger for seconds
-            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
         }
         process = await trio.lowlevel.open_process(
             self.command,
@@ -158,11 +169,14 @@ class EngineProcess:
 
     def _handle(self, frame: FromEngine) -> EngineError | None:
         match frame:
-            case Step():
+            case Step() | EmbeddingStep():
                 self.on_step(frame)
+            case Figures():
+                self.on_figures(frame)
             case Loading(progress):
                 self.on_progress(progress)
             case Ready():
+                self.ready = frame
                 self._is_up.set()
                 self.on_ready(frame)
             case Pong():

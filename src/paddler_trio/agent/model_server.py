@@ -13,7 +13,7 @@ model that cannot be loaded stays an issue until its file or the desired state c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -22,20 +22,21 @@ import structlog
 import trio
 
 from paddler_trio import __version__
-from paddler_trio.agent.chat_template import ChatTemplate
+from paddler_trio.agent.answers.formats import ExplicitMarkers
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.file_watch import changes_before, wait_file_changes
 from paddler_trio.agent.model_source import (
     ModelFile,
     ModelSourceError,
     describe,
     file_at,
     resolve_model,
+    resolve_projection,
 )
-from paddler_trio.agent.prompt_fence import PromptFence
+from paddler_trio.agent.model_templates import templates_of
 from paddler_trio.agent.prompting import Language
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.agent.token_classes import derive_markers
 from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.daemon.verdict import Changes
 from paddler_trio.errors import ChatTemplateError, ModelFileError, PaddlerError
@@ -44,19 +45,31 @@ from paddler_trio.wire.agent_issue import (
     ChatTemplateDoesNotCompile,
     ModelCannotBeLoaded,
     ModelPath,
+    MultimodalProjectionCannotBeLoaded,
     SlotCannotStart,
     UnableToFindChatTemplate,
 )
-from paddler_trio.wire.desired_state import AgentDesiredState, state_digest
-from paddler_trio.wire.engine_pipe import LoadModel, Ready, Step
+from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.desired_state import AgentDesiredState
+from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras, Markers, extended_digest
+from paddler_trio.wire.engine_pipe import (
+    EmbeddingStep,
+    Figures,
+    LoadModel,
+    Ready,
+    Step,
+)
+from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.results import PoolingType
 from paddler_trio.wire.status import AgentStateApplicationStatus
 
 log = structlog.get_logger("model")
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-FILE_WATCH_S = 1.0
 _FINGERPRINT_BYTES = 1024 * 1024
+NO_TEMPLATE = "{{ raise_exception('this model embeds and has no chat template') }}"
+"""Models that embed often have none, and need none."""
 
 
 class ModelNotServableError(PaddlerError):
@@ -88,33 +101,44 @@ class ModelServer:
     Args:
       status: told of everything that happens.
       threads: of the engine.
+      settings: of the engine, whatever it loads; the desired state's extras win over them.
       drain_s: how long running answers may take when the model is swapped.
       supervise: runs an engine again when it crashes; given by the nursery tree.
       on_step: told of every pass of whatever engine is running.
       on_engine_gone: see :class:`EngineGone`.
+      trusts_messages: control tokens that messages spell become control tokens.
     """
 
     status: AgentStatus
     threads: int
+    settings: EngineSettings
     drain_s: float
     supervise: SuperviseEngine
-    on_step: Callable[[Step], None]
+    on_step: Callable[[Step | EmbeddingStep], None]
     on_engine_gone: EngineGone
+    trusts_messages: bool = attrs.field(default=False, kw_only=True)
     serving: Serving | None = attrs.field(default=None, init=False)
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
+    _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
+    """What is wished beside ``desired``; both change together."""
     _wanted: Changes = attrs.field(factory=Changes, init=False)
     _keeper: EngineKeeper | None = attrs.field(default=None, init=False)
     _engine: EngineProcess | None = attrs.field(default=None, init=False)
     _language: Language | None = attrs.field(default=None, init=False)
-    _file: ModelFile | None = attrs.field(default=None, init=False)
+    _language_state: str | None = attrs.field(default=None, init=False)
+    """The digest of the state that the language was read for."""
+    _files: tuple[ModelFile | None, ...] = attrs.field(default=(), init=False)
+    """Of the model and of its projection."""
+    _projection_problem: str = attrs.field(default="", init=False)
+    """Why a model that should see images does not; empty if it does, or shall not."""
 
-    def want(self, desired: AgentDesiredState) -> None:
+    def want(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
         """The balancer's newest wish. The same wish again changes nothing."""
-        digest = state_digest(desired)
+        digest = extended_digest(desired, extras)
         if digest == self.status.wanted_state:
             return
-        self.desired = desired
+        self.desired, self._extras = desired, extras
         self.status.set(
             wanted_state=digest,
             served_state=None,
@@ -153,46 +177,70 @@ class ModelServer:
         """Make the desired state true, and again when that may help, until interrupted."""
         retry_s = FIRST_RETRY_S
         while True:
-            desired = self.desired
+            desired, extras = self.desired, self._extras
             assert desired is not None
             name = describe(desired.model)
             found = file_at(name)
+            projection = describe(desired.multimodal_projection)
+            projection_found = file_at(projection)
             try:
-                await self._apply(desired, engines)
+                await self._apply(desired, extras, engines)
                 if self._keeper is None:
                     await trio.sleep_forever()
-                await self._keeper.ended.wait()  # it serves, until it cannot be loaded any more
+                if not self._projection_problem:
+                    await self._keeper.ended.wait()  # it serves, until it cannot be loaded any more
+                elif await changes_before(projection, projection_found, self._keeper.ended):
+                    continue  # it serves words; now it may see as well
                 self._keeper = None
             except (ModelSourceError, ModelNotServableError) as error:
                 if desired is self.desired:  # else this effort is being cancelled
                     self._fail(error)
             with trio.move_on_after(retry_s) as patience:
-                await _file_changes(name, found)
+                await wait_file_changes(name, found)
             retry_s = (
                 min(retry_s * 2, LONGEST_RETRY_S) if patience.cancelled_caught else FIRST_RETRY_S
             )
 
-    async def _apply(self, desired: AgentDesiredState, engines: trio.Nursery) -> None:
+    async def _apply(
+        self, desired: AgentDesiredState, extras: Extras, engines: trio.Nursery
+    ) -> None:
         """From the desired state to a serving engine; ModelSourceError, ModelNotServableError.
 
         Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
         """
         self.status.set(phase="resolving", detail=None, progress=None)
         file = await trio.to_thread.run_sync(resolve_model, desired)
-        load = None if file is None else self._load_of(file, desired)
-        same = self._keeper is not None and self._keeper.load == load and self._file == file
+        projection, missing = await trio.to_thread.run_sync(_find_projection, desired)
+        load = None if file is None else self._load_of(file, projection, desired, extras)
+        files = (file, projection)
+        same = self._keeper is not None and self._keeper.load == load and self._files == files
         if not same:
             await self._drain_and_stop()
         if file is None or load is None:
-            self._serve_nothing(desired)
+            self._serve_nothing(desired, extras)
             return
         if not same:
-            await self._start_engine(load, file, engines)
-        self._language = await trio.to_thread.run_sync(_read_language, file.path, desired)
+            await self._start_engine(load, files, engines)
+        if projection is None:
+            self._projection_problem = "" if missing is None else str(missing)
+        issues: frozenset[AgentIssue] = frozenset()
+        if self._projection_problem:
+            log.warning("the model sees no images", reason=self._projection_problem)
+            name = describe(desired.multimodal_projection)
+            issues = frozenset(
+                {MultimodalProjectionCannotBeLoaded(name) if missing is None else missing.issue}
+            )
+        paths = [file.path]
+        if projection is not None and not self._projection_problem:
+            paths.append(projection.path)
+        self._language = await trio.to_thread.run_sync(
+            _read_language, paths, desired, extras.markers, self.trusts_messages
+        )
+        self._language_state = extended_digest(desired, extras)
         self.metadata = self._language.vocabulary.metadata
         self.status.model_fingerprint = self._language.fingerprint
         self.status.set(
-            issues=frozenset(),
+            issues=issues,
             application=AgentStateApplicationStatus.APPLIED,
             model_path=file.path,
             uses_chat_template_override=desired.chat_template_override is not None,
@@ -200,7 +248,13 @@ class ModelServer:
         self._look()
         log.info("model in force", model=file.path)
 
-    def _load_of(self, file: ModelFile, desired: AgentDesiredState) -> LoadModel:
+    def _load_of(
+        self,
+        file: ModelFile,
+        projection: ModelFile | None,
+        desired: AgentDesiredState,
+        extras: Extras,
+    ) -> LoadModel:
         parameters = desired.inference_parameters
         return LoadModel(
             model_path=file.path,
@@ -212,7 +266,16 @@ class ModelServer:
             v_cache_dtype=parameters.v_cache_dtype.value,
             threads=self.threads,
             package_version=__version__,
+            embeddings=parameters.enable_embeddings,
+            pooling_type=parameters.pooling_type.value
+            if parameters.enable_embeddings
+            else PoolingType.UNSPECIFIED.value,  # a change of it is no reason to load again
+            settings=extras.engine.over(self.settings),
+            projection_path=None if projection is None else projection.path,
         )
+
+    def _count(self, figures: Figures) -> None:
+        self.status.figures = figures
 
     async def _drain_and_stop(self) -> None:
         """Offer no slots, let running answers finish for a while, then end the engine."""
@@ -230,7 +293,9 @@ class ModelServer:
         await self._keeper.stop()
         self._keeper = None
 
-    async def _start_engine(self, load: LoadModel, file: ModelFile, engines: trio.Nursery) -> None:
+    async def _start_engine(
+        self, load: LoadModel, files: tuple[ModelFile | None, ...], engines: trio.Nursery
+    ) -> None:
         self.status.set(phase="loading", progress=0.0, model_path=None, issues=frozenset())
         keeper = EngineKeeper(
             load,
@@ -240,8 +305,9 @@ class ModelServer:
             on_crash=self._crashed,
             on_progress=lambda progress: self.status.set(progress=progress),
             on_step=self.on_step,
+            on_figures=self._count,
         )
-        self._keeper, self._file = keeper, file
+        self._keeper, self._files = keeper, files
         engines.start_soon(keeper.run, name="engine")
         outcome = await keeper.first_start.wait()
         if isinstance(outcome, LoadFailedError):
@@ -252,12 +318,12 @@ class ModelServer:
                 issues = [SlotCannotStart(str(outcome), slot) for slot in range(load.slots)]
             raise ModelNotServableError(issues, str(outcome))
 
-    def _serve_nothing(self, desired: AgentDesiredState) -> None:
+    def _serve_nothing(self, desired: AgentDesiredState, extras: Extras) -> None:
         self.status.set(
             phase="waiting",
             issues=frozenset(),
             application=AgentStateApplicationStatus.APPLIED,
-            served_state=state_digest(desired),
+            served_state=extended_digest(desired, extras),
             model_path=None,
             uses_chat_template_override=desired.chat_template_override is not None,
         )
@@ -287,6 +353,8 @@ class ModelServer:
     def _up(self, engine: EngineProcess, ready: Ready) -> None:
         log.info("engine up", cells=ready.cells, n_batch=ready.n_batch)
         self._engine = engine
+        if engine.load.projection_path is not None:
+            self._projection_problem = ready.projection_problem
         self.status.set(progress=None, detail=None)
         self._look()
 
@@ -309,60 +377,82 @@ class ModelServer:
     def _look(self) -> None:
         """Serving means: a living engine and the language that goes with it."""
         engine, language = self._engine, self._language
-        if engine is None or language is None or self.desired is None:
+        if engine is None or language is None:
             self.serving = None
             self.status.set(is_serving=False, served_state=None)
             return
-        self.serving = Serving(language, engine)
+        sees_images = engine.ready is not None and engine.ready.sees_images
+        self.serving = Serving(attrs.evolve(language, sees_images=sees_images), engine)
         self.status.set(
             is_serving=True,
             phase="serving",
             progress=None,
-            detail=None,
-            served_state=state_digest(self.desired),
+            detail=self._projection_problem or None,
+            served_state=self._language_state,
         )
 
 
-def _read_language(path: str, desired: AgentDesiredState) -> Language:
-    """Vocabulary, template and markers of a file the engine could load. Blocking."""
+def _read_language(
+    paths: Sequence[str],
+    desired: AgentDesiredState,
+    markers: Markers | None,
+    trusts_messages: bool,
+) -> Language:
+    """Vocabulary and template of a model file that the engine could load, the first of ``paths``.
+    The others are what the engine uses beside it; the fingerprint tells them apart too. Blocking.
+    """
+    path = paths[0]
     try:
         vocabulary = Vocabulary.load(Path(path))
     except ModelFileError as error:
         raise ModelNotServableError([ModelCannotBeLoaded(path)], str(error)) from error
     override = desired.chat_template_override
     source = vocabulary.chat_template() if override is None else override.content
+    can_do_without = override is None and desired.inference_parameters.enable_embeddings
+    if source is None and can_do_without:
+        source = NO_TEMPLATE
     if source is None:
         raise ModelNotServableError(
             [UnableToFindChatTemplate(path)],
             f"{path} has no chat template; set one with chat_template_override",
         )
     try:
-        template = ChatTemplate.compile(source)
+        templates = templates_of(
+            vocabulary, source, is_override=override is not None, trusts_messages=trusts_messages
+        )
     except ChatTemplateError as error:
-        issue = ChatTemplateDoesNotCompile(str(error), ModelPath(path), source)
-        raise ModelNotServableError([issue], str(error)) from error
+        if not can_do_without:
+            issue = ChatTemplateDoesNotCompile(str(error), ModelPath(path), source)
+            raise ModelNotServableError([issue], str(error)) from error
+        log.warning("the model's chat template is left out", model=path, reason=str(error))
+        source = NO_TEMPLATE
+        templates = templates_of(
+            vocabulary, source, is_override=True, trusts_messages=trusts_messages
+        )
     return Language(
         vocabulary=vocabulary,
-        template=template,
-        markers=derive_markers(source),
-        fence=PromptFence(vocabulary.control_texts),
+        templates=templates,
         parameters=desired.inference_parameters,
-        fingerprint=_fingerprint(Path(path), source),
+        fingerprint=_fingerprint(paths, source, markers),
+        markers=None if markers is None else ExplicitMarkers(**attrs.asdict(markers)),
     )
 
 
-def _fingerprint(path: Path, template: str) -> str:
-    """Tells two models apart without reading gigabytes: size, both ends, and the template.
+def _fingerprint(paths: Sequence[str], template: str, markers: Markers | None) -> str:
+    """Tells two models apart without reading gigabytes: size, both ends, template and markers.
 
     A GGUF file begins with its metadata and vocabulary and ends with weights.
     """
     digest = hashlib.sha256(template.encode())
-    with path.open("rb") as file:
-        size_bytes = file.seek(0, 2)
-        digest.update(size_bytes.to_bytes(8, "big"))
-        for start in (0, max(0, size_bytes - _FINGERPRINT_BYTES)):
-            file.seek(start)
-            digest.update(file.read(_FINGERPRINT_BYTES))
+    if markers is not None:  # an answer is not continued where its sections end elsewhere
+        digest.update(dumps(unstructure(markers)))
+    for path in paths:
+        with Path(path).open("rb") as file:
+            size_bytes = file.seek(0, 2)
+            digest.update(size_bytes.to_bytes(8, "big"))
+            for start in (0, max(0, size_bytes - _FINGERPRINT_BYTES)):
+                file.seek(start)
+                digest.update(file.read(_FINGERPRINT_BYTES))
     return digest.hexdigest()
 
 
@@ -372,7 +462,11 @@ def _flat(crash: BaseException) -> str:
     return str(crash)
 
 
-async def _file_changes(path: str, known: ModelFile | None) -> None:
-    """Return when the file at ``path`` is not what it was."""
-    while await trio.to_thread.run_sync(file_at, path) == known:  # noqa: ASYNC110
-        await trio.sleep(FILE_WATCH_S)  # the file system sends no event
+def _find_projection(
+    desired: AgentDesiredState,
+) -> tuple[ModelFile | None, ModelSourceError | None]:
+    """The projection's file; without it a model serves words, so what is wrong is an answer."""
+    try:
+        return resolve_projection(desired), None
+    except ModelSourceError as error:
+        return None, error

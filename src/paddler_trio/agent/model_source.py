@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -43,20 +44,24 @@ class ModelSourceError(PaddlerError):
 
 def resolve_model(state: AgentDesiredState) -> ModelFile | None:
     """The model's file, or None when no model is wanted. Blocking; ModelSourceError."""
-    if not isinstance(state.multimodal_projection, NoModel):
-        raise ModelSourceError(
-            MultimodalProjectionCannotBeLoaded(describe(state.multimodal_projection)),
-            "this agent does not take images yet: set multimodal_projection to None",
-        )
-    match state.model:
+    return _resolve(state.model, missing=ModelFileDoesNotExist)
+
+
+def resolve_projection(state: AgentDesiredState) -> ModelFile | None:
+    """The file of what lets the model see images, or None when it shall see none. Blocking;
+    ModelSourceError."""
+    return _resolve(state.multimodal_projection, missing=MultimodalProjectionCannotBeLoaded)
+
+
+def _resolve(model: DesiredModel, *, missing: Callable[[str], AgentIssue]) -> ModelFile | None:
+    """``missing`` is the issue of a path where there is no file."""
+    match model:
         case NoModel():
             return None
         case LocalToAgent(path):
             file = file_at(path)
             if file is None:
-                raise ModelSourceError(
-                    ModelFileDoesNotExist(path), f"there is no file at {path} on this agent"
-                )
+                raise ModelSourceError(missing(path), f"there is no file at {path} on this agent")
             return file
         case UrlModel(url):
             raise ModelSourceError(
@@ -64,7 +69,7 @@ def resolve_model(state: AgentDesiredState) -> ModelFile | None:
                 f"this agent does not download yet: fetch {url} and give its path",
             )
         case HuggingFaceModel():
-            name = describe(state.model)
+            name = describe(model)
             raise ModelSourceError(
                 HuggingFaceModelDoesNotExist(name),
                 f"this agent does not download yet: fetch {name} and give its path",

@@ -31,12 +31,20 @@ class AgentParts:
         models = ModelServer(
             status,
             threads=config.threads,
+            settings=config.engine,
             drain_s=config.drain_timeout_s,
             supervise=supervise_engine,
             on_step=requests.on_step,
             on_engine_gone=requests.on_engine_gone,
+            trusts_messages=config.trusts_messages,
         )
         link = BalancerLink(
-            config.management_host, config.management_port, config.name, status, models, requests
+            config.management_host,
+            config.management_port,
+            config.name,
+            status,
+            models,
+            requests,
+            token_file=config.token_file,
         )
         return cls(status, requests, models, link)

@@ -3,39 +3,183 @@
 A rendered prompt is tokenized with special tokens parsed, because the template's own
 ``<|im_start|>`` has to become one token. A message that spells ``<|im_end|>`` would end its own
 turn and could go on in another role. So texts from outside are guarded before they go into a
-template: a fence, one character that never stands in honest text, is put into every control token,
-and at the end of a text where one begins that the next might complete. The tokenizer cuts at
-fences and drops them: the model reads the same letters, never the token.
+template: a fence, one character that never stands in honest text, is put behind the first letter
+of every control text, and where a text ends, or begins, with a part of one that its neighbour
+might complete. Whatever the template then cuts, trims or joins, no guarded text can come out as
+an unbroken control text: what is unbroken in the prompt is the template's.
+
+Without its fences the prompt is, to the byte, what the template makes of the unguarded texts,
+unless it asks a text for control texts itself; then it gets the answer that there are none.
+
+``cut`` says how to tokenize. llama.cpp cuts a prompt at control tokens before anything else, so
+the stretch between two of the template's can be tokenized on its own, as plain text, and the
+tokens are the same that it would have given them had these letters no meaning to it. Prompts
+without fences are not cut at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import attrs
 
 # A noncharacter: Unicode leaves it to programs for their own use.
 FENCE = "\ufdd0"
+_REPLACEMENT = "\ufffd"
+_BLANKS = " \t\n\v\f\r"  # what llama.cpp strips beside some control tokens
+_NEVER = re.compile(r"(?!)")
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Stretch:
+    """A piece of a prompt that is tokenized on its own.
+
+    ``pieces`` are the text again, in parts that can be no control token even if the tokenizer
+    would put one together from its letters; one piece if control tokens are to be parsed.
+    """
+
+    text: str
+    parse_special: bool
+    pieces: tuple[str, ...]
 
 
 class PromptFence:
-    """Guards texts against one set of control texts; immutable."""
+    """Guards texts against one set of control texts, and cuts prompts; immutable."""
 
-    __slots__ = ("_beginnings", "_controls", "_longest")
+    __slots__ = (
+        "_begin",
+        "_controls",
+        "_endings",
+        "_lengths",
+        "_longest",
+        "_openings",
+        "_strips_left",
+        "_strips_right",
+    )
 
-    def __init__(self, control_texts: Iterable[str]) -> None:
-        """Guard against ``control_texts``; those of one letter cannot be taken apart."""
-        controls = {text for text in control_texts if len(text) > 1}
-        self._controls = sorted(controls, key=len, reverse=True)
-        self._beginnings = {text[:end] for text in controls for end in range(1, len(text))}
-        self._longest = max(map(len, self._beginnings), default=0)
+    def __init__(
+        self,
+        control_texts: Iterable[str],
+        *,
+        strips_left: Iterable[str] = (),
+        strips_right: Iterable[str] = (),
+    ) -> None:
+        """Guard against ``control_texts``; those of one letter cannot be taken apart.
+
+        With no control texts nothing is guarded: messages are taken at their word.
+
+        Args:
+          strips_left: those that swallow blanks before them.
+          strips_right: those that swallow blanks behind them.
+        """
+        self._controls = frozenset(text for text in control_texts if len(text) > 1)
+        lengths: dict[str, set[int]] = {}
+        for text in self._controls:
+            lengths.setdefault(text[:2], set()).add(len(text))
+        # There may be thousands of control texts, but they begin in a few ways.
+        self._lengths = {two: tuple(sorted(each, reverse=True)) for two, each in lengths.items()}
+        self._begin = (
+            re.compile("|".join(f"{re.escape(two[0])}(?={re.escape(two[1])})" for two in lengths))
+            if lengths
+            else _NEVER
+        )
+        self._openings = frozenset(t[:end] for t in self._controls for end in range(1, len(t)))
+        self._endings = frozenset(t[start:] for t in self._controls for start in range(1, len(t)))
+        self._longest = max(map(len, self._controls), default=1) - 1
+        self._strips_left = frozenset(strips_left)
+        self._strips_right = frozenset(strips_right)
 
     def guard(self, untrusted: str) -> str:
         """The same letters with fences where needed; honest texts come back as they are.
 
         Fences that ``untrusted`` brings along become U+FFFD.
         """
-        text = untrusted.replace(FENCE, "\ufffd")
-        for control in self._controls:
-            while control in text:  # again, for occurrences that overlap
-                text = text.replace(control, f"{control[0]}{FENCE}{control[1:]}")
-        ends = range(1, min(self._longest, len(text)) + 1)
-        return text + FENCE if any(text[-end:] in self._beginnings for end in ends) else text
+        if not self._controls:
+            return untrusted
+        text = untrusted.replace(FENCE, _REPLACEMENT) if FENCE in untrusted else untrusted
+        pieces: list[str] = []
+        done = 0
+        for start, _ in self._found_in(text, overlapping=True):
+            pieces += (text[done : start + 1], FENCE)
+            done = start + 1
+        guarded = "".join([*pieces, text[done:]]) if pieces else text
+        # Templates trim: what is at an end counts with and without the blanks there.
+        for end in sorted({len(guarded.rstrip()), len(guarded)}, reverse=True):
+            parts = range(1, min(self._longest, end) + 1)
+            if any(guarded[end - part : end] in self._openings for part in parts):
+                guarded = guarded[:end] + FENCE + guarded[end:]
+        for start in sorted({0, len(guarded) - len(guarded.lstrip())}, reverse=True):
+            parts = range(1, min(self._longest, len(guarded) - start) + 1)
+            if any(guarded[start : start + part] in self._endings for part in parts):
+                guarded = guarded[:start] + FENCE + guarded[start:]
+        return guarded
+
+    def guard_all(self, value: T) -> T:
+        """Every text in a JSON value guarded, names of fields too; equal parts are not copied."""
+        if not self._controls:
+            return value
+        return self._guard_all(value)  # type: ignore[return-value]  # the same shape
+
+    def _guard_all(self, value: object) -> object:
+        if isinstance(value, str):
+            return self.guard(value)
+        if isinstance(value, Mapping):
+            return {self._guard_all(key): self._guard_all(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._guard_all(each) for each in value]
+        return value
+
+    def cut(self, prompt: str) -> list[Stretch]:
+        """How to tokenize a prompt made of guarded texts; joined, it is the prompt unfenced."""
+        if FENCE not in prompt:
+            return [Stretch(prompt, parse_special=True, pieces=(prompt,))] if prompt else []
+        stretches: list[Stretch] = []
+        trusted: list[str] = []
+
+        def end_trusted() -> None:
+            text = "".join(trusted)
+            if text:
+                stretches.append(Stretch(text, parse_special=True, pieces=(text,)))
+            trusted.clear()
+
+        before = ""
+        done = 0
+        for start, end in (*self._found_in(prompt), (len(prompt), len(prompt))):
+            between, after = prompt[done:start], prompt[start:end]
+            plain = between.replace(FENCE, "")
+            if any(self._found_in(plain)):
+                end_trusted()
+                if before in self._strips_right:
+                    between = between.lstrip(_BLANKS)
+                if after in self._strips_left:
+                    between = between.rstrip(_BLANKS)
+                pieces = tuple(piece for piece in between.split(FENCE) if piece)
+                stretches.append(Stretch("".join(pieces), parse_special=False, pieces=pieces))
+            else:
+                trusted.append(plain)
+            trusted.append(after)
+            before, done = after, end
+        end_trusted()
+        return stretches
+
+    def _found_in(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, int]]:
+        """Where control texts start and end, the longest of each place; in order."""
+        done = 0
+        for match in self._begin.finditer(text):
+            start = match.start()
+            if start < done:
+                continue
+            for length in self._lengths[text[start : start + 2]]:
+                if text[start : start + length] in self._controls:
+                    yield start, start + length
+                    done = start + (1 if overlapping else length)
+                    break
+
+
+def unfenced(prompt: str) -> str:
+    """The prompt as the model reads it."""
+    return prompt.replace(FENCE, "")

@@ -16,18 +16,25 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.engine_process import EngineProcess
-from paddler_trio.agent.generation import Generation, RawResult, done
+from paddler_trio.agent.generation import Generation, RawResult, done, extended_done
 from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.prompting import Refusal, prompt_of
+from paddler_trio.agent.prompting import GenerationWork, prompt_of
+from paddler_trio.agent.questions import ModelQuestions
+from paddler_trio.agent.refusal import Refusal
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.verdict import Verdict
 from paddler_trio.errors import EngineError, ModelFileError
-from paddler_trio.wire.engine_pipe import Drawn, Ending, StartSequence, Step, StopSequence
-from paddler_trio.wire.generation import (
-    ContinueFromConversationHistoryParams,
-    ContinueFromRawPromptParams,
+from paddler_trio.wire.engine_pipe import (
+    Drawn,
+    EmbeddingStep,
+    Ending,
+    StartSequence,
+    Step,
+    StopSequence,
 )
+from paddler_trio.wire.generate import Generate
 
 log = structlog.get_logger("requests")
 
@@ -39,7 +46,7 @@ PREPARING_THREADS = 4
 class Work:
     """What a balancer asks for; see :class:`paddler_trio.wire.trio_link.Start`."""
 
-    params: ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
+    request: GenerationWork
     seed: int = attrs.field(factory=lambda: secrets.randbits(32))
     drawn: list[int] = attrs.field(factory=list)
 
@@ -101,10 +108,13 @@ class _Running:
 class AgentRequests:
     """All requests of this agent, whatever link they came in on.
 
-    ``open`` must be given the nursery that owns them before the first one.
+    ``open`` must be given the nursery that owns them before the first one. Those that embed are
+    ``embeddings``; they are stopped and lost together with the others.
     """
 
     status: AgentStatus
+    embeddings: EmbeddingRequests = attrs.field(init=False)
+    questions: ModelQuestions = attrs.field(factory=ModelQuestions, init=False)
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], _Running] = attrs.field(factory=dict, init=False)
@@ -114,9 +124,14 @@ class AgentRequests:
         factory=lambda: trio.CapacityLimiter(PREPARING_THREADS), init=False
     )
 
+    def __attrs_post_init__(self) -> None:
+        self.embeddings = EmbeddingRequests(self.status)
+
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
         self._nursery = requests
         self._models = models
+        self.embeddings.open(requests, models)
+        self.questions.open(requests, models)
 
     # ------------------------------------------------------- from the link
 
@@ -141,6 +156,7 @@ class AgentRequests:
 
     def stop(self, wire_id: str, reply: Reply) -> None:
         """End a request early; it still ends with its results so far and a Done."""
+        self.embeddings.stop(wire_id, reply)
         running = self._running.get((id(reply), wire_id))
         if running is not None and not running.is_stopped:
             running.is_stopped = True
@@ -151,6 +167,8 @@ class AgentRequests:
 
     def stop_all_of(self, reply: Reply) -> None:
         """The link is gone: nobody hears the results any more."""
+        self.embeddings.stop_all_of(reply)
+        self.questions.stop_all_of(reply)
         for running in list(self._running.values()):
             if running.reply is reply:
                 running.is_over = True
@@ -159,8 +177,11 @@ class AgentRequests:
 
     # ----------------------------------------------------- from the engine
 
-    def on_step(self, step: Step) -> None:
+    def on_step(self, step: Step | EmbeddingStep) -> None:
         """One pass of the engine: results go straight to the links, one frame for each."""
+        if isinstance(step, EmbeddingStep):
+            self.embeddings.on_step(step)
+            return
         replies: dict[int, Reply] = {}
         drawn: dict[int, list[Drawn]] = {}
         for token in step.drawn:
@@ -172,25 +193,41 @@ class AgentRequests:
                 continue
             replies[id(running.reply)] = running.reply
             self._pass_on(running, running.generation, drawn.get(key, []), endings.get(key))
+        for progress in step.progress:
+            running = self._by_key.get(progress.key)
+            if running is None or running.generation is None or running.is_over:
+                continue
+            replies[id(running.reply)] = running.reply
+            told = running.generation.progress(progress)
+            running.reply.results(running.wire_id, [], told)
         for reply in replies.values():
             reply.flush()
 
     def _pass_on(
         self, running: _Running, generation: Generation, drawn: list[Drawn], ending: Ending | None
     ) -> None:
-        tokens = [token.token for token in drawn]
+        tokens: list[int] = []
         results: list[RawResult] = []
         for token in drawn:
+            if generation.is_complete:  # drawn before the engine heard of it
+                break
             is_last = ending is not None and ending.reason == "stop" and token is drawn[-1]
-            results += generation.take(token.text, ends_turn=is_last)
+            results += generation.take(token.text, ends_turn=is_last, logprobs=token.logprobs)
+            tokens.append(token.token)
         if ending is not None:
             running.engine = None
             running.finish(tokens, results + generation.end(ending))
-        elif results or tokens:
+            return
+        if results or tokens:
             running.reply.results(running.wire_id, tokens, results)
+        if tokens and generation.is_complete and running.engine is not None:
+            # its ending comes at the next pass, and says what was cached and how long it took
+            assert running.key is not None
+            _tell(running.engine, StopSequence(running.key))
 
     def on_engine_gone(self, reason: str, *, crashed: bool) -> None:
         """Everything that ran on it is lost; other agents may still answer."""
+        self.embeddings.on_engine_gone(reason, crashed=crashed)
         for running in list(self._by_key.values()):
             running.engine = None
             running.return_unfinished(reason, engine_died=crashed)
@@ -207,7 +244,7 @@ class AgentRequests:
             with running.scope:
                 await self._generate(running, work)
             if running.is_stopped and not running.is_over:  # before the engine knew of it
-                running.finish([], [done(Ending(0, "stopped", 0, 0), {})])
+                running.finish([], [_nothing_done(work)])
                 running.reply.flush()
         except Refusal as refusal:
             running.finish([], [refusal.result])
@@ -233,16 +270,22 @@ class AgentRequests:
         if serving is None:
             running.return_unfinished("this agent serves no model now")
             return
-        if serving.language.parameters.enable_embeddings:
+        is_paddlers = not isinstance(work.request, Generate)
+        if is_paddlers and serving.language.parameters.enable_embeddings:
             raise Refusal(
                 "TokenGenerationDisabled",
                 "Token generation is disabled while the cluster is configured for embeddings",
             )
         prompt = await trio.to_thread.run_sync(
-            partial(prompt_of, work.params, serving.language, seed=work.seed, drawn=work.drawn),
+            partial(prompt_of, work.request, serving.language, seed=work.seed, drawn=work.drawn),
             limiter=self._threads,
             abandon_on_cancel=True,
         )
+        if prompt.generation.is_complete:  # the agent before us drew all of it
+            ending = Ending(0, "stopped", len(prompt.tokens), 0)
+            running.finish([], prompt.generation.end(ending))
+            running.reply.flush()
+            return
         running.key = next(self._keys)
         running.generation = prompt.generation
         running.engine = serving.engine
@@ -251,10 +294,15 @@ class AgentRequests:
             StartSequence(
                 key=running.key,
                 tokens=prompt.tokens,
+                images=prompt.images,
                 drawn=work.drawn,
                 max_tokens=prompt.max_tokens,
                 sampling=prompt.sampling,
                 grammar=prompt.grammar,
+                reasoning=prompt.reasoning,
+                logprobs=prompt.logprobs,
+                reuse_prefix=prompt.reuse_prefix,
+                salt=prompt.salt,
             )
         )
         await running.over.wait()
@@ -272,7 +320,13 @@ class AgentRequests:
     def _count(self) -> None:
         """Who waits for a model does not run: the swap it waits for must not wait for it (W16)."""
         running = sum(not request.waits_for_model for request in self._running.values())
-        self.status.set_requests_running(running)
+        self.status.set_running(generations=running)
+
+
+def _nothing_done(work: Work) -> RawResult:
+    """The ending of what was stopped before the engine knew of it."""
+    ending = Ending(0, "stopped", 0, 0)
+    return extended_done(ending, {}) if isinstance(work.request, Generate) else done(ending, {})
 
 
 def _tell(engine: EngineProcess, frame: StopSequence) -> None:

@@ -1,136 +1,166 @@
-"""Grammars that bind an answer: made from JSON Schema, and tried before they reach the engine.
+"""Grammars that bind an answer: made from what a request asks for, tried before the engine.
 
-llama.cpp's own converter, which travels with llama-cpp-python as Python, turns a schema into
-GBNF. It trusts its input, so what it would turn into megabytes, follow off this machine or write
-down wrongly is refused or put right here first.
-
-llama.cpp's grammar parser calls itself for every open parenthesis and would overrun the stack
-(measured: between 10 000 and 30 000 with 8 MB), so nesting is counted before it sees a grammar.
+Everything here blocks for as long as the work takes and belongs into a worker thread.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NoReturn
 
 from llama_cpp import llama_cpp
-from llama_cpp.llama_grammar import SchemaConverter
 
+from paddler_trio.agent.grammars.ambiguity import refuse_ambiguous
+from paddler_trio.agent.grammars.automaton import one_of, write
+from paddler_trio.agent.grammars.inspection import MAX_NESTING, LeftRecursionError, inspect
+from paddler_trio.agent.grammars.regex import automaton_of
+from paddler_trio.agent.grammars.schema import SchemaWriter
+from paddler_trio.agent.grammars.writer import MAX_GRAMMAR_CHARS, GrammarError, GrammarWriter
 from paddler_trio.agent.vocabulary import Vocabulary
-from paddler_trio.errors import PaddlerError
 
-MAX_SCHEMA_CHARS = 64 * 1024
-MAX_GRAMMAR_CHARS = 256 * 1024
-MAX_REPETITIONS = 1000
-MAX_NESTING = 2000
+__all__ = [
+    "MAX_GRAMMAR_CHARS",
+    "MAX_NESTING",
+    "MAX_SCHEMA_CHARS",
+    "SchemaNotConvertibleError",
+    "any_json_to_gbnf",
+    "check_gbnf",
+    "choice_to_gbnf",
+    "inspect_gbnf",
+    "json_schema_to_gbnf",
+    "regex_to_gbnf",
+    "schema_to_gbnf",
+]
 
-_COUNTS = ("minItems", "maxItems", "minLength", "maxLength")
-_QUANTIFIER = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
-# Literals, character classes and comments, whose parentheses open nothing.
-_GBNF_TEXT = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)
+MAX_SCHEMA_CHARS = 256 * 1024
+MAX_CHOICES = 2000
+MAX_CHOICE_CHARS = 64 * 1024
 
 
-class SchemaNotConvertibleError(PaddlerError):
-    """A JSON Schema that no grammar can be made of."""
+class SchemaNotConvertibleError(GrammarError):
+    """A schema, pattern or choice that no grammar can be made of."""
 
 
+@lru_cache(maxsize=32)  # an application asks for the same form again and again
 def json_schema_to_gbnf(schema_text: str) -> str:
-    """GBNF with the root rule ``root`` for the documents a JSON Schema describes.
-
-    Properties come in the order of the schema; whitespace is at most one blank at a time.
+    """GBNF with the root rule ``root`` for documents that fit a JSON Schema.
 
     Args:
-      schema_text: a JSON object of at most ``MAX_SCHEMA_CHARS``.
+      schema_text: a schema as JSON, at most ``MAX_SCHEMA_CHARS``.
 
     Raises:
-      SchemaNotConvertibleError: not JSON, beyond a limit, or using what the converter lacks.
+      SchemaNotConvertibleError: not JSON, beyond a limit, or using what grammars lack; the text
+        names the keyword and its place.
     """
     if len(schema_text) > MAX_SCHEMA_CHARS:
         message = f"JSON Schema has {len(schema_text)} characters, the limit is {MAX_SCHEMA_CHARS}"
         raise SchemaNotConvertibleError(message)
     try:
-        schema: object = json.loads(schema_text)
-        _refuse_what_grows(schema)
-        converter = _Converter(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
-        converter.visit(converter.resolve_refs(schema, ""), "")
-        grammar: str = converter.format_grammar()
-    except SchemaNotConvertibleError:
-        raise
+        schema: object = json.loads(schema_text, parse_constant=_refuse_constant)
     except RecursionError as error:
-        message = "JSON Schema is nested too deeply, or refers to itself without an end"
-        raise SchemaNotConvertibleError(message) from error
-    except Exception as error:
-        # The converter says no with whatever comes first: assertions, key and type errors.
-        message = f"JSON Schema cannot be turned into a grammar: {type(error).__name__}: {error}"
-        raise SchemaNotConvertibleError(message) from error
-    if len(grammar) > MAX_GRAMMAR_CHARS:
-        message = f"grammar of the JSON Schema has {len(grammar)} characters, "
-        raise SchemaNotConvertibleError(f"{message}the limit is {MAX_GRAMMAR_CHARS}")
+        raise SchemaNotConvertibleError("JSON Schema is nested too deeply") from error
+    except ValueError as error:
+        raise SchemaNotConvertibleError(f"JSON Schema is not JSON: {error}") from error
+    return schema_to_gbnf(schema)
+
+
+def schema_to_gbnf(schema: object) -> str:
+    """As ``json_schema_to_gbnf``, for a schema that was read already."""
+    if not isinstance(schema, dict | bool):
+        raise SchemaNotConvertibleError("JSON Schema: $: a schema is an object, true or false")
+    writer = GrammarWriter()
+    try:
+        root = SchemaWriter(writer, schema, null_where_nullable=True).document()
+        grammar = writer.text(root)
+        refuse_endless(grammar, writer.root)
+    except GrammarError as error:
+        raise SchemaNotConvertibleError(f"JSON Schema: {error}") from error
+    except RecursionError as error:
+        raise SchemaNotConvertibleError("JSON Schema is nested too deeply") from error
     return grammar
 
 
-def check_gbnf(vocabulary: Vocabulary, grammar: str, root: str) -> bool:
-    """Whether llama.cpp accepts a grammar, starting at rule ``root``.
+def regex_to_gbnf(pattern: str) -> str:
+    """GBNF for texts that match a regular expression as a whole; SchemaNotConvertibleError."""
+    writer = GrammarWriter()
+    try:
+        automaton = automaton_of(pattern, anchored=True)
+        return writer.text(write(automaton, writer, in_json=False, hint="regex"))
+    except GrammarError as error:
+        raise SchemaNotConvertibleError(str(error)) from error
 
-    Blocks for as long as compiling takes. A grammar beyond ``MAX_GRAMMAR_CHARS`` or nested deeper
-    than ``MAX_NESTING`` is not accepted.
+
+def choice_to_gbnf(choices: Sequence[str]) -> str:
+    """GBNF for exactly one of these texts; SchemaNotConvertibleError."""
+    size_chars = sum(map(len, choices))
+    if not choices or len(choices) > MAX_CHOICES:
+        message = f"choice has {len(choices)} texts, at least 1 and at most {MAX_CHOICES} can be"
+        raise SchemaNotConvertibleError(message)
+    if size_chars > MAX_CHOICE_CHARS:
+        message = f"choice has {size_chars} characters, the limit is {MAX_CHOICE_CHARS}"
+        raise SchemaNotConvertibleError(message)
+    writer = GrammarWriter()
+    try:
+        return writer.text(write(one_of(choices), writer, in_json=False, hint="choice"))
+    except GrammarError as error:
+        raise SchemaNotConvertibleError(f"choice: {error}") from error
+
+
+def any_json_to_gbnf() -> str:
+    """GBNF for any JSON object."""
+    writer = GrammarWriter()
+    return writer.text(SchemaWriter(writer, {}).any_object())
+
+
+def refuse_endless(grammar: str, root: str) -> None:
+    """GrammarError for a grammar of ours in which a text can begin that can never end."""
+    try:
+        inspection = inspect(grammar)
+    except LeftRecursionError as error:
+        raise GrammarError("$ref: it leads back to itself with nothing in between") from error
+    if inspection.endless(root):
+        raise GrammarError("it contains itself in a way that no finite text fits")
+
+
+@lru_cache(maxsize=32)
+def inspect_gbnf(grammar: str, root: str) -> None:
+    """Refuse a grammar from outside that llama.cpp should not even be asked about.
+
+    Raises:
+      GrammarError: too large, not GBNF, without the rule ``root``, or harmful to llama.cpp.
+    """
+    if len(grammar) > MAX_GRAMMAR_CHARS:
+        message = f"the grammar has {len(grammar)} characters, the limit is {MAX_GRAMMAR_CHARS}"
+        raise GrammarError(message)
+    if "\0" in grammar + root or any("\ud800" <= letter <= "\udfff" for letter in grammar + root):
+        raise GrammarError("the grammar has a letter that UTF-8 texts cannot have")
+    inspection = inspect(grammar)
+    if root not in inspection.rules or root.startswith("("):
+        raise GrammarError(f"the grammar has no rule {root!r}")
+    refuse_ambiguous(inspection)
+
+
+def check_gbnf(vocabulary: Vocabulary, grammar: str, root: str) -> bool:
+    """Whether a grammar is harmless and llama.cpp accepts it, starting at rule ``root``.
+
+    Blocks for as long as compiling takes.
 
     Raises:
       ModelFileError: the vocabulary is closed.
     """
-    if not grammar.strip() or "\0" in grammar + root or len(grammar) > MAX_GRAMMAR_CHARS:
-        return False
-    if _nesting_of(grammar) > MAX_NESTING:
-        return False
     try:
-        grammar_bytes, root_bytes = grammar.encode(), root.encode()
-    except UnicodeEncodeError:
+        inspect_gbnf(grammar, root)
+    except GrammarError:
         return False
     with vocabulary.open_handle() as handle:
-        sampler = llama_cpp.llama_sampler_init_grammar(handle, grammar_bytes, root_bytes)
+        sampler = llama_cpp.llama_sampler_init_grammar(handle, grammar.encode(), root.encode())
         if not sampler:
             return False
         llama_cpp.llama_sampler_free(sampler)
         return True
 
 
-class _Converter(SchemaConverter):  # type: ignore[misc]  # llama_cpp has no types for us
-    """The converter, writing literals whose quotes and backslashes survive."""
-
-    def _format_literal(self, literal: str) -> str:
-        return f'"{literal.translate(_ESCAPES)}"'
-
-    def _generate_constant_rule(self, value: object) -> str:
-        # Models write letters, not \\u escapes.
-        return self._format_literal(json.dumps(value, ensure_ascii=False))
-
-
-def _refuse_what_grows(node: object) -> None:
-    """Counts become that many copies of a rule, and references are followed: look first."""
-    if isinstance(node, list):
-        for item in node:
-            _refuse_what_grows(item)
-    if not isinstance(node, dict):
-        return
-    for key, value in node.items():
-        _refuse_what_grows(value)
-        numbers: list[int] = []
-        if key in _COUNTS and isinstance(value, int):
-            numbers = [value]
-        elif key == "pattern" and isinstance(value, str):
-            numbers = [int(n) for pair in _QUANTIFIER.findall(value) for n in pair if n]
-        elif key == "$ref" and isinstance(value, str) and not value.startswith("#/"):
-            message = f"JSON Schema: $ref: {value!r} does not start with '#/'"
-            raise SchemaNotConvertibleError(message)
-        if any(number > MAX_REPETITIONS for number in numbers):
-            message = f"JSON Schema: {key}: {value!r} repeats more than {MAX_REPETITIONS} times"
-            raise SchemaNotConvertibleError(message)
-
-
-def _nesting_of(grammar: str) -> int:
-    deepest = depth = 0
-    for letter in re.findall(r"[()]", _GBNF_TEXT.sub("", grammar)):
-        depth += 1 if letter == "(" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -6,6 +6,7 @@ import attrs
 
 from paddler_trio.daemon.verdict import Changes
 from paddler_trio.wire.agent_issue import AgentIssue
+from paddler_trio.wire.engine_pipe import Figures
 from paddler_trio.wire.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
@@ -40,7 +41,11 @@ class AgentStatus:
     model_fingerprint: str | None = attrs.field(default=None, init=False)
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
-    requests_running: int = attrs.field(default=0, init=False)
+    generations_running: int = attrs.field(default=0, init=False)
+    embeddings_running: int = attrs.field(default=0, init=False)
+
+    figures: Figures | None = attrs.field(default=None, init=False)
+    """What the engine counted; published with the next status, at least once a second."""
 
     def set(self, **fields: object) -> None:
         """Set several fields as one change."""
@@ -49,9 +54,17 @@ class AgentStatus:
             setattr(self, name, value)
         self.changes.notify()
 
-    def set_requests_running(self, count: int) -> None:
-        self.requests_running = count
+    def set_running(self, *, generations: int | None = None, embeddings: int | None = None) -> None:
+        """How many requests run now; what is not given stays."""
+        if generations is not None:
+            self.generations_running = generations
+        if embeddings is not None:
+            self.embeddings_running = embeddings
         self.load_changes.notify()
+
+    @property
+    def requests_running(self) -> int:
+        return self.generations_running + self.embeddings_running
 
     @property
     def slots_total(self) -> int:
@@ -82,4 +95,5 @@ class AgentStatus:
             model=self.model_fingerprint,
             progress=self.progress,
             detail=self.detail,
+            engine=None if self.figures is None else attrs.asdict(self.figures),
         )

@@ -23,19 +23,22 @@ always, to the letter, the beginning of a marker that would count here.
 from __future__ import annotations
 
 import re
-from enum import Enum
 from functools import lru_cache
 
 import attrs
 
+from paddler_trio.agent.answers.automaton import Automaton, Marker, OpeningProbe, SectionRules
+from paddler_trio.agent.answers.pieces import Piece, TokenClass
 
-class TokenClass(Enum):
-    """The four kinds of visible text; the values are words for logs, not for the wire."""
-
-    CONTENT = "content"
-    REASONING = "reasoning"
-    TOOL_CALL = "tool_call"
-    UNDETERMINABLE = "undeterminable"
+__all__ = [
+    "Markers",
+    "Piece",
+    "TokenClass",
+    "TokenClassifier",
+    "derive_markers",
+    "opening_class",
+    "rules_of",
+]
 
 
 @attrs.frozen
@@ -53,19 +56,6 @@ class Markers:
     def __bool__(self) -> bool:
         """Whether there is anything to look for."""
         return any(attrs.astuple(self))
-
-
-@attrs.frozen
-class Piece:
-    """Some text of one class.
-
-    ``section`` counts the markers passed before it: two tool call pieces belong to the same
-    stretch between markers exactly when their sections are equal.
-    """
-
-    token_class: TokenClass
-    text: str
-    section: int
 
 
 # Openers and closers by family, the more telling first: a template may mention several.
@@ -117,62 +107,22 @@ def derive_markers(template_source: str) -> Markers:
     return Markers(reasoning_open, reasoning_close, tool_open, tool_close)
 
 
-class TokenClassifier:
+class TokenClassifier(Automaton):
     """The automaton of one answer; never raises, whatever the model writes.
 
     Without markers every piece is undeterminable and passes at once.
     """
 
-    __slots__ = ("_class", "_doors", "_held_back", "_section")
+    __slots__ = ()
 
-    def __init__(self, markers: Markers, opening: TokenClass = TokenClass.UNDETERMINABLE) -> None:
-        self._doors = {token_class: _doors_of(markers, token_class) for token_class in TokenClass}
-        self._class = opening if markers else TokenClass.UNDETERMINABLE
-        self._held_back = ""
-        self._section = 0
-
-    @property
-    def current(self) -> TokenClass:
-        """The class of the section that the next letter falls into, markers passed."""
-        return self._class
-
-    @property
-    def section(self) -> int:
-        """How many markers were passed; see ``Piece``."""
-        return self._section
-
-    @property
-    def held_back(self) -> str:
-        """Text that may still become a marker; shorter than the longest marker."""
-        return self._held_back
-
-    def feed(self, text: str) -> list[Piece]:
-        """The pieces that ``text`` settles, in order, none of them empty."""
-        pieces: list[Piece] = []
-        rest = self._held_back + text
-        while True:
-            doors = self._doors[self._class]
-            found = doors.pattern.search(rest) if doors.pattern is not None else None
-            undecided = doors.begins_at(rest)
-            if found is None or undecided < found.start():
-                self._emit(rest[:undecided], pieces)
-                self._held_back = rest[undecided:]
-                return pieces
-            self._emit(rest[: found.start()], pieces)
-            rest = rest[found.end() :]
-            self._class = doors.leads_to[found.group()]
-            self._section += 1
-
-    def flush(self) -> list[Piece]:
-        """The answer has ended: what looked like a marker was none."""
-        pieces: list[Piece] = []
-        self._emit(self._held_back, pieces)
-        self._held_back = ""
-        return pieces
-
-    def _emit(self, text: str, pieces: list[Piece]) -> None:
-        if text:
-            pieces.append(Piece(self._class, text, self._section))
+    def __init__(
+        self,
+        markers: Markers | SectionRules,
+        opening: TokenClass = TokenClass.UNDETERMINABLE,
+        probe: OpeningProbe | None = None,
+    ) -> None:
+        rules = markers if isinstance(markers, SectionRules) else rules_of(markers)
+        super().__init__(rules, opening if rules else TokenClass.UNDETERMINABLE, probe)
 
 
 def opening_class(
@@ -201,57 +151,27 @@ def opening_class(
     return classifier.current
 
 
-@attrs.frozen
-class _Doors:
-    """The markers that count within one class and where each leads."""
-
-    leads_to: dict[str, TokenClass]
-    pattern: re.Pattern[str] | None
-    beginnings: frozenset[str]
-    longest_beginning: int
-
-    def begins_at(self, text: str) -> int:
-        """Where the longest end of ``text`` starts that is a marker's proper beginning."""
-        for start in range(max(0, len(text) - self.longest_beginning), len(text)):
-            if text[start:] in self.beginnings:
-                return start
-        return len(text)
-
-
-@lru_cache(maxsize=64)  # four entries a template in force; a request builds none
-def _doors_of(markers: Markers, token_class: TokenClass) -> _Doors:
+@lru_cache(maxsize=64)  # one entry a template in force; a request builds none
+def rules_of(markers: Markers) -> SectionRules:
     """The table at the top of this file. Where two markers are the same text, closing wins."""
-    table: list[tuple[str | None, TokenClass]] = []
-    match token_class:
-        case TokenClass.UNDETERMINABLE:
-            table = [
-                (markers.tool_open, TokenClass.TOOL_CALL),
-                (markers.reasoning_open, TokenClass.REASONING),
-                (markers.tool_close, TokenClass.CONTENT),
-                (markers.reasoning_close, TokenClass.CONTENT),
-            ]
-        case TokenClass.CONTENT:
-            table = [
-                (markers.tool_open, TokenClass.TOOL_CALL),
-                (markers.reasoning_open, TokenClass.REASONING),
-            ]
-        case TokenClass.REASONING:
-            table = [
-                (markers.tool_open, TokenClass.TOOL_CALL),
-                (markers.reasoning_open, TokenClass.REASONING),
-                (markers.reasoning_close, TokenClass.CONTENT),
-            ]
-        case TokenClass.TOOL_CALL if markers.tool_close:
-            table = [(markers.tool_close, TokenClass.CONTENT)]
-        case TokenClass.TOOL_CALL:
-            table = [(markers.tool_open, TokenClass.TOOL_CALL)]
-    leads_to = {marker: target for marker, target in table if marker}
-    # The shortest marker first: it counts the moment it is complete, however the text is cut.
-    pattern = "|".join(re.escape(marker) for marker in sorted(leads_to, key=len))
-    beginnings = frozenset(marker[:end] for marker in leads_to for end in range(1, len(marker)))
-    return _Doors(
-        leads_to,
-        re.compile(pattern) if pattern else None,
-        beginnings,
-        max(map(len, beginnings), default=0),
+    opens_call = _marker(markers.tool_open, TokenClass.TOOL_CALL)
+    opens_reasoning = _marker(markers.reasoning_open, TokenClass.REASONING)
+    closes_call = _marker(markers.tool_close, TokenClass.CONTENT)
+    closes_reasoning = _marker(markers.reasoning_close, TokenClass.CONTENT)
+    return SectionRules(
+        {
+            TokenClass.UNDETERMINABLE: (
+                *opens_call,
+                *opens_reasoning,
+                *closes_call,
+                *closes_reasoning,
+            ),
+            TokenClass.CONTENT: (*opens_call, *opens_reasoning),
+            TokenClass.REASONING: (*opens_call, *opens_reasoning, *closes_reasoning),
+            TokenClass.TOOL_CALL: closes_call or opens_call,
+        }
     )
+
+
+def _marker(marker: str | None, leads_to: TokenClass) -> tuple[Marker, ...]:
+    return (Marker(marker, leads_to),) if marker else ()

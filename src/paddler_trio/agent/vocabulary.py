@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import c_char, create_string_buffer
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from llama_cpp import llama_cpp
 
-from paddler_trio.agent.prompt_fence import FENCE
+from paddler_trio.agent.prompt_fence import PromptFence
 from paddler_trio.errors import ModelFileError, PaddlerError
 
 MAX_TEXT_BYTES = 2**30  # llama.cpp counts bytes and tokens in 32 bits
@@ -44,7 +44,8 @@ class Vocabulary:
     """Tokens of one model file, its metadata and its chat templates.
 
     ``metadata`` has every scalar of the file as text; ``control_texts`` are the texts that
-    ``parse_special`` turns into control tokens.
+    ``parse_special`` turns into control tokens; ``fence`` guards against them. ``kind`` is a
+    number of llama.cpp's ``llama_vocab_type``.
     """
 
     def __init__(self, model: _ModelHandle, path: Path) -> None:
@@ -57,16 +58,28 @@ class Vocabulary:
         self._closed = False
         self.metadata: dict[str, str] = _metadata_of(model)
         self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
-        kind: int = llama_cpp.llama_vocab_type(self._vocab)
+        self.n_params: int = llama_cpp.llama_model_n_params(model)
+        self.size_bytes: int = llama_cpp.llama_model_size(model)
+        """Of the weights, although they are not loaded here."""
+        self.kind: int = llama_cpp.llama_vocab_type(self._vocab)
+        kind = self.kind
         self._cuts_long_runs = kind == llama_cpp.LLAMA_VOCAB_TYPE_BPE
         self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
         self._adds_eos: bool = llama_cpp.llama_vocab_get_add_eos(self._vocab)
         self.bos_token = self._known_token(llama_cpp.llama_vocab_bos(self._vocab))
         self.eos_token = self._known_token(llama_cpp.llama_vocab_eos(self._vocab))
+        separator = self._known_token(llama_cpp.llama_vocab_sep(self._vocab))
+        ends_with_it = kind == llama_cpp.LLAMA_VOCAB_TYPE_WPM  # and is a text's end there
+        has_two = llama_cpp.llama_vocab_get_add_sep(self._vocab) and not ends_with_it
+        self.pair_separator = () if separator is None or not has_two else (separator,)
+        """What comes between two texts beside the tokens that end the first one."""
         self.bos_text = self._text_of(self.bos_token)
         self.eos_text = self._text_of(self.eos_token)
         self.nl_text = self._text_of(self._known_token(llama_cpp.llama_vocab_nl(self._vocab)))
-        self.control_texts = self._find_control_texts()
+        controls = self._find_controls()
+        self.control_texts = frozenset(controls.values())
+        self._control_tokens = frozenset(controls)
+        self.fence = self._make_fence(controls)
 
     @classmethod
     def load(cls, path: Path | str) -> Vocabulary:
@@ -106,6 +119,13 @@ class Vocabulary:
         length = self.metadata.get(f"{architecture}.context_length", "")
         return int(length) if length.isdecimal() else 0
 
+    @property
+    def n_embd(self) -> int:
+        """Width of the model's vectors; 0 if the file does not say."""
+        architecture = self.metadata.get("general.architecture", "")
+        width = self.metadata.get(f"{architecture}.embedding_length", "")
+        return int(width) if width.isdecimal() else 0
+
     def chat_template(self, name: str | None = None) -> str | None:
         """Jinja source of the default template, or of a named one such as ``tool_use``."""
         key = "tokenizer.chat_template"
@@ -135,7 +155,7 @@ class Vocabulary:
         return tokens
 
     def tokenize_prompt(self, rendered: str) -> list[int]:
-        """Token ids of a prompt: special tokens parsed, cut at fences, never two BOS.
+        """Token ids of a prompt: special tokens parsed except in fenced texts, never two BOS.
 
         BOS comes first where the model file asks for it, no matter whether the template printed it
         too. EOS is never added, since the answer is still to come.
@@ -143,12 +163,27 @@ class Vocabulary:
         Raises:
           TokenizationError, ModelFileError: as ``tokenize``.
         """
-        tokens = [
-            token
-            for part in rendered.split(FENCE)
-            if part
-            for token in self.tokenize(part, add_special=False, parse_special=True)
-        ]
+        return self.with_bos(self.tokenize_part(rendered))
+
+    def tokenize_part(self, rendered: str) -> list[int]:
+        """Token ids of a part of a prompt: as ``tokenize_prompt``, but BOS is not looked at."""
+        tokens: list[int] = []
+        for stretch in self.fence.cut(rendered):
+            found = self.tokenize(
+                stretch.text, add_special=False, parse_special=stretch.parse_special
+            )
+            if not stretch.parse_special and not self._control_tokens.isdisjoint(found):
+                # Some vocabularies put a control token together from its letters.
+                found = [
+                    token
+                    for piece in stretch.pieces
+                    for token in self.tokenize(piece, add_special=False, parse_special=False)
+                ]
+            tokens += found
+        return tokens
+
+    def with_bos(self, tokens: list[int]) -> list[int]:
+        """A prompt with one BOS if the model file asks for it, and with never more than one."""
         if self.bos_token is None:
             return tokens
         n_leading_bos = next(
@@ -214,14 +249,27 @@ class Vocabulary:
             return ""
         return _piece_of(self._vocab, token, True).decode("utf-8", errors="replace")
 
-    def _find_control_texts(self) -> frozenset[str]:
+    def _find_controls(self) -> dict[int, str]:
         wanted = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-        texts = (
-            llama_cpp.llama_vocab_get_text(self._vocab, token).decode("utf-8", errors="replace")
+        texts = {
+            token: llama_cpp.llama_vocab_get_text(self._vocab, token).decode(
+                "utf-8", errors="replace"
+            )
             for token in range(self.n_tokens)
             if llama_cpp.llama_vocab_get_attr(self._vocab, token) & wanted
+        }
+        return {token: text for token, text in texts.items() if len(text) > 1}
+
+    def _make_fence(self, controls: Mapping[int, str]) -> PromptFence:
+        def with_attribute(wanted: int) -> list[str]:
+            read = llama_cpp.llama_vocab_get_attr
+            return [text for token, text in controls.items() if read(self._vocab, token) & wanted]
+
+        return PromptFence(
+            controls.values(),
+            strips_left=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
+            strips_right=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),
         )
-        return frozenset(text for text in texts if len(text) > 1)
 
 
 def _cut_long_runs(text: str) -> list[str]:

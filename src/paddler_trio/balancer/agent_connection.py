@@ -16,18 +16,28 @@ import structlog
 import trio
 
 from paddler_trio.daemon.verdict import Verdict
-from paddler_trio.errors import LinkError
+from paddler_trio.errors import LinkError, PaddlerError
 from paddler_trio.scheduler.dispatch.health import HealthBook
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.desired_state import AgentDesiredState
+from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.generate import Question
 from paddler_trio.wire.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio_link import GetTree, Report, Start, render_extension
+from paddler_trio.wire.trio_link import (
+    Answer,
+    Ask,
+    GetTree,
+    Report,
+    Start,
+    Want,
+    render_extension,
+)
 
 if TYPE_CHECKING:
     from paddler_trio.balancer.lease import Lease
@@ -37,6 +47,15 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
+
+
+class QuestionRefusedError(PaddlerError):
+    """The agent has no answer; ``code`` mirrors HTTP status numbers, ``problem`` says why."""
+
+    def __init__(self, code: int, problem: str) -> None:
+        super().__init__(f"{code} {problem}")
+        self.code = code
+        self.problem = problem
 
 
 @attrs.define(eq=False)
@@ -86,13 +105,19 @@ class AgentConnection:
 
     # ------------------------------------------------------------ readiness
 
-    def send_state(self, state: AgentDesiredState, digest: str) -> None:
-        """Tell the agent what to serve; it gets no work until it does. Same state: nothing."""
+    def send_state(self, state: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
+        """Tell the agent what to serve; it gets no work until it does. Same state: nothing.
+
+        Paddler's agents hear nothing of extras, so a change of them is none for them.
+        """
+        told = extras if self.speaks_trio else NO_EXTRAS
+        digest = extended_digest(state, told)
         if digest == self._sent_digest:
             return
         self._sent_digest = digest
         self._gate.close(slots_total=self.status.slots_total, now_s=trio.current_time())
-        self.send(render(SetState(state)))
+        frame = render(SetState(state)) if told.is_empty else render_extension(Want(state, told))
+        self.send(frame)
         self.refresh_readiness()
 
     def refresh_readiness(self) -> bool:
@@ -127,7 +152,9 @@ class AgentConnection:
             start = Start(lease.wire_id, request.work, request.seed, tuple(request.tokens))
             self.send(render_extension(start))
         else:
-            self.send(dumps({"Request": {"id": lease.wire_id, "request": request.work}}))
+            body = request.work if self.speaks_trio else request.paddler_work
+            assert body is not None, "an agent of Paddler's was given what it does not understand"
+            self.send(dumps({"Request": {"id": lease.wire_id, "request": body}}))
 
     def stop(self, lease: Lease) -> None:
         """Ask the agent to end it; the agent answers with an ending result."""
@@ -161,6 +188,22 @@ class AgentConnection:
         self._num_queries += 1
         wire_id = f"query.{self._num_queries}"
         return await self._asked(wire_id, render_extension(GetTree(wire_id)))
+
+    async def ask_model(self, question: Question) -> object:
+        """What its model says, as plain JSON; only for agents of ours.
+
+        Errors:
+          QuestionRefusedError: there is no answer, and why.
+          LinkError: it left before it answered.
+        """
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        answer = await self._asked(wire_id, render_extension(Ask(wire_id, question)))
+        if not isinstance(answer, Answer):
+            raise LinkError(f"agent {self.label} answers a question with something else")
+        if answer.problem is not None:
+            raise QuestionRefusedError(answer.code, answer.problem)
+        return answer.answer
 
     async def _asked(self, wire_id: str, frame: bytes) -> object:
         verdict: Verdict[object] = Verdict()
@@ -227,4 +270,5 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         if report is None or report.progress is None or math.isnan(report.progress)
         else report.progress,
         "detail": None if report is None else report.detail,
+        "engine": None if report is None else report.engine,
     }

@@ -37,6 +37,7 @@ from paddler_trio.wire.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio_link import (
     SUBPROTOCOL,
     TAG,
+    Answer,
     HandBack,
     Report,
     Tree,
@@ -219,7 +220,7 @@ class _Link:
         (family, result) = next(iter(response.items()))
         if family not in _FAMILIES:
             raise WireError(f"{family} answers no generation @ $.Response.response")
-        _deliver(lease, family, [result])
+        _deliver(lease, family, [result], extended=self.speaks_trio)
 
     def _on_extension(self, body: object) -> None:
         agent = self.agent
@@ -240,6 +241,8 @@ class _Link:
                     self.socket.dispatcher.hand_back(lease, reason, engine_died=engine_died)
             case Tree(wire_id, tree):
                 agent.answer(wire_id, tree)
+            case Answer(wire_id) as answer:
+                agent.answer(wire_id, answer)
             case other:
                 raise WireError(f"{type(other).__name__} is not an agent's to say @ $.{TAG}")
 
@@ -260,7 +263,7 @@ def _on_step(agent: AgentConnection, entries: object) -> None:
                 if lease is None:
                     continue  # it was stopped; these were on their way
                 try:
-                    _deliver(lease, "GeneratedToken", results, tokens)
+                    _deliver(lease, "GeneratedToken", results, tokens, extended=True)
                 except WireError as error:
                     lease.verdict.give(BrokenFrame(str(error)))
                     raise
@@ -269,14 +272,19 @@ def _on_step(agent: AgentConnection, entries: object) -> None:
 
 
 def _deliver(
-    lease: Lease, family: str, results: list[RawResult], tokens: list[int] | None = None
+    lease: Lease,
+    family: str,
+    results: list[RawResult],
+    tokens: list[int] | None = None,
+    *,
+    extended: bool,
 ) -> None:
     """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
-    one is no result: clients could not read it either."""
+    one is no result: clients could not read it either. ``extended``: the agent is ours."""
     for place, result in enumerate(results):
         if type(result) is str and family == "GeneratedToken":
             raise WireError("every generated token carries something @ $.GeneratedToken")
-        if ends_stream({family: result}):
+        if ends_stream({family: result}, extended=extended):
             lease.deliver(family, results[: place + 1], ends=True, tokens=tokens)
             return
     lease.deliver(family, results, ends=False, tokens=tokens)

@@ -15,12 +15,13 @@ from paddler_trio.balancer.agent_connection import AgentConnection
 from paddler_trio.balancer.dispatcher import Dispatcher
 from paddler_trio.balancer.state_database import StateDatabase
 from paddler_trio.daemon.verdict import Changes
+from paddler_trio.errors import StateDatabaseError
 from paddler_trio.wire.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
     applicable_state,
-    state_digest,
 )
+from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
 log = structlog.get_logger("state")
 
@@ -33,16 +34,20 @@ class DesiredStateKeeper:
     dispatcher: Dispatcher
     mode_changed: Changes = attrs.field(factory=Changes, init=False)
     _desired: BalancerDesiredState = attrs.field(factory=BalancerDesiredState.default, init=False)
+    _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
     _applicable: AgentDesiredState | None = attrs.field(default=None, init=False)
     _digest: str = attrs.field(default="", init=False)
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def load(self) -> None:
         """Read the stored state and publish it; StateDatabaseError if it cannot be read."""
-        self._publish(await self.database.read())
+        self._publish(await self.database.read(), await self.database.read_extras())
 
-    async def replace(self, desired: BalancerDesiredState) -> str:
+    async def replace(self, desired: BalancerDesiredState, extras: Extras | None = None) -> str:
         """Store and publish a whole new state; the last of several concurrent ones wins.
+
+        Args:
+          extras: what to wish beside it; None keeps what is wished now.
 
         Returns:
           The digest by which agents of ours say what they serve.
@@ -54,9 +59,26 @@ class DesiredStateKeeper:
         """
         async with self._writing:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 30):
-                await self.database.write(desired)
-            self._publish(desired)
+                if extras is not None and extras != self._extras:
+                    await self._store_both(desired, extras)
+                else:
+                    await self.database.write(desired)
+            self._publish(desired, self._extras if extras is None else extras)
         return self._digest
+
+    async def _store_both(self, desired: BalancerDesiredState, extras: Extras) -> None:
+        """Both or neither, as long as this process lives."""
+        await self.database.write_extras(extras)
+        try:
+            await self.database.write(desired)
+        except StateDatabaseError:
+            await self.database.write_extras(self._extras)
+            raise
+
+    @property
+    def extras(self) -> Extras:
+        """What is wished beside the desired state."""
+        return self._extras
 
     @property
     def desired(self) -> BalancerDesiredState:
@@ -80,16 +102,16 @@ class DesiredStateKeeper:
     def introduce(self, agent: AgentConnection) -> None:
         """A new agent hears what to serve."""
         if self._applicable is not None:
-            agent.send_state(self._applicable, self._digest)
+            agent.send_state(self._applicable, self._extras)
 
-    def _publish(self, desired: BalancerDesiredState) -> None:
+    def _publish(self, desired: BalancerDesiredState, extras: Extras) -> None:
         generated = self.generates_tokens
-        self._desired = desired
+        self._desired, self._extras = desired, extras
         self._applicable = applicable_state(desired)
-        self._digest = state_digest(self._applicable)
+        self._digest = extended_digest(self._applicable, extras)
         log.info("desired state", digest=self._digest[:12], model=str(desired.model))
         for agent in self.dispatcher.agents.values():
-            agent.send_state(self._applicable, self._digest)
+            agent.send_state(self._applicable, extras)
             self.dispatcher.update(agent)
         if self.generates_tokens != generated:
             self.mode_changed.notify()

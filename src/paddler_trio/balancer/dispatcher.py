@@ -40,9 +40,13 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     RequestKey,
     SlotLedger,
 )
+from paddler_trio.wire.paddler_work import Inexpressible, paddler_body
+from paddler_trio.wire.trio_link import SUBPROTOCOL
 
 log = structlog.get_logger("dispatch")
 
+OURS = frozenset({SUBPROTOCOL})
+"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
 STOP_CONFIRMATION_S = 5.0
 """How long a slot stays taken after its request was stopped and the agent says nothing."""
 
@@ -103,13 +107,26 @@ class Dispatcher:
 
         The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
         if it stops reading earlier it must call ``request.stop()``.
+
+        Errors:
+          WireError: the work is none.
         """
+        said = paddler_body(work)
+        unsaid, for_paddler = (said, None) if isinstance(said, Inexpressible) else (None, said)
         self._arrivals += 1
-        request = Request(RequestKey(self._arrivals), request_id, work)
+        request = Request(RequestKey(self._arrivals), request_id, work, for_paddler)
         if self.is_draining or self._nursery is None:
             request.fail(503, "balancer is shutting down")
             return request
-        decision = self._ledger.ask(request.key, client=client, priority=priority)
+        needs = OURS if unsaid is not None else frozenset()
+        if unsaid is not None and self._ledger.is_hopeless(needs):
+            request.fail(
+                501,
+                f"{unsaid.field} is more than the agents that are connected can do: Paddler 4.1 "
+                "has no such field; start an agent of this package, or leave the field out",
+            )
+            return request
+        decision = self._ledger.ask(request.key, client=client, priority=priority, needs=needs)
         if isinstance(decision, BufferFull):
             request.fail(503, "Buffered requests overflow")
             return request
@@ -128,6 +145,10 @@ class Dispatcher:
         """When a request that was refused now should come again."""
         waiting = self._ledger.statistics().requests_buffered
         return self._rate.retry_after_s(waiting, trio.current_time())
+
+    def position(self, request: Request) -> int | None:
+        """How many stand before this request in the queue; None if it does not wait."""
+        return self._ledger.position(request.key)
 
     def statistics(self) -> LedgerStatistics:
         """The books; ``slots_total`` is what the agents reported, usable or not."""
@@ -165,6 +186,7 @@ class Dispatcher:
             slots_total=agent.usable_slots,
             accepting=agent.is_accepting,
             kind=agent.model,
+            offers=OURS if agent.speaks_trio else frozenset(),
         )
         self._obey(grants)
         self._fail_stranded()

@@ -1,4 +1,6 @@
-"""Server-sent events of a snapshot: the first at once, then one after each change, latest wins.
+"""Server-sent events of a snapshot: the first at once, then each that differs, latest wins.
+
+A change that this snapshot does not show, such as an agent's counters in Paddler's shape, is none.
 
 A comment goes out whenever nothing else did for a while, more often than Paddler's ten seconds,
 because its Python client gives up after five silent ones.
@@ -45,13 +47,14 @@ def event_stream(
 async def _tell(send: Send, snapshot: Callable[[], object], changes: Changes) -> None:
     """Snapshots and keep-alives until cancelled."""
     ordinal = changes.ordinal
-    await _send(send, b"data: " + dumps(snapshot()) + b"\n\n: keep-alive\n\n")
+    told = dumps(snapshot())
+    await _send(send, b"data: " + told + b"\n\n: keep-alive\n\n")
     while True:
-        changed = False
+        text = b": keep-alive"
         with trio.move_on_after(KEEP_ALIVE_S):
-            ordinal = await changes.wait_beyond(ordinal)
-            changed = True
-        text = b"data: " + dumps(snapshot()) if changed else b": keep-alive"
+            while (seen := dumps(snapshot())) == told:
+                ordinal = await changes.wait_beyond(ordinal)
+            told, text = seen, b"data: " + seen
         await _send(send, text + b"\n\n")
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from paddler_trio.balancer.api_v2 import ApiV2
 from paddler_trio.balancer.asgi import (
     Header,
     HttpProblem,
@@ -64,15 +65,21 @@ class InferenceDoor:
     goodbye: trio.Event
 
     def routes(self) -> Routes:
-        routes = Routes()
+        routes = self.probes()
         socket = InferenceSocket(self.dispatcher, self.states, self.goodbye)
-        routes.http("GET", "/health", health)
-        routes.http("GET", "/livez", health)
-        routes.http("GET", "/readyz", self._ready)
         routes.http("POST", "/api/v1/continue_from_raw_prompt", self._raw_prompt)
         routes.http("POST", "/api/v1/continue_from_conversation_history", self._conversation)
         routes.http("POST", "/api/v1/generate_embedding_batch", self._embeddings)
         routes.websocket("/api/v1/inference_socket", socket.serve)
+        ApiV2(self.dispatcher, self._stream_or_refuse).add_to(routes)
+        return routes
+
+    def probes(self) -> Routes:
+        """What supervisors and other load balancers ask."""
+        routes = Routes()
+        routes.http("GET", "/health", health)
+        routes.http("GET", "/livez", health)
+        routes.http("GET", "/readyz", self._ready)
         return routes
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
@@ -128,12 +135,28 @@ class InferenceDoor:
         if not self.states.generates_tokens:
             raise HttpProblem(501, GENERATION_DISABLED)
 
+    async def _stream_or_refuse(
+        self, scope: Scope, receive: Receive, send: Send, work: Mapping[str, object]
+    ) -> None:
+        """As ``_stream``, but who is refused at once gets a status that says so."""
+        client, priority = who_asks(scope)
+        request = self.dispatcher.submit(new_request_id(), work, client=client, priority=priority)
+        if request.failure is not None:
+            raise HttpProblem(
+                request.failure.code, request.failure.description, self._advice(request)
+            )
+        await self._tell(scope, receive, send, request)
+
     async def _stream(
         self, scope: Scope, receive: Receive, send: Send, work: Mapping[str, object]
     ) -> None:
-        """One request from here to its last line; leaving this coroutine ends it."""
+        """One request from here to its last line."""
         client, priority = who_asks(scope)
         request = self.dispatcher.submit(new_request_id(), work, client=client, priority=priority)
+        await self._tell(scope, receive, send, request)
+
+    async def _tell(self, scope: Scope, receive: Receive, send: Send, request: Request) -> None:
+        """The lines of a request; leaving this coroutine ends it."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(

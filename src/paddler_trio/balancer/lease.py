@@ -86,7 +86,10 @@ class Lease:
         else:
             self.request.tokens += tokens
             self.request.model = self.agent.model
-        if not self.request.emit(Results(self.agent.name, family, results), ends=ends):
+        if not results and not tokens and not ends:
+            return  # it only says that it works on it
+        step = Results(self.agent.name, family, results, tokens or ())
+        if not self.request.emit(step, ends=ends):
             self.verdict.give(SlowReader())
         elif ends:
             self.verdict.give(Finished())

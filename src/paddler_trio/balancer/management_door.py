@@ -32,12 +32,14 @@ from paddler_trio.balancer.dispatcher import Dispatcher
 from paddler_trio.balancer.event_stream import event_stream
 from paddler_trio.balancer.http_server import tame
 from paddler_trio.balancer.inference_door import health, structured
-from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, render
+from paddler_trio.balancer.key_ring import KeyRing
+from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, render, render_keys
 from paddler_trio.balancer.routes import Params, Routes
 from paddler_trio.daemon.running_tree import running_tree
 from paddler_trio.errors import LinkError, StateDatabaseError, WireError
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.desired_state import BalancerDesiredState, desired_state_problem
+from paddler_trio.wire.desired_state_extras import ExtendedDesiredState, Extras
 
 AGENT_ANSWER_S = 3.0
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
@@ -51,6 +53,7 @@ class ManagementDoor:
     states: DesiredStateKeeper
     agent_socket: AgentSocket
     goodbye: trio.Event
+    keys: KeyRing = attrs.field(factory=KeyRing)
     metrics_prefix: str = "paddler_"
 
     def app(self) -> App:
@@ -160,15 +163,17 @@ class ManagementDoor:
 
         @app.put("/api/v1/balancer_desired_state")
         async def put_desired_state() -> Response:
-            desired = structured(await _body(), BalancerDesiredState)
-            problem = desired_state_problem(desired)
-            if problem is not None:
-                raise HttpProblem(400, problem)
-            try:
-                digest = await self.states.replace(desired)
-            except StateDatabaseError as error:
-                raise HttpProblem(500, str(error)) from error
-            return Response(b"", 204, headers={STATE_DIGEST_HEADER: digest})
+            return await self._replace(structured(await _body(), BalancerDesiredState))
+
+        @app.get("/api/v2/balancer_desired_state")
+        async def get_extended_state() -> Response:
+            both = ExtendedDesiredState(state=self.states.desired, extras=self.states.extras)
+            return _json(unstructure(both))
+
+        @app.put("/api/v2/balancer_desired_state")
+        async def put_extended_state() -> Response:
+            both = structured(await _body(), ExtendedDesiredState)
+            return await self._replace(both.state, both.extras)
 
         @app.get("/api/v1/balancer_applicable_state")
         async def applicable_state() -> Response:
@@ -196,6 +201,7 @@ class ManagementDoor:
         @app.get("/metrics")
         async def metrics() -> Response:
             text = render(self.metrics_prefix, gauges(self.dispatcher.statistics()))
+            text += render_keys(self.metrics_prefix, self.keys)
             return Response(text, content_type=CONTENT_TYPE)
 
         @app.get("/api/v2/tree")
@@ -215,6 +221,18 @@ class ManagementDoor:
             raise HttpProblem(504, f"agent {agent.label} did not answer in {AGENT_ANSWER_S:g} s")
 
         return app
+
+    async def _replace(
+        self, desired: BalancerDesiredState, extras: Extras | None = None
+    ) -> Response:
+        problem = desired_state_problem(desired)
+        if problem is not None:
+            raise HttpProblem(400, problem)
+        try:
+            digest = await self.states.replace(desired, extras)
+        except StateDatabaseError as error:
+            raise HttpProblem(500, str(error)) from error
+        return Response(b"", 204, headers={STATE_DIGEST_HEADER: digest})
 
     def _drain(self, agent_id: str, *, drained: bool) -> Response:
         agent = self._find(agent_id)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from paddler_trio.balancer.key_ring import KeyRing
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
@@ -34,4 +35,21 @@ def render(prefix: str, values: Iterable[Gauge]) -> str:
         f"# TYPE {prefix}{gauge.name} gauge\n"
         f"{prefix}{gauge.name} {gauge.value}\n"
         for gauge in values
+    )
+
+
+def render_keys(prefix: str, keys: KeyRing) -> str:
+    """Requests by the name of their API key, and how many had none; nothing without a key file."""
+    if keys.path is None:
+        return ""
+    uses = f"{prefix}api_key_requests_total"
+    refusals = f"{prefix}api_key_refusals_total"
+    counted = "".join(
+        f'{uses}{{key="{name}"}} {number}\n' for name, number in sorted(keys.requests.items())
+    )
+    return (
+        f"# HELP {uses} Requests let in, by the name of their API key\n"
+        f"# TYPE {uses} counter\n{counted}"
+        f"# HELP {refusals} Requests refused for want of an API key\n"
+        f"# TYPE {refusals} counter\n{refusals} {keys.refusals}\n"
     )

@@ -9,7 +9,7 @@ ending one, or ``failure`` says what to tell the client.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -36,6 +36,8 @@ class Results:
     family: str
     """``GeneratedToken`` or ``Embedding``: the tag around each result."""
     results: list[RawResult]
+    tokens: Sequence[int] = ()
+    """What was drawn in this step; nothing if the agent does not say."""
 
 
 @attrs.frozen
@@ -73,11 +75,13 @@ class Request:
       key: arrival number, also its place in the queue.
       id: what the client calls it; never routes anything.
       work: the body for an agent, e.g. ``{"ContinueFromRawPrompt": {...}}``.
+      paddler_work: the same for an agent of Paddler's; None if it cannot be said to one.
     """
 
     key: RequestKey
     id: str
     work: Mapping[str, object]
+    paddler_work: Mapping[str, object] | None
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
     failure: Failure | None = attrs.field(default=None, init=False)
     seat: Verdict[Seat] = attrs.field(factory=Verdict, init=False)

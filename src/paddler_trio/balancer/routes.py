@@ -167,7 +167,7 @@ class Routes:
             if accepted:
                 await send({"type": "websocket.close", "code": INTERNAL_ERROR_CLOSE_CODE})
             else:
-                await _refuse_upgrade(send, problem)
+                await refuse_upgrade(send, problem)
 
 
 def _refusal(error: Exception, request: str) -> HttpProblem | None:
@@ -183,7 +183,8 @@ def _refusal(error: Exception, request: str) -> HttpProblem | None:
     return HttpProblem(500, "Internal server error")
 
 
-async def _refuse_upgrade(send: Send, problem: HttpProblem) -> None:
+async def refuse_upgrade(send: Send, problem: HttpProblem) -> None:
+    """Answer a WebSocket that was not accepted yet with an ordinary HTTP response."""
     body = problem.text.encode()
     headers = [
         (b"content-type", TEXT_PLAIN),

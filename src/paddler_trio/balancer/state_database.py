@@ -3,6 +3,9 @@
 The file is Paddler's: ``{"balancer_desired_state": {...}, "version": "1"}``. It is replaced as a
 whole (temporary file, fsync, rename, fsync of the folder), so a crash leaves the old one or the
 new one. A file that cannot be understood is never touched: the operator is told, and decides.
+
+Extras, for which Paddler's format has no word, are kept the same way in a file of their own beside
+it: ``PATH.v2.json`` with ``{"extras": {...}, "version": "2"}``. Without wishes there is none.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -19,17 +23,22 @@ import trio
 from paddler_trio.errors import ConfigurationError, StateDatabaseError, WireError
 from paddler_trio.wire.codec import loads, structure, unstructure
 from paddler_trio.wire.desired_state import BalancerDesiredState
+from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras
 
 FORMAT_VERSION = "1"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
 class StateDatabase(Protocol):
-    """Both raise StateDatabaseError and then have changed nothing."""
+    """All raise StateDatabaseError and then have changed nothing."""
 
     async def read(self) -> BalancerDesiredState: ...
 
     async def write(self, state: BalancerDesiredState) -> None: ...
+
+    async def read_extras(self) -> Extras: ...
+
+    async def write_extras(self, extras: Extras) -> None: ...
 
 
 @attrs.define
@@ -37,6 +46,7 @@ class MemoryDatabase:
     """``memory://``: starts from the default state, forgets at the end of the process."""
 
     _state: BalancerDesiredState = attrs.field(factory=BalancerDesiredState.default)
+    _extras: Extras = attrs.field(default=NO_EXTRAS)
 
     async def read(self) -> BalancerDesiredState:
         await trio.lowlevel.checkpoint()
@@ -45,6 +55,14 @@ class MemoryDatabase:
     async def write(self, state: BalancerDesiredState) -> None:
         await trio.lowlevel.checkpoint()
         self._state = state
+
+    async def read_extras(self) -> Extras:
+        await trio.lowlevel.checkpoint()
+        return self._extras
+
+    async def write_extras(self, extras: Extras) -> None:
+        await trio.lowlevel.checkpoint()
+        self._extras = extras
 
 
 @attrs.define
@@ -60,18 +78,32 @@ class FileDatabase:
     async def write(self, state: BalancerDesiredState) -> None:
         await trio.to_thread.run_sync(self._write, state)
 
-    def _read(self) -> BalancerDesiredState:
+    async def read_extras(self) -> Extras:
+        return await trio.to_thread.run_sync(self._read_extras)
+
+    async def write_extras(self, extras: Extras) -> None:
+        document = unstructure(_ExtrasDocument(extras))
+        await trio.to_thread.run_sync(_replace, self._extras_path, document)
+
+    @property
+    def _extras_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.v2.json")
+
+    def _read_extras(self) -> Extras:
+        path = self._extras_path
+        text = _content(path)
+        if not text.strip():
+            return NO_EXTRAS
         try:
-            with self.path.open("rb") as file:
-                text = file.read(MAX_FILE_BYTES + 1)
-        except FileNotFoundError:
-            text = b""
-        except OSError as error:
-            raise StateDatabaseError(f"cannot read {self.path}: {error.strerror}") from error
-        if len(text) > MAX_FILE_BYTES:
+            return structure(loads(text), _ExtrasDocument).extras
+        except WireError as error:
             raise StateDatabaseError(
-                f"{self.path} has more than {MAX_FILE_BYTES} bytes: it is not a state database"
-            )
+                f"{path} holds no valid extras: {error}; it was left as it is. "
+                "Repair it, or move it away to start without extras"
+            ) from error
+
+    def _read(self) -> BalancerDesiredState:
+        text = _content(self.path)
         if not text.strip():
             state = BalancerDesiredState.default()
             self._write(state)
@@ -98,28 +130,60 @@ class FileDatabase:
         return state
 
     def _write(self, state: BalancerDesiredState) -> None:
-        document = {"balancer_desired_state": unstructure(state), "version": self._version}
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        folder = self.path.parent
-        temporary: str | None = None
+        _replace(
+            self.path, {"balancer_desired_state": unstructure(state), "version": self._version}
+        )
+
+
+class _ExtrasVersion(StrEnum):
+    V2 = "2"
+
+
+@attrs.frozen
+class _ExtrasDocument:
+    extras: Extras
+    version: _ExtrasVersion = _ExtrasVersion.V2
+
+
+def _content(path: Path) -> bytes:
+    """All of a file; nothing if there is none. Blocking."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StateDatabaseError(f"cannot read {path}: {error.strerror}") from error
+    if len(text) > MAX_FILE_BYTES:
+        raise StateDatabaseError(
+            f"{path} has more than {MAX_FILE_BYTES} bytes: it is not a state database"
+        )
+    return text
+
+
+def _replace(path: Path, document: object) -> None:
+    """Put a new file in the place of the old one, whole or not at all. Blocking."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    folder = path.parent
+    temporary: str | None = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+        temporary = None
+        folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path)
-            temporary = None
-            folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder_descriptor)
-            finally:
-                os.close(folder_descriptor)
-        except OSError as error:
-            raise StateDatabaseError(f"cannot write {self.path}: {error.strerror}") from error
+            os.fsync(folder_descriptor)
         finally:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
+            os.close(folder_descriptor)
+    except OSError as error:
+        raise StateDatabaseError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
 
 
 def open_state_database(url: str) -> StateDatabase:

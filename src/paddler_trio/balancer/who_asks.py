@@ -8,15 +8,19 @@ from paddler_trio.scheduler.dispatch.fair_order import Priority
 CLIENT_HEADER = b"x-paddler-client"
 PRIORITY_HEADER = b"x-paddler-priority"
 MAX_CLIENT_CHARS = 128
+KEY_NAME = "paddler_trio.key_name"
+"""Where a scope has the name of the API key the request came with, if it came with one."""
 
 
 def who_asks(scope: Scope) -> tuple[str, Priority]:
     """The client among whom the queue is fair, and the class; HttpProblem 400 for a bad header.
 
-    ``X-Paddler-Client`` is any text, none means the one anonymous client; ``X-Paddler-Priority``
-    is high, normal (the default) or low.
+    ``X-Paddler-Client`` is any text; without it the name of the API key counts, and without one
+    everybody is the one anonymous client. ``X-Paddler-Priority`` is high, normal (the default) or
+    low.
     """
-    client = (header(scope, CLIENT_HEADER) or b"").decode("latin-1")
+    said = header(scope, CLIENT_HEADER)
+    client = str(scope.get(KEY_NAME, "")) if said is None else said.decode("latin-1")
     if len(client) > MAX_CLIENT_CHARS:
         raise HttpProblem(
             400, f"X-Paddler-Client has {len(client)} characters, the limit is {MAX_CLIENT_CHARS}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from paddler_trio.cli import agent, agents, balancer, chat, demo, doctor, model, tree
+from paddler_trio.cli import agent, agents, balancer, chat, demo, doctor, key, model, template, tree
 
 app = typer.Typer(
     name="paddler-trio",
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.command()(balancer.balancer)
 app.add_typer(agent.agent, name="agent")
 app.add_typer(model.model, name="model")
+app.add_typer(template.template, name="template")
+app.add_typer(key.key, name="key")
 app.command()(agents.agents)
 app.command()(chat.chat)
 app.command()(tree.tree)

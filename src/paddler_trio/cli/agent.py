@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from paddler_trio.cli.engine_options import (
+    DEFAULT_DRAFTS,
+    DEFAULT_IMAGE_CACHE_MIB,
+    MIB,
+    DraftModelOption,
+    FlashAttention,
+    FlashAttentionOption,
+    ImageCacheOption,
+    KvLayout,
+    KvLayoutOption,
+    KvOffloadOption,
+    LoraOption,
+    MainGpuOption,
+    MaxDraftsOption,
+    MlockOption,
+    MmapOption,
+    PrefixCacheOption,
+    RopeFreqBaseOption,
+    RopeFreqScaleOption,
+    RopeScaling,
+    RopeScalingOption,
+    RpcOption,
+    SplitMode,
+    SplitModeOption,
+    SwaFullOption,
+    TargetPassOption,
+    TensorOverrideOption,
+    TensorSplitOption,
+    YarnOrigCtxOption,
+    rpc_servers,
+)
+from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import (
     JsonOption,
+    KeyFileOption,
     LogJsonOption,
     LogLevel,
     LogLevelOption,
@@ -19,10 +53,12 @@ from paddler_trio.config import (
     DEFAULT_MANAGEMENT_ADDR,
     MAX_SLOTS,
     AgentConfig,
+    default_prefix_cache_bytes,
     default_threads,
     split_address,
 )
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.wire.engine_settings import EngineSettings
 
 agent = typer.Typer(invoke_without_command=True, subcommand_metavar="[drain NAME]")
 """A command that also has sub-commands: without one, it runs the daemon."""
@@ -60,6 +96,42 @@ def run(
             min=0, help="Milliseconds running requests may take after SIGTERM or a model swap."
         ),
     ] = 30_000,
+    trust_messages: Annotated[
+        bool,
+        typer.Option(
+            "--trust-messages",
+            help="Let messages spell control tokens; without it they are read as plain text.",
+        ),
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            envvar="PADDLER_TRIO_TOKEN_FILE",
+            help="File with an API key of the scope management, if the balancer asks for one.",
+        ),
+    ] = None,
+    kv_layout: KvLayoutOption = KvLayout.SPLIT,
+    target_pass_ms: TargetPassOption = None,
+    prefix_cache_ram: PrefixCacheOption = None,
+    image_cache_ram: ImageCacheOption = DEFAULT_IMAGE_CACHE_MIB,
+    max_drafts: MaxDraftsOption = 0,
+    draft_model: DraftModelOption = None,
+    flash_attention: FlashAttentionOption = FlashAttention.auto,
+    split_mode: SplitModeOption = SplitMode.layer,
+    main_gpu: MainGpuOption = 0,
+    tensor_split: TensorSplitOption = None,
+    tensor_override: TensorOverrideOption = None,
+    kv_offload: KvOffloadOption = True,
+    mmap: MmapOption = True,
+    mlock: MlockOption = False,
+    lora: LoraOption = None,
+    rope_scaling: RopeScalingOption = RopeScaling.model,
+    rope_freq_base: RopeFreqBaseOption = 0.0,
+    rope_freq_scale: RopeFreqScaleOption = 0.0,
+    yarn_orig_ctx: YarnOrigCtxOption = 0,
+    swa_full: SwaFullOption = False,
+    rpc: RpcOption = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
 ) -> None:
@@ -86,7 +158,34 @@ def run(
         slots=slots,
         name=name,
         threads=threads or default_threads(),
+        trusts_messages=trust_messages,
+        engine=EngineSettings(
+            unified=kv_layout is KvLayout.UNIFIED,
+            target_pass_ms=target_pass_ms,
+            prefix_store_bytes=default_prefix_cache_bytes()
+            if prefix_cache_ram is None
+            else prefix_cache_ram * MIB,
+            image_cache_bytes=image_cache_ram * MIB,
+            max_drafts=max_drafts or (DEFAULT_DRAFTS if draft_model is not None else 0),
+            draft_model=None if draft_model is None else str(draft_model),
+            flash_attention=flash_attention.value,
+            split_mode=split_mode.value,
+            main_gpu=main_gpu,
+            tensor_split=parse_tensor_split(tensor_split),
+            tensor_overrides=tensor_override or [],
+            offload_kqv=kv_offload,
+            use_mmap=mmap,
+            use_mlock=mlock,
+            lora=lora or [],
+            rope_scaling="" if rope_scaling is RopeScaling.model else rope_scaling.value,
+            rope_freq_base=rope_freq_base,
+            rope_freq_scale=rope_freq_scale,
+            yarn_orig_ctx=yarn_orig_ctx,
+            swa_full=swa_full,
+            rpc=rpc_servers(rpc),
+        ),
         drain_timeout_s=drain_timeout / 1000,
+        token_file=token_file,
     )
     notifier = SystemdNotifier.from_environment()
 
@@ -102,9 +201,10 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
 ) -> None:
     """Let an agent finish what it has and give it nothing new, until told otherwise."""
-    with one_line_errors(), ManagementClient.open(management_addr) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         view, raw = client.drain(name, drained=not undo)
         if as_json:
             print_json(raw)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Annotated
 
+import attrs
 import typer
 from rich.live import Live
 from rich.table import Table
@@ -12,7 +14,7 @@ from rich.text import Text
 
 from paddler_trio.cli.issue_words import issues_words
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
-from paddler_trio.cli.options import JsonOption, ManagementAddrOption
+from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 
@@ -25,18 +27,21 @@ def agents(
     ] = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
 ) -> None:
     """List the connected agents: slots, phase, model, and issues in plain words."""
-    with one_line_errors(), ManagementClient.open(management_addr) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         if not watch:
             _show(client.fleet(), as_json=as_json)
         elif as_json or not stdout().is_terminal:
             for view in _changes(client.watch_fleet()):
                 _show(view, as_json=as_json)
         else:
+            rates = TokenRates()
             with Live(console=stdout(), auto_refresh=False) as live:
                 for view in _changes(client.watch_fleet()):
-                    live.update(agents_table(view.agents), refresh=True)
+                    rates.look(view.agents, time.monotonic())
+                    live.update(agents_table(view.agents, rates), refresh=True)
 
 
 def _changes(views: Iterable[FleetView]) -> Iterable[FleetView]:
@@ -57,9 +62,38 @@ def _show(view: FleetView, *, as_json: bool) -> None:
         stdout().print(agents_table(view.agents))
 
 
-def agents_table(shown: Iterable[AgentView]) -> Table:
-    """One row an agent, by name."""
-    table = Table("name", "id", "protocol", "slots", "phase", "model", "issues", box=None)
+@attrs.define
+class TokenRates:
+    """Tokens a second of each agent, from what its engine had counted at two looks."""
+
+    _seen: dict[str, tuple[float, float]] = attrs.field(factory=dict, init=False)
+    _rates: dict[str, float] = attrs.field(factory=dict, init=False)
+
+    def look(self, shown: Iterable[AgentView], now_s: float) -> None:
+        """What the agents say now; a look less than half a second after the last is too early."""
+        for agent in shown:
+            if agent.engine is None:
+                continue
+            drawn = agent.engine["drawn_tokens"]
+            before, before_s = self._seen.get(agent.id, (drawn, now_s))
+            if drawn < before:  # the engine was started anew
+                self._rates.pop(agent.id, None)
+            elif now_s - before_s >= 0.5:
+                self._rates[agent.id] = (drawn - before) / (now_s - before_s)
+            elif agent.id in self._seen:
+                continue
+            self._seen[agent.id] = (drawn, now_s)
+
+    def of(self, agent: AgentView) -> float | None:
+        return self._rates.get(agent.id)
+
+
+def agents_table(shown: Iterable[AgentView], rates: TokenRates | None = None) -> Table:
+    """One row an agent, by name; with ``rates`` also what its engine does."""
+    heads = ["name", "id", "protocol", "slots", "phase", "model", "issues"]
+    if rates is not None:
+        heads[5:5] = ["tokens/s", "cached", "cells"]
+    table = Table(*heads, box=None)
     for agent in sorted(shown, key=lambda agent: (agent.label, agent.id)):
         table.add_row(
             _text(agent.name or "-"),
@@ -67,10 +101,25 @@ def agents_table(shown: Iterable[AgentView]) -> Table:
             _text(agent.protocol),
             f"{agent.slots_processing}/{agent.slots_total}",
             phase_text(agent),
+            *(() if rates is None else _engine_columns(agent, rates)),
             _text(agent.model_path or "-"),
             _text(issues_words(agent.issues) or agent.detail or "-"),
         )
     return table
+
+
+def _engine_columns(agent: AgentView, rates: TokenRates) -> tuple[str, str, str]:
+    """Tokens drawn a second, the share of prompts that came from the cache, cells in use."""
+    engine = agent.engine
+    if engine is None:
+        return "-", "-", "-"
+    rate = rates.of(agent)
+    read = engine["cached_tokens"] + engine["prompt_tokens"]
+    return (
+        "-" if rate is None else f"{rate:.0f}",
+        f"{engine['cached_tokens'] / read:.0%}" if read else "-",
+        f"{engine['cells_used']:.0f}/{engine['cells_total']:.0f}",
+    )
 
 
 def phase_text(agent: AgentView) -> Text:

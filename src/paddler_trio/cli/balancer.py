@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,6 +55,33 @@ def balancer(
     max_connections: Annotated[
         int, typer.Option(min=1, help="Open connections to each service; more are closed at once.")
     ] = 4096,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help="Keys clients must come with, from `key new`; read anew on SIGHUP."),
+    ] = None,
+    insecure_management: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-management",
+            help="Ask for no key on the management port: who reaches it manages. Paddler 4.1 "
+            "agents have none.",
+        ),
+    ] = False,
+    compat_openai_addr: Annotated[
+        str | None,
+        typer.Option(help="host:port for the OpenAI API alone; the inference service has it too."),
+    ] = None,
+    image_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host[:port] that images in messages may be fetched from. Repeatable."),
+    ] = None,
+    strict_model_names: Annotated[
+        bool, typer.Option(help="Refuse OpenAI requests for a model that is not served.")
+    ] = False,
+    openai_limit: Annotated[
+        list[str] | None,
+        typer.Option(help="name=value, such as max_messages=100; see docs/openai.md. Repeatable."),
+    ] = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
 ) -> None:
@@ -80,6 +108,12 @@ def balancer(
         max_continuations=max_continuations,
         agent_silence_s=agent_silence / 1000,
         max_connections=max_connections,
+        api_key_file=api_key_file,
+        insecure_management=insecure_management,
+        compat_openai_addr=compat_openai_addr,
+        image_hosts=tuple(image_host or ()),
+        strict_model_names=strict_model_names,
+        openai_limits=tuple(openai_limit or ()),
     )
     notifier = SystemdNotifier.from_environment()
 

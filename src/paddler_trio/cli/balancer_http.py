@@ -7,11 +7,13 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from pathlib import Path
 
 import httpx
 import typer
 
 from paddler_trio.config import split_address
+from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, PaddlerError
 
 CONNECT_S = 5.0
@@ -30,16 +32,24 @@ class BalancerRefusedError(PaddlerError):
         self.status = status
 
 
-def open_http(address: str, *, option: str, answer_s: float = ANSWER_S) -> httpx.Client:
+def open_http(
+    address: str, *, option: str, answer_s: float = ANSWER_S, key_file: Path | None = None
+) -> httpx.Client:
     """A client of the service at ``host:port``; a usage error naming ``option`` if it is neither.
 
-    Proxies of the environment are not asked: a balancer is on this network.
+    ``key_file`` holds the API key to show; a key is never an argument, where every user of the
+    machine could read it. Proxies of the environment are not asked: a balancer is on this network.
+
+    Errors:
+      ConfigurationError: the key file cannot be read or holds no key.
     """
     try:
         split_address(address)
     except ConfigurationError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
+    headers = {} if key_file is None else {"Authorization": f"Bearer {read_secret(key_file)}"}
     return httpx.Client(
+        headers=headers,
         base_url=f"http://{address}",
         timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
         trust_env=False,
@@ -74,6 +84,8 @@ def refuse_unless_success(answer: httpx.Response) -> None:
     except ValueError:
         phrase = "no known status"
     said = text or phrase
+    if answer.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        said += "; give --key-file or PADDLER_TRIO_KEY_FILE"
     raise BalancerRefusedError(
         answer.status_code, f"the balancer refused ({answer.status_code}): {said}"
     )

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated
 
 import attrs
@@ -23,7 +24,7 @@ from paddler_trio.cli.balancer_http import (
     open_http,
     refuse_unless_success,
 )
-from paddler_trio.cli.options import InferenceAddrOption
+from paddler_trio.cli.options import InferenceAddrOption, KeyFileOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr
 from paddler_trio.config import DEFAULT_INFERENCE_ADDR
 from paddler_trio.errors import PaddlerError
@@ -85,6 +86,7 @@ def chat(
         bool, typer.Option("--json", help="Print one JSON object when the answer is complete.")
     ] = False,
     inference_addr: InferenceAddrOption = DEFAULT_INFERENCE_ADDR,
+    key_file: KeyFileOption = None,
 ) -> None:
     """Ask the model something; the answer is printed as it is generated."""
     if raw and (system is not None or thinking):
@@ -99,7 +101,7 @@ def chat(
     with one_line_errors():
         writer = _Writer(silent=as_json)
         try:
-            answer = _ask(inference_addr, path, body, writer)
+            answer = _ask(inference_addr, key_file, path, body, writer)
         finally:
             writer.end()  # an error, or the prompt of the shell, starts on a line of its own
         if as_json:
@@ -108,12 +110,16 @@ def chat(
             writer.aside.print(Text(_summary(answer), style="dim"))
 
 
-def _ask(address: str, path: str, body: dict[str, object], writer: _Writer) -> Answer:
+def _ask(
+    address: str, key_file: Path | None, path: str, body: dict[str, object], writer: _Writer
+) -> Answer:
     """Send it and read the answer to its end; leaving early closes the connection, which stops
     the request."""
     answer = Answer()
     with (
-        open_http(address, option="--inference-addr", answer_s=SILENCE_S) as http,
+        open_http(
+            address, option="--inference-addr", answer_s=SILENCE_S, key_file=key_file
+        ) as http,
         clear_errors(address),
         http.stream("POST", path, json=body) as stream,
     ):

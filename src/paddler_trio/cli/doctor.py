@@ -63,7 +63,7 @@ COLOURS: dict[State, str] = {"ok": "green", "warning": "yellow", "broken": "red"
 
 @attrs.frozen
 class Finding:
-    """One thing looked at: what was seen, and what to do unless the state is ``ok``."""
+    """One thing looked at: what was seen, and what to do, or could be done if it is ``ok``."""
 
     check: str
     state: State
@@ -85,6 +85,22 @@ def judge_proof(proof: Proof, model: Path) -> Finding:
     elif "cannot load" in proof.error:
         todo = "check that the file is a GGUF model that this llama.cpp knows"
     return Finding("llama.cpp runs", "broken", proof.error, todo)
+
+
+def judge_devices(proof: Proof) -> list[Finding]:
+    """What models can be computed on, and how to get what this build lacks."""
+    if not proof.ok:
+        return []
+    accelerators = [device for device in proof.devices if not device.startswith("CPU")]
+    if accelerators:
+        devices = Finding("devices", "ok", ", ".join(accelerators))
+    else:
+        how = "for a GPU: CMAKE_ARGS=-DGGML_CUDA=on make clean setup"
+        devices = Finding("devices", "ok", "the CPU alone", how)
+    if proof.has_rpc:
+        return [devices, Finding("RPC back end", "ok", "in this build")]
+    how = "for `agent --rpc`: CMAKE_ARGS=-DGGML_RPC=ON make clean setup"
+    return [devices, Finding("RPC back end", "ok", "not in this build", how)]
 
 
 def judge_version(installed: str | None, requirements: Iterable[str]) -> Finding:
@@ -238,6 +254,7 @@ def look_at_everything(
         look_at_bundled_model(),
         judge_proof(proof, proven_with),
         judge_cpu(proof.system_info, read_cpu_flags()),
+        *judge_devices(proof),
         judge_cores(granted_cores()),
         judge_memory(available_memory_bytes()),
         judge_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE)),

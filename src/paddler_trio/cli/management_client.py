@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote
@@ -29,6 +30,7 @@ from paddler_trio.cli.balancer_http import (
 SILENCE_S = 15.0
 """The balancer sends a keep-alive every three seconds; this long without one, it is gone."""
 STATE_PATH = "/api/v1/balancer_desired_state"
+EXTENDED_STATE_PATH = "/api/v2/balancer_desired_state"
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
 
 Json = dict[str, object]
@@ -60,6 +62,8 @@ class AgentView:
     wanted_state: str | None = None
     served_state: str | None = None
     progress: float | None = None
+    engine: dict[str, float] | None = None
+    """What its engine counted since it was loaded; see ``wire/engine_pipe.py``, ``Figures``."""
 
     @property
     def label(self) -> str:
@@ -73,6 +77,14 @@ class FleetView:
     desired_state_digest: str
     agents: list[AgentView]
     raw: Json = attrs.field(factory=dict, eq=False)
+
+
+@attrs.frozen(kw_only=True)
+class ExtendedStateView:
+    """The desired state and what is wished beside it, both as plain JSON."""
+
+    state: Json
+    extras: Json
 
 
 @attrs.frozen(kw_only=True)
@@ -101,9 +113,10 @@ class ManagementClient:
     _http: httpx.Client
 
     @classmethod
-    def open(cls, address: str) -> ManagementClient:
-        """Nothing is sent yet; a usage error if ``address`` is not ``host:port``."""
-        return cls(address, open_http(address, option="--management-addr"))
+    def open(cls, address: str, key_file: Path | None = None) -> ManagementClient:
+        """Nothing is sent yet; a usage error if ``address`` is not ``host:port``, a
+        ConfigurationError if ``key_file`` holds no key."""
+        return cls(address, open_http(address, option="--management-addr", key_file=key_file))
 
     def __enter__(self) -> ManagementClient:
         return self
@@ -120,14 +133,33 @@ class ManagementClient:
         """The stored desired state, as plain JSON."""
         return self._get(STATE_PATH)
 
-    def store(self, state: Mapping[str, object]) -> str | None:
-        """Store a whole desired state.
+    def extended_state(self) -> tuple[Json, Json | None]:
+        """The same and the extras beside it, which are None from a balancer that knows of none."""
+        try:
+            both = self._get(EXTENDED_STATE_PATH)
+        except BalancerRefusedError as error:
+            if error.status != 404:
+                raise
+            return self.desired_state(), None
+        view = self._structured(both, ExtendedStateView)
+        return view.state, view.extras
+
+    def store(
+        self, state: Mapping[str, object], extras: Mapping[str, object] | None = None
+    ) -> str | None:
+        """Store a whole desired state, and extras unless they are None, which keeps them.
 
         Returns:
-          Its digest as agents report it; None from a balancer that does not say.
+          The digest as agents report it; None from a balancer that does not say.
         """
         with clear_errors(self.address):
-            answer = self._http.put(STATE_PATH, json=state)
+            if extras is None:
+                answer = self._http.put(STATE_PATH, json=state)
+            else:
+                answer = self._http.put(
+                    EXTENDED_STATE_PATH, json={"state": state, "extras": extras}
+                )
+                self._must_know(answer)
             refuse_unless_success(answer)
         digest: str | None = answer.headers.get(STATE_DIGEST_HEADER)
         return digest

@@ -12,7 +12,7 @@ import typer
 
 from paddler_trio.cli import parameter_options as options
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.options import JsonOption, ManagementAddrOption
+from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 
@@ -45,11 +45,12 @@ FLAGS = (
 def show(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
 ) -> None:
-    """Print the desired state: model, chat template and inference parameters."""
+    """Print the desired state: model, chat template, inference parameters, and extras if any."""
     from paddler_trio.cli.model_run import show_desired_state
 
-    with one_line_errors(), ManagementClient.open(management_addr) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         show_desired_state(client, as_json=as_json)
 
 
@@ -67,6 +68,14 @@ def change(
     file: Annotated[
         Path | None,
         typer.Option("--file", help="Inference parameters, TOML or JSON; flags win over it."),
+    ] = None,
+    extras: Annotated[
+        Path | None,
+        typer.Option(
+            "--extras",
+            help="JSON file with the extras object, which replaces the stored one; - for standard "
+            "input, {} for none.",
+        ),
     ] = None,
     projection: Annotated[
         str | None,
@@ -109,11 +118,12 @@ def change(
     ] = 600.0,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
 ) -> None:
     from paddler_trio.cli.model_run import Wish, store_desired_state
 
     waits = context.command.name == WAITING if wait is None else wait
-    with one_line_errors(), ManagementClient.open(management_addr) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         wish = Wish.read(
             source=source,
             projection=projection,
@@ -121,6 +131,7 @@ def change(
             file=file,
             template_file=chat_template,
             no_template=no_chat_template,
+            extras_file=extras,
         )
         code = store_desired_state(
             client, wish, timeout_s=timeout if waits else None, as_json=as_json

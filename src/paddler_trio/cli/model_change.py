@@ -12,12 +12,14 @@ from paddler_trio.wire.desired_state import BalancerDesiredState, InferenceParam
 
 RELOADING: Final = frozenset(
     {
+        "context_size",
+        "enable_embeddings",
+        "k_cache_dtype",
         "model",
         "multimodal_projection",
-        "context_size",
         "n_batch",
         "n_gpu_layers",
-        "k_cache_dtype",
+        "pooling_type",
         "v_cache_dtype",
     }
 )
@@ -31,10 +33,12 @@ class Change:
     field: str
     old: str
     new: str
+    reloads_engine: bool = attrs.field(default=False, eq=False, repr=False)
+    """True for what is no field of the desired state and yet loads the model anew."""
 
     @property
     def needs_reload(self) -> bool:
-        return self.field in RELOADING
+        return self.reloads_engine or self.field in RELOADING
 
 
 def changes(old: BalancerDesiredState, new: BalancerDesiredState) -> list[Change]:
@@ -50,7 +54,7 @@ def changes(old: BalancerDesiredState, new: BalancerDesiredState) -> list[Change
 def described(state: BalancerDesiredState) -> dict[str, str]:
     """Every setting by name, as people write it."""
     parameters = {
-        field.name: _shown(getattr(state.inference_parameters, field.name))
+        field.name: shown(getattr(state.inference_parameters, field.name))
         for field in attrs.fields(InferenceParameters)
     }
     return {
@@ -74,7 +78,8 @@ def _template(state: BalancerDesiredState) -> str:
     return f"the model's own (an override is kept: {stored})"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """One value as people write it."""
     match value:
         case bool():
             return "yes" if value else "no"

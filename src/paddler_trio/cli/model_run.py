@@ -15,6 +15,13 @@ from rich.text import Text
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model_change import Change, changes, described
+from paddler_trio.cli.model_extras import (
+    described_extras,
+    extras_changes,
+    extras_in,
+    extras_of,
+    plain_extras,
+)
 from paddler_trio.cli.model_parameters import changed_parameters, given_parameters
 from paddler_trio.cli.model_source import model_of, source_of
 from paddler_trio.cli.swap_display import wait_for_fleet
@@ -27,8 +34,8 @@ from paddler_trio.wire.desired_state import (
     DesiredModel,
     NoModel,
     applicable_state,
-    state_digest,
 )
+from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.status import ChatTemplate
 
 SHORT_DIGEST = 12
@@ -45,6 +52,7 @@ class Wish:
     projection: DesiredModel | None
     parameters: Mapping[str, object]
     template: ChatTemplate | Literal[False] | None
+    extras: Extras | None = None
 
     @classmethod
     def read(
@@ -56,6 +64,7 @@ class Wish:
         file: Path | None,
         template_file: Path | None,
         no_template: bool,
+        extras_file: Path | None = None,
     ) -> Wish:
         """Understand the command line; typer.BadParameter for whatever is wrong with it."""
         if template_file is not None and no_template:
@@ -72,6 +81,7 @@ class Wish:
             projection=None if projection is None else _named("--projection", projection),
             parameters=given_parameters(flags, file),
             template=template,
+            extras=None if extras_file is None else extras_in(extras_file),
         )
 
     def applied_to(self, current: BalancerDesiredState) -> BalancerDesiredState:
@@ -96,13 +106,14 @@ class Wish:
 
 
 def show_desired_state(client: ManagementClient, *, as_json: bool) -> None:
-    """Print the stored desired state."""
-    raw = client.desired_state()
+    """Print the stored desired state, and beside it the extras if there are any."""
+    raw, raw_extras = client.extended_state()
+    extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
     if as_json:
-        print_json(raw)
+        print_json(raw if extras.is_empty else {**raw, "extras": raw_extras})
         return
     table = Table.grid(padding=(0, 2))
-    for field, value in described(_state(raw)).items():
+    for field, value in {**described(_state(raw)), **described_extras(extras)}.items():
         table.add_row(field, Text(printable(value)))
     stdout().print(table)
 
@@ -115,18 +126,24 @@ def store_desired_state(
     Returns:
       The exit code: 0, or 1 if it was waited for and not everybody serves.
     """
-    current = _state(client.desired_state())
+    raw, raw_extras = client.extended_state()
+    if raw_extras is None and wish.extras is not None:
+        raise BalancerRefusedError(404, "the balancer knows no extras: leave --extras out")
+    current = _state(raw)
+    current_extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
     desired = wish.applied_to(current)
-    different = changes(current, desired)
+    extras = current_extras if wish.extras is None else wish.extras
+    different = [*changes(current, desired), *extras_changes(current_extras, extras)]
     console = stderr() if as_json else stdout()
     for change in different:
         console.print(Text(printable(f"{change.field}: {change.old} -> {change.new}")))
 
     before = {} if timeout_s is None or not different else by_id(client.fleet().agents)
     stored_at_s = time.monotonic()
-    digest = state_digest(applicable_state(desired))
+    digest = extended_digest(applicable_state(desired), extras)
     if different:
-        digest = client.store(_plain(desired)) or digest
+        told_extras = None if wish.extras is None else plain_extras(wish.extras)
+        digest = client.store(_plain(desired), told_extras) or digest
     console.print(_what_happens(different, desired, digest))
 
     told: dict[str, object] = {
@@ -135,6 +152,7 @@ def store_desired_state(
         "changes": [attrs.asdict(change) for change in different],
         "needs_reload": any(change.needs_reload for change in different),
         "state": _plain(desired),
+        "extras": plain_extras(extras),
     }
     code = 0
     if timeout_s is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +36,14 @@ ManagementAddrOption = Annotated[
 InferenceAddrOption = Annotated[
     str,
     typer.Option("--inference-addr", help="host:port of the balancer's inference service."),
+]
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="PADDLER_TRIO_KEY_FILE",
+        help="File that holds the API key to show to the balancer, if it asks for one.",
+    ),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts instead of text for people.")

@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from paddler_trio.cli.management_client import ManagementClient, TreeView
-from paddler_trio.cli.options import JsonOption, ManagementAddrOption
+from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 
@@ -25,9 +25,10 @@ def tree(
     ] = None,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
 ) -> None:
     """Print every running task: what it waits for, its restarts, and its last crash."""
-    with one_line_errors(), ManagementClient.open(management_addr) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         view, raw = client.tree(agent)
         if as_json:
             print_json(raw)

@@ -31,8 +31,10 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
     ]
     if as_json:
         shared.append(structlog.processors.format_exc_info)
+    # its usual tracebacks show local variables: requests, with their prompts and keys
+    columns = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     renderer: structlog.types.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer() if as_json else columns
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -1,8 +1,12 @@
-"""SIGTERM and SIGINT: the first asks for an orderly end, the second ends everything at once."""
+"""SIGTERM and SIGINT: the first asks for an orderly end, the second ends everything at once.
+
+SIGHUP asks to read again what can be read again; only daemons that have such things listen to it.
+"""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
@@ -27,3 +31,15 @@ async def watch_signals(
                 return
             log.info("stopping: finishing what runs", signal=name)
             stop.set()
+
+
+async def watch_hangups(
+    reload: Callable[[], Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Call ``reload`` at every SIGHUP; several in quick succession may become one call."""
+    with trio.open_signal_receiver(signal.SIGHUP) as received:
+        task_status.started()
+        async for _ in received:
+            await reload()

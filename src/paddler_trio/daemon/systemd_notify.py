@@ -54,6 +54,11 @@ class SystemdNotifier:
         return f"<SystemdNotifier address={self._address!r} watchdog_s={self._watchdog_s}>"
 
     @property
+    def is_listening(self) -> bool:
+        """Whether systemd runs this process and hears what it says."""
+        return self._address is not None
+
+    @property
     def watchdog_s(self) -> float | None:
         """The longest silence systemd allows, in seconds; None when it is not listening."""
         return self._watchdog_s

@@ -2,6 +2,7 @@
 
     services                     outlive everything
     ├─ systemd watchdog
+    ├─ reload on SIGHUP         of the API keys
     └─ connections               one task each: clients, operators, agents
        └─ requests               one task each, from arrival to ending; drained second
           └─ doors               the accept loops of every port; closed first
@@ -20,7 +21,9 @@ import trio
 
 from paddler_trio.balancer.http_server import HttpServer
 from paddler_trio.balancer.parts import Addresses, BalancerParts, BoundBalancer
+from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.openai.routes import openai_surface
 
 log = structlog.get_logger("balancer")
 
@@ -41,30 +44,28 @@ async def run_balancer(
 
     Cancellation: everything ends at once; every client still connected is cut off.
     """
-    parts = BalancerParts.assemble(bound.config)
-    servers = (parts.inference, parts.management)
+    parts = BalancerParts.assemble(bound.config, openai_surface, bound.keys)
+    servers = parts.servers
     await parts.states.load()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
+        if bound.keys.path is not None or notifier.is_listening:
+            await services.start(watch_hangups, bound.keys.reload, name="reload on SIGHUP")
         async with trio.open_nursery() as connections:
             connections.start_soon(_cut_when_cancelled, servers, name="cutter")
             async with trio.open_nursery() as requests:
                 parts.dispatcher.open(requests)
                 async with trio.open_nursery() as doors:
-                    inference, management = [
+                    listening = [
                         await doors.start(
                             partial(server.serve_door, s, connections=connections),
                             name=f"{server.name} door",
                         )
-                        for server, s in zip(
-                            servers,
-                            (bound.inference_sockets, bound.management_sockets),
-                            strict=True,
-                        )
+                        for server, s in zip(servers, bound.doors, strict=True)
                     ]
-                    addresses = Addresses(inference, management)
+                    addresses = Addresses(*listening)
                     task_status.started(addresses)
-                    notifier.ready(f"inference on {', '.join(inference)}")
+                    notifier.ready(f"inference on {', '.join(addresses.inference)}")
                     log.info("balancer up", **attrs.asdict(addresses))
                     await stop.wait()
                     doors.cancel_scope.cancel(reason="stopping: no new connections")
@@ -82,7 +83,7 @@ async def run_balancer(
     log.info("balancer down")
 
 
-async def _cut_when_cancelled(servers: tuple[HttpServer, ...]) -> None:
+async def _cut_when_cancelled(servers: list[HttpServer]) -> None:
     """A write to a client that does not read is shielded: only closing its socket ends it."""
     try:
         await trio.sleep_forever()

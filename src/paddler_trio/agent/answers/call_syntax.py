@@ -1,0 +1,248 @@
+"""How models write a tool call down: a few syntaxes, each as plain data.
+
+Reading a call, writing a grammar for one, and telling a person about it all use these values. A
+syntax describes one call, or one list of calls, *inside* its section; what opens and closes the
+section is the format's, see ``model_format``.
+
+Every text is what the model writes by its training. Readers are more forgiving: they allow blanks
+between the parts.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class JsonCalls:
+    """``{"name": "f", "arguments": {...}}``, alone or in a list.
+
+    With ``name_is_key`` a call is ``{"f": {...}}``. ``id_key``: where the model writes an id, in
+    front of the name if ``id_comes_first``.
+    """
+
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    id_key: str | None = None
+    id_comes_first: bool = False
+    in_list: bool = False
+    name_is_key: bool = False
+    before: str = ""
+    after: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class NamedJson:
+    """A name, then its arguments as a JSON object: ``f[ARGS]{...}``.
+
+    ``name_prefix`` and ``index_mark`` surround the name where the model decorates it
+    (``functions.f:0``; the decorated name is the call's id then). ``id_mark`` comes before an id
+    of the model's own, which stands after the name or, if ``id_comes_first``, before it. Where
+    ``header_names`` is set the name is part of the section's marker, and the section is JSON.
+    """
+
+    before_name: str = ""
+    name_prefix: str = ""
+    index_mark: str = ""
+    id_mark: str = ""
+    id_comes_first: bool = False
+    after_name: str = ""
+    after_arguments: str = ""
+    header_names: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class TaggedCalls:
+    """Names, keys and values between tags.
+
+    A call is ``before_name`` name ``name_end`` ... ``head_end``, its arguments, ``call_end``. An
+    argument is ``before_key`` key ``key_end`` ... ``before_value`` value ``value_end``. Where
+    attributes may stand is written "..." here; where there are none, ``head_end`` or
+    ``before_value`` is empty. ``value_blank`` stands around every value, ``blank`` after every
+    tag. ``text_attribute`` is an attribute that says whether the value is a text or JSON.
+    """
+
+    before_name: str
+    name_end: str
+    head_end: str = ""
+    before_key: str
+    key_end: str
+    before_value: str = ""
+    value_end: str
+    call_end: str = ""
+    value_blank: str = ""
+    blank: str = "\n"
+    text_attribute: str = ""
+    has_cdata: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class NestedTags:
+    """Every key is a tag of its own, and so are the keys inside objects; lists are ``<item>``.
+
+    ``mark`` stands before every tag.
+    """
+
+    mark: str
+
+
+@attrs.frozen(kw_only=True)
+class PythonCalls:
+    """``f(a="x", b=1)``: in a list if ``in_list``, else one a line.
+
+    ``after_name`` is what stands between the name and the parenthesis (``.call``).
+    """
+
+    in_list: bool = True
+    after_name: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class QuotedObjects:
+    """``call:f{key:<|"|>text<|"|>,n:5}``: objects with bare keys and texts in a quote token."""
+
+    before_name: str = "call:"
+    quote: str = '<|"|>'
+
+
+CallSyntax: TypeAlias = (
+    JsonCalls | NamedJson | TaggedCalls | NestedTags | PythonCalls | QuotedObjects
+)
+
+HERMES = JsonCalls(before="\n", after="\n")
+QWEN_CODER = TaggedCalls(
+    before_name="<function=",
+    name_end=">",
+    before_key="<parameter=",
+    key_end=">",
+    value_end="</parameter>",
+    call_end="</function>",
+    value_blank="\n",
+)
+SEED = attrs.evolve(QWEN_CODER, value_blank="")
+GLM = TaggedCalls(
+    before_name="",
+    name_end="",
+    before_key="<arg_key>",
+    key_end="</arg_key>",
+    before_value="<arg_value>",
+    value_end="</arg_value>",
+)
+INVOKE = TaggedCalls(
+    before_name='<invoke name="',
+    name_end='"',
+    head_end=">",
+    before_key='<parameter name="',
+    key_end='"',
+    before_value=">",
+    value_end="</parameter>",
+    call_end="</invoke>",
+)
+DSML = TaggedCalls(
+    before_name='<｜DSML｜invoke name="',  # noqa: RUF001 - as DeepSeek writes it
+    name_end='"',
+    head_end=">",
+    before_key='<｜DSML｜parameter name="',  # noqa: RUF001
+    key_end='"',
+    before_value=">",
+    value_end="</｜DSML｜parameter>",  # noqa: RUF001
+    call_end="</｜DSML｜invoke>",  # noqa: RUF001
+    text_attribute="string",
+)
+ATEM = TaggedCalls(
+    before_name='<atem:invoke name="',
+    name_end='"',
+    head_end=">",
+    before_key='<atem:parameter name="',
+    key_end='"',
+    before_value=">",
+    value_end="</atem:parameter>",
+    call_end="</atem:invoke>",
+)
+STEP_ML = TaggedCalls(
+    before_name='<steptml:invoke name="',
+    name_end='"',
+    head_end=">",
+    before_key='<steptml:parameter name="',
+    key_end='"',
+    before_value=">",
+    value_end="</steptml:parameter>",
+    call_end="</steptml:invoke>",
+    blank="",
+)
+PARAM = TaggedCalls(
+    before_name='<function name="',
+    name_end='"',
+    head_end=">",
+    before_key='<param name="',
+    key_end='"',
+    before_value=">",
+    value_end="</param>",
+    call_end="</function>",
+    blank="",
+    has_cdata=True,
+)
+KIMI_K3 = TaggedCalls(
+    before_name='<|open|>call tool="',
+    name_end='"',
+    head_end="<|sep|>",
+    before_key='<|open|>argument key="',
+    key_end='"',
+    before_value="<|sep|>",
+    value_end="<|close|>argument<|sep|>",
+    call_end="<|close|>call<|sep|>",
+    blank="",
+    text_attribute="type",
+)
+MISTRAL = NamedJson(after_name="[ARGS]")
+MISTRAL_WITH_ID = NamedJson(id_mark="[CALL_ID]", after_name="[ARGS]")
+DEEPSEEK_FENCED = NamedJson(
+    before_name="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",  # noqa: RUF001
+    after_name="\n```json\n",
+    after_arguments="\n```<｜tool▁call▁end｜>",  # noqa: RUF001
+)
+DEEPSEEK_V3_1 = NamedJson(
+    before_name="<｜tool▁call▁begin｜>",  # noqa: RUF001
+    after_name="<｜tool▁sep｜>",  # noqa: RUF001
+    after_arguments="<｜tool▁call▁end｜>",  # noqa: RUF001
+)
+KIMI_K2 = NamedJson(
+    before_name="<|tool_call_begin|>",
+    name_prefix="functions.",
+    index_mark=":",
+    after_name="<|tool_call_argument_begin|>",
+    after_arguments="<|tool_call_end|>",
+)
+SOLAR = NamedJson(
+    before_name="<|tool_call:begin|>",
+    id_comes_first=True,
+    id_mark="<|tool_call:name|>",
+    after_name="<|tool_call:args|>",
+    after_arguments="<|tool_call:end|>",
+)
+FUNCTION_JSON = NamedJson(before_name="<function=", after_name=">", after_arguments="</function>")
+MINIMAX_M3 = NestedTags(mark="]<]minimax[>[")
+COHERE = JsonCalls(
+    name_key="tool_name",
+    arguments_key="parameters",
+    id_key="tool_call_id",
+    id_comes_first=True,
+    in_list=True,
+    before="[\n    ",
+    after="\n]",
+)
+
+
+def hy3(suffix: str) -> TaggedCalls:
+    """Hunyuan 3: tags like GLM's that all end with ``suffix``, such as ``:opensource``."""
+    return TaggedCalls(
+        before_name=f"<tool_call{suffix}>",
+        name_end=f"<tool_sep{suffix}>",
+        before_key=f"<arg_key{suffix}>",
+        key_end=f"</arg_key{suffix}>",
+        before_value=f"<arg_value{suffix}>",
+        value_end=f"</arg_value{suffix}>",
+        call_end=f"</tool_call{suffix}>",
+    )

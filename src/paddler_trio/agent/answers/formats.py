@@ -1,0 +1,58 @@
+"""The format of a template: its family's, what probing shows, or what an operator says."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import attrs
+
+from paddler_trio.agent.answers.call_syntax import HERMES, JsonCalls
+from paddler_trio.agent.answers.families import known_format, with_reasoning
+from paddler_trio.agent.answers.model_format import CallFormat, ModelFormat
+from paddler_trio.agent.answers.probing import probed_format
+from paddler_trio.agent.chat_template import ChatTemplate
+
+
+@attrs.frozen(kw_only=True)
+class ExplicitMarkers:
+    """Markers that an operator sets over those of the template; None leaves the template's.
+
+    An empty ``reasoning_close`` or ``tool_open`` says that there is no such section.
+    """
+
+    reasoning_open: str | None = None
+    reasoning_close: str | None = None
+    tool_open: str | None = None
+    tool_close: str | None = None
+
+
+_BARE_JSON = CallFormat(opener="", syntax=JsonCalls(), between="\n")
+"""What models do that were never trained on a way to call tools, if they are told of some."""
+
+
+@lru_cache(maxsize=16)  # the templates in force
+def format_of(template: ChatTemplate, explicit: ExplicitMarkers | None = None) -> ModelFormat:
+    """How the model behind ``template`` writes; once per load, milliseconds."""
+    form = known_format(template.source) or probed_format(template) or ModelFormat(name="json")
+    form = with_reasoning(form, template.source)
+    if form.calls is None:
+        form = attrs.evolve(form, calls=_BARE_JSON)
+    return form if explicit is None else _overridden(form, explicit)
+
+
+def _overridden(form: ModelFormat, explicit: ExplicitMarkers) -> ModelFormat:
+    if explicit.reasoning_open is not None:
+        form = attrs.evolve(form, reasoning_open=explicit.reasoning_open or None)
+    if explicit.reasoning_close is not None:
+        form = attrs.evolve(form, reasoning_close=explicit.reasoning_close or None)
+    if form.reasoning_close is None:  # what cannot end is no section
+        form = attrs.evolve(form, reasoning_open=None)
+    calls = form.calls
+    if explicit.tool_open == "":
+        return attrs.evolve(form, calls=None, other_openers=())
+    if explicit.tool_open is not None:
+        syntax = HERMES if calls is None else calls.syntax
+        calls = CallFormat(opener=explicit.tool_open, syntax=syntax, one_a_section=True)
+    if explicit.tool_close is not None and calls is not None:
+        calls = attrs.evolve(calls, closer=explicit.tool_close)
+    return attrs.evolve(form, calls=calls)

@@ -1,0 +1,107 @@
+"""Families that address every message: a header says to whom, or through which channel."""
+
+from __future__ import annotations
+
+import re
+
+from paddler_trio.agent.answers import call_syntax as known
+from paddler_trio.agent.answers.automaton import Goal, Marker
+from paddler_trio.agent.answers.call_syntax import NamedJson
+from paddler_trio.agent.answers.model_format import CallFormat, ModelFormat
+from paddler_trio.agent.answers.pieces import TokenClass
+
+_CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
+_CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
+
+_RECIPIENT = re.compile(r"\bto=([^\s<|]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_FUNCTIONS = "functions."
+
+
+def _harmony_goal(header: str) -> Goal | None:
+    """Where ``<|start|>assistant to=... <|channel|>...`` leads."""
+    recipient = _RECIPIENT.search(header)
+    if recipient is not None and recipient[1] != "assistant":
+        return Goal(_CALL, recipient[1].removeprefix(_FUNCTIONS))
+    channels = _CHANNEL.findall(header)
+    if channels:
+        return Goal(_REASONING if channels[-1] == "analysis" else _CONTENT)
+    return Goal(_CONTENT)
+
+
+def _harmony_channel_goal(header: str) -> Goal | None:
+    return _harmony_goal(f"<|channel|>{header}")
+
+
+def harmony() -> ModelFormat:
+    begins = Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_harmony_goal)
+    channel = Marker(
+        "<|channel|>", _CONTENT, until="<|message|>", read_header=_harmony_channel_goal
+    )
+    ends = [Marker(mark, _CONTENT) for mark in ("<|end|>", "<|return|>", "<|call|>")]
+    return ModelFormat(
+        name="gpt-oss",
+        calls=CallFormat(
+            opener="<|start|>assistant<|channel|>commentary to=functions.",
+            after_header_name=" <|constrain|>json<|message|>",
+            closer="<|call|>",
+            syntax=NamedJson(header_names=True),
+            in_header=True,
+            one_a_section=True,
+        ),
+        reasoning_open="<|channel|>analysis<|message|>",
+        reasoning_close="<|end|>",
+        more_markers=tuple(
+            (kind, marker) for kind in TokenClass for marker in (begins, channel, *ends)
+        ),
+    )
+
+
+def _muse_goal(header: str) -> Goal | None:
+    recipient = _RECIPIENT.search(header)
+    if recipient is None or recipient[1] == "user":
+        return Goal(_CONTENT)
+    # The tool is named again inside the call.
+    return Goal(_REASONING if recipient[1] == "self" else _CALL)
+
+
+def muse() -> ModelFormat:
+    begins = Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_muse_goal)
+    ends = [Marker(mark, _CONTENT) for mark in ("<|eom|>", "<|eot|>")]
+    return ModelFormat(
+        name="muse",
+        more_markers=tuple((kind, marker) for kind in TokenClass for marker in (begins, *ends)),
+        calls=CallFormat(
+            opener="<|start|>assistant to=",
+            after_header_name="<|message|><atem:function_calls>\n",
+            closer="</atem:function_calls>",
+            syntax=known.ATEM,
+            in_header=True,
+            one_a_section=True,
+            between="<|eom|>",
+        ),
+    )
+
+
+_RECIPIENT_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+def _functionary_goal(header: str) -> Goal | None:
+    if _RECIPIENT_NAME.fullmatch(header) is None:
+        return None
+    return Goal(_CONTENT) if header == "all" else Goal(_CALL, header)
+
+
+def functionary_3_2() -> ModelFormat:
+    begins = Marker(">>>", _CONTENT, until="\n", read_header=_functionary_goal)
+    return ModelFormat(
+        name="functionary-v3.2",
+        more_markers=tuple((kind, begins) for kind in (_UNDETERMINABLE, _CONTENT, _CALL)),
+        calls=CallFormat(
+            opener=">>>",
+            after_header_name="\n",
+            syntax=NamedJson(header_names=True),
+            in_header=True,
+            one_a_section=True,
+        ),
+    )

@@ -1,0 +1,99 @@
+"""One embedding request while it is worked on, and where its results go."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+import trio
+
+from paddler_trio.agent.embedding_documents import RawEmbeddingResult
+from paddler_trio.agent.engine_process import EngineProcess
+from paddler_trio.errors import EngineError
+from paddler_trio.wire.engine_pipe import Embedded
+
+_SAID_PROBLEMS = 3
+
+
+class EmbeddingReply(Protocol):
+    """Where a request's results go: the link it came in on."""
+
+    @property
+    def hands_back(self) -> bool:
+        """The balancer is ours: a request may be handed back instead of failed."""
+        ...
+
+    async def send_large(self, frame: bytes) -> None:
+        """Send, waiting for those before it; trio.BrokenResourceError when the link has ended."""
+        ...
+
+    def respond(self, wire_id: str, response: object) -> None:
+        """Queue a small response; it may overtake large ones."""
+        ...
+
+    def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None: ...
+
+
+class EngineLostError(EngineError):
+    """The engine is gone in the middle of it."""
+
+    def __init__(self, reason: str, *, crashed: bool) -> None:
+        super().__init__(reason)
+        self.crashed = crashed
+
+
+@attrs.define(eq=False)
+class EmbeddingInFlight:
+    """One request."""
+
+    wire_id: str
+    reply: EmbeddingReply
+    is_extended: bool
+    """It was asked by a balancer of ours in our words: results may be ours too."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    waits_for_model: bool = False
+    is_unheard: bool = False
+    """The link is gone."""
+    is_over: bool = False
+    """The last word on it was said."""
+    key: int | None = None
+    engine: EngineProcess | None = None
+    """The engine that works on it; None before and after."""
+    arrived: list[Embedded] = attrs.field(factory=list)
+    news: trio.Event = attrs.field(factory=trio.Event)
+    lost: EngineLostError | None = None
+    num_tokens: int = 0
+    num_results: int = 0
+    problems: list[str] = attrs.field(factory=list)
+
+    async def next_embedded(self) -> list[Embedded]:
+        """What the engine sent since the last time; waits for some."""
+        while not self.arrived:
+            if self.lost is not None:
+                raise self.lost
+            self.news = trio.Event()
+            await self.news.wait()
+        arrived, self.arrived = self.arrived, []
+        return arrived
+
+    def ending(self) -> RawEmbeddingResult:
+        """The last word, from what was done so far."""
+        if self.problems:
+            more = len(self.problems) - _SAID_PROBLEMS
+            said = "; ".join(self.problems[:_SAID_PROBLEMS])
+            return {"Error": said if more <= 0 else f"{said}; and {more} more like this"}
+        return "Done" if self.num_results else "NoEmbeddingsProduced"
+
+    def answer(self, ending: RawEmbeddingResult) -> None:
+        """End it at once; nothing else was said of it."""
+        self.reply.respond(self.wire_id, {"Embedding": ending})
+
+    def return_unfinished(self, reason: str, *, engine_died: bool = False) -> None:
+        """Another agent should take it; a Paddler balancer can only be told that it failed."""
+        if self.is_over or self.is_unheard:
+            return
+        self.is_over = True
+        if self.reply.hands_back:
+            self.reply.hand_back(self.wire_id, reason, engine_died=engine_died)
+        else:
+            self.answer({"Error": reason})

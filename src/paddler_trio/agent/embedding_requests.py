@@ -1,0 +1,272 @@
+"""The embedding requests an agent works on: one task each, from its frame to its ending.
+
+tokenise (worker thread) -> engine -> average, norm, JSON (worker thread) -> link. Documents come
+back from the engine in any order and go out in the order of the request: first those that are too
+long, then the vectors, then one ending. However a request ends it says so exactly once (W17).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+import numpy as np
+import structlog
+import trio
+
+from paddler_trio.agent.embedding_documents import (
+    EmbeddingRefusedError,
+    EmbeddingWork,
+    Form,
+    RawEmbeddingResult,
+    form_of,
+    oversize_result,
+    prepare,
+    refused_result,
+    result_of,
+)
+from paddler_trio.agent.embedding_gathering import Gathered, Gathering
+from paddler_trio.agent.embedding_in_flight import (
+    EmbeddingInFlight,
+    EmbeddingReply,
+    EngineLostError,
+)
+from paddler_trio.agent.engine_process import EngineProcess
+from paddler_trio.agent.model_server import ModelServer, Serving
+from paddler_trio.agent.status import AgentStatus
+from paddler_trio.errors import EngineError, ModelFileError
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.engine_pipe import (
+    EmbeddingStep,
+    EmbedDocuments,
+    StopEmbedding,
+)
+from paddler_trio.wire.generation import GenerateEmbeddingBatchParams
+
+log = structlog.get_logger("embeddings")
+
+PREPARING_THREADS = 2
+RENDERED_AT_ONCE = 16
+"""Documents that one visit to a worker thread turns into frames."""
+
+
+@attrs.define(eq=False)
+class EmbeddingRequests:
+    """All embedding requests of this agent, whatever link they came in on.
+
+    ``open`` must be given the nursery that owns them before the first one.
+    """
+
+    status: AgentStatus
+    _models: ModelServer | None = attrs.field(default=None, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _running: dict[tuple[int, str], EmbeddingInFlight] = attrs.field(factory=dict, init=False)
+    _by_key: dict[int, EmbeddingInFlight] = attrs.field(factory=dict, init=False)
+    _keys: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
+    _threads: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(PREPARING_THREADS), init=False
+    )
+
+    def open(self, requests: trio.Nursery, models: ModelServer) -> None:
+        self._nursery = requests
+        self._models = models
+
+    # ------------------------------------------------------- from the link
+
+    def start(self, wire_id: str, work: EmbeddingWork, reply: EmbeddingReply) -> None:
+        """Work on a request; every way it can go wrong is answered on ``reply``."""
+        is_extended = not isinstance(work, GenerateEmbeddingBatchParams)
+        running = EmbeddingInFlight(wire_id, reply, is_extended)
+        if (id(reply), wire_id) in self._running:
+            running.answer({"Error": f"request id {wire_id!r} is in use already"})
+            return
+        if self._nursery is None or self.status.is_leaving:
+            running.return_unfinished("this agent is leaving")
+            return
+        self._running[id(reply), wire_id] = running
+        self._count()
+        self._nursery.start_soon(self._serve, running, work, name=f"embeddings {wire_id}")
+
+    def stop(self, wire_id: str, reply: object) -> None:
+        """End a request early; it still says that it has ended. Unknown ids are ignored."""
+        running = self._running.get((id(reply), wire_id))
+        if running is not None:
+            running.scope.cancel(reason="the balancer asked to stop")
+
+    def stop_all_of(self, reply: object) -> None:
+        """The link is gone: nobody hears the results any more."""
+        for running in self._running.values():
+            if running.reply is reply:
+                running.is_unheard = True
+                running.scope.cancel(reason="the link is gone")
+
+    # ----------------------------------------------------- from the engine
+
+    def on_step(self, step: EmbeddingStep) -> None:
+        """One embedding pass of the engine."""
+        for embedded in step.embedded:
+            running = self._by_key.get(embedded.key)
+            if running is not None:  # else it was stopped meanwhile
+                running.arrived.append(embedded)
+                running.news.set()
+
+    def on_engine_gone(self, reason: str, *, crashed: bool) -> None:
+        """Everything that ran on it is lost."""
+        for running in self._by_key.values():
+            running.engine = None
+            running.lost = EngineLostError(reason, crashed=crashed)
+            running.news.set()
+
+    # -------------------------------------------------- the life of a request
+
+    async def _serve(self, running: EmbeddingInFlight, work: EmbeddingWork) -> None:
+        """One request; leaves nothing of it behind, in the engine or on the link."""
+        try:
+            ending: RawEmbeddingResult | None = None
+            with running.scope:
+                try:
+                    ending = await self._embed(running, work)
+                except EmbeddingRefusedError as refusal:
+                    ending = {"Error": str(refusal)}
+            if not running.is_unheard:
+                await self._end(running, ending or running.ending())
+        except (EngineError, ModelFileError) as error:
+            died = isinstance(error, EngineLostError) and error.crashed
+            running.return_unfinished(str(error), engine_died=died)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            log.debug("the link ended under an embedding request", id=running.wire_id)
+        finally:
+            self._forget(running)
+
+    async def _embed(self, running: EmbeddingInFlight, work: EmbeddingWork) -> RawEmbeddingResult:
+        """Everything up to the ending, which is returned."""
+        serving = await self._serving(running)
+        parameters = serving.language.parameters
+        if not parameters.enable_embeddings:
+            return "EmbeddingsDisabled"
+        ready = serving.engine.ready
+        assert ready is not None, "an engine that serves is ready"
+        if ready.embedding is None:
+            raise EmbeddingRefusedError(ready.embedding_problem)
+        form = form_of(work, ready.embedding, parameters.pooling_type)
+        max_tokens = ready.embedding.max_tokens
+        documents = await trio.to_thread.run_sync(
+            partial(prepare, work, serving.language.vocabulary, max_tokens),
+            limiter=self._threads,
+            abandon_on_cancel=True,
+        )
+        for document in documents:
+            if document.oversize:
+                result = oversize_result(document, max_tokens)
+                await running.reply.send_large(_frame(running.wire_id, result))
+            elif document.problem:
+                running.problems.append(document.problem)
+                if running.is_extended:
+                    result = refused_result(document)
+                    await running.reply.send_large(_frame(running.wire_id, result))
+        gathering = Gathering([document for document in documents if document.chunks])
+        await self._hand_over(running, gathering, serving.engine)
+        while not gathering.is_complete:
+            for embedded in await running.next_embedded():
+                gathering.take(embedded.index, embedded.values, embedded.problem)
+            ready_ones = gathering.ready()
+            for start in range(0, len(ready_ones), RENDERED_AT_ONCE):
+                await self._deliver(running, ready_ones[start : start + RENDERED_AT_ONCE], form)
+        running.engine = None
+        return running.ending()
+
+    async def _serving(self, running: EmbeddingInFlight) -> Serving:
+        """The model in force; a Paddler balancer is kept waiting for it, ours knows better."""
+        assert self._models is not None
+        if self._models.serving is None:
+            if running.reply.hands_back:
+                raise EngineError("this agent serves no model now")
+            running.waits_for_model = True
+            self._count()
+            await self._models.wait_serving()
+            running.waits_for_model = False
+            self._count()
+        serving = self._models.serving
+        if serving is None:
+            raise EngineError("this agent serves no model any more")
+        return serving
+
+    async def _hand_over(
+        self, running: EmbeddingInFlight, gathering: Gathering, engine: EngineProcess
+    ) -> None:
+        """Give the engine every chunk, in one frame."""
+        if not gathering.chunks:
+            return
+        documents = await trio.to_thread.run_sync(
+            lambda: [np.array(chunk, "<i4").tobytes() for chunk in gathering.chunks],
+            limiter=self._threads,
+        )
+        running.key = next(self._keys)
+        running.engine = engine
+        self._by_key[running.key] = running
+        engine.send(EmbedDocuments(running.key, documents))
+
+    async def _deliver(
+        self, running: EmbeddingInFlight, gathered: Sequence[Gathered], form: Form
+    ) -> None:
+        """Turn vectors into frames, in a worker thread, for they are long; and send them."""
+        rendered = await trio.to_thread.run_sync(
+            lambda: [_render(running.wire_id, each, form) for each in gathered],
+            limiter=self._threads,
+        )
+        for each, frame in zip(gathered, rendered, strict=True):
+            if isinstance(frame, EmbeddingRefusedError):
+                running.problems.append(str(frame))
+                continue
+            await running.reply.send_large(frame)
+            running.num_results += 1
+            running.num_tokens += sum(map(len, each.document.chunks))
+
+    async def _end(self, running: EmbeddingInFlight, ending: RawEmbeddingResult) -> None:
+        if running.is_extended:
+            usage: RawEmbeddingResult = {"Usage": {"prompt_tokens": running.num_tokens}}
+            await running.reply.send_large(_frame(running.wire_id, usage))
+        await running.reply.send_large(_frame(running.wire_id, ending))
+        running.is_over = True
+
+    def _forget(self, running: EmbeddingInFlight) -> None:
+        """Sync, so it cannot be torn; what the engine still has of it is dropped."""
+        running.return_unfinished("this agent is stopping")
+        if running.key is not None:
+            del self._by_key[running.key]
+            if running.engine is not None:
+                try:
+                    running.engine.send(StopEmbedding(running.key))
+                except EngineError as error:
+                    log.debug("nothing to stop", reason=str(error))
+        del self._running[id(running.reply), running.wire_id]
+        self._count()
+
+    def _count(self) -> None:
+        """Who waits for a model does not run: the swap it waits for must not wait for it (W16)."""
+        running = sum(not request.waits_for_model for request in self._running.values())
+        self.status.set_running(embeddings=running)
+
+
+def _frame(wire_id: str, result: RawEmbeddingResult) -> bytes:
+    return dumps(
+        {
+            "Response": {
+                "generated_by": None,
+                "request_id": wire_id,
+                "response": {"Embedding": result},
+            }
+        }
+    )
+
+
+def _render(wire_id: str, gathered: Gathered, form: Form) -> bytes | EmbeddingRefusedError:
+    """The frame of a document's result, or why there is none."""
+    if gathered.problem:
+        return EmbeddingRefusedError(f"document {gathered.document.id!r}: {gathered.problem}")
+    try:
+        return _frame(wire_id, result_of(gathered.document, gathered.values, form))
+    except EmbeddingRefusedError as error:
+        return error

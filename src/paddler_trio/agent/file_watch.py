@@ -1,0 +1,29 @@
+"""Waiting for a model's file to become another one."""
+
+from __future__ import annotations
+
+import trio
+
+from paddler_trio.agent.model_source import ModelFile, file_at
+
+FILE_WATCH_S = 1.0
+
+
+async def wait_file_changes(path: str, known: ModelFile | None) -> None:
+    """Return when the file at ``path`` is not what it was."""
+    while await trio.to_thread.run_sync(file_at, path) == known:  # noqa: ASYNC110
+        await trio.sleep(FILE_WATCH_S)  # the file system sends no event
+
+
+async def changes_before(path: str, known: ModelFile | None, ended: trio.Event) -> bool:
+    """Wait for the file or the event; True if it was the file alone."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await wait_file_changes(path, known)
+            nursery.cancel_scope.cancel(reason="the file changed")
+
+        nursery.start_soon(watch, name="file watch")
+        await ended.wait()
+        nursery.cancel_scope.cancel(reason="it ended")
+    return not ended.is_set()

@@ -1,0 +1,1 @@
+"""Grammars in llama.cpp's notation (GBNF) from schemas, patterns, choices and tool calls."""

@@ -1,0 +1,188 @@
+"""Messages in the form that a template in force can express.
+
+The rule: what the template prints without loss it is given as it is, so that the prompt is the
+one Hugging Face renders. Only what it would refuse, lose, or print as Python is said in another
+way, the way people write it by hand for such models:
+
+======================================  ======================================================
+the template lacks                      instead
+======================================  ======================================================
+lists of content parts                  the texts of the parts, one a line
+contents that are strings               a list with one part
+the role ``developer``                  ``system``
+the role ``system``                     the text at the top of the first user turn
+arguments as JSON text, or as objects   the other form
+calls without a content                 an empty content, or null
+the role ``tool``                       a user turn with the result; if calls are lost as well,
+                                        one line of JSON for each in the assistant's content
+======================================  ======================================================
+
+A template that refuses two turns of one role in succession gets turns that were made here joined
+with their neighbour. Turns that a client sent are never joined: the template says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from paddler_trio.agent.messages import IMAGE_PARTS, Message, text_of
+from paddler_trio.agent.template_probe import CallContent, TemplateTraits
+from paddler_trio.errors import ChatTemplateError
+
+_JOINT = "\n\n"
+_OTHER_CONTENTS: Mapping[CallContent, str | None] = {"empty": "", "null": None}
+
+
+def adapt(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+    """``messages``, as :func:`paddler_trio.agent.messages.read_messages` gives them, adapted.
+
+    Raises:
+      ChatTemplateError: arguments of a call are no JSON object, which the template needs.
+    """
+    adapted = [_role(message, traits) for message in messages]
+    adapted = [_calls(message, traits, index) for index, message in enumerate(adapted)]
+    if not traits.tool_role:
+        adapted = _results_as_user(adapted, joins=traits.alternates)
+    if not traits.system_role:
+        adapted = _system_into_user(adapted)
+    return [_content(message, traits) for message in adapted]
+
+
+def _role(message: Message, traits: TemplateTraits) -> Message:
+    if message["role"] == "developer" and not traits.developer_role:
+        return {**message, "role": "system"}
+    return message
+
+
+# ------------------------------------------------------------------------------------- contents
+
+
+def _content(message: Message, traits: TemplateTraits) -> Message:
+    content = message.get("content")
+    role = _kind(message)
+    if isinstance(content, str):
+        if role in traits.parts_content and role not in traits.string_content:
+            return {**message, "content": [{"type": "text", "text": content}]}
+    elif isinstance(content, list) and role not in traits.parts_content:
+        shows_images = any(part.get("type") in IMAGE_PARTS for part in content)
+        if not shows_images and role in traits.string_content:
+            return {**message, "content": text_of(content)}
+    return message
+
+
+def _kind(message: Message) -> str:
+    """The role whose contents were probed; any other is like a user's."""
+    role = str(message["role"])
+    if role == "developer":
+        return "system"
+    return role if role in ("system", "assistant", "tool") else "user"
+
+
+# ---------------------------------------------------------------------------------------- calls
+
+
+def _calls(message: Message, traits: TemplateTraits, index: int) -> Message:
+    calls = message.get("tool_calls")
+    if message["role"] != "assistant" or not isinstance(calls, list):
+        return message
+    if not traits.tool_calls and not traits.tool_role:
+        said = [text_of(message.get("content"))] if message.get("content") else []
+        lines = [_call_line(call) for call in calls]
+        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        return {**rest, "content": "\n".join([*said, *lines])}
+    path = f"messages[{index}].tool_calls"
+    adapted = {
+        **message,
+        "tool_calls": [
+            _with_arguments(call, traits, f"{path}[{number}]") for number, call in enumerate(calls)
+        ],
+    }
+    form: CallContent = "empty" if "content" in adapted else "missing"
+    if not adapted.get("content") and form in traits.refused_contents:
+        fine = [each for each in _OTHER_CONTENTS if each not in traits.refused_contents]
+        shown = [each for each in fine if each in traits.call_contents]
+        for other in (shown or fine)[:1]:
+            adapted["content"] = _OTHER_CONTENTS[other]
+    return adapted
+
+
+def _with_arguments(call: Mapping[str, object], traits: TemplateTraits, path: str) -> Message:
+    flat = "function" not in call
+    function = call if flat else call["function"]
+    assert isinstance(function, Mapping)  # read_messages judged it
+    arguments = function.get("arguments")
+    if isinstance(arguments, str) and traits.arguments == "other":
+        place = f"{path}{'' if flat else '.function'}.arguments"
+        changed = {**function, "arguments": _read_arguments(arguments, place)}
+    elif isinstance(arguments, Mapping) and traits.arguments == "string":
+        changed = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    else:
+        return dict(call)
+    return changed if flat else {**call, "function": changed}
+
+
+def _read_arguments(text: str, path: str) -> Mapping[str, object]:
+    if not text.strip():
+        return {}
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ChatTemplateError(f"{path}: not JSON, which the template needs: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ChatTemplateError(f"{path}: not a JSON object, which the template needs")
+    return arguments
+
+
+def _call_line(call: Mapping[str, object]) -> str:
+    function = call.get("function", call)
+    assert isinstance(function, Mapping)  # read_messages judged it
+    arguments = function.get("arguments", {})
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'{{"name": {name}, "arguments": {written or "{}"}}}'
+
+
+# ---------------------------------------------------------------------------------------- roles
+
+
+def _results_as_user(messages: Sequence[Message], *, joins: bool) -> list[Message]:
+    adapted: list[Message] = []
+    last_is_result = False
+    for message in messages:
+        is_result = message["role"] == "tool"
+        made = message
+        if is_result:
+            name = message.get("name")
+            of = f" of {name}" if isinstance(name, str) else ""
+            text = text_of(message.get("content"))
+            made = {"role": "user", "content": f"Result{of}:\n{text}"}
+        if joins and last_is_result and made["role"] == "user":
+            joined = f"{adapted[-1]['content']}{_JOINT}{text_of(made.get('content'))}"
+            adapted[-1] = {**made, "content": joined}
+        else:
+            adapted.append(made)
+        last_is_result = is_result or (last_is_result and made["role"] == "user")
+    return adapted
+
+
+def _system_into_user(messages: Sequence[Message]) -> list[Message]:
+    adapted: list[Message] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            waiting.append(text_of(message.get("content")))
+        elif message["role"] == "user" and waiting:
+            adapted.append({**message, "content": _on_top(waiting, message.get("content"))})
+            waiting = []
+        else:
+            adapted.append(message)
+    if waiting:
+        adapted.append({"role": "user", "content": _JOINT.join(waiting)})
+    return adapted
+
+
+def _on_top(texts: Sequence[str], content: object) -> object:
+    if isinstance(content, list):
+        return [{"type": "text", "text": _JOINT.join(texts)}, *content]
+    return _JOINT.join([*texts, text_of(content)])

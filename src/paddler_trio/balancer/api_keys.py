@@ -1,0 +1,253 @@
+"""API keys at rest: names, scopes and salted digests; a key itself is written nowhere.
+
+A key is 32 random bytes in text form. Nobody can guess one, so one SHA-256 over salt and key is
+all that a reader of the file would have to break, and cannot; a slow hash is for passwords that
+people choose, and would cost every request what it costs an attacker. See
+``docs/decisions/0020-api-keys.md``.
+
+``guarded`` are the scopes that ask for a key. A scope joins when its first key is made and never
+leaves by itself: revoking the last key closes a door instead of opening it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+import attrs
+
+from paddler_trio.errors import ConfigurationError
+
+KEY_PREFIX = "pt-"
+KEY_BYTES = 32
+SALT_BYTES = 16
+MAX_KEYS = 1024
+"""Every request compares with all of them: at this number that takes about a millisecond."""
+MAX_FILE_BYTES = 1_048_576
+VERSION = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+class KeyScope(StrEnum):
+    """What a key opens: the inference port, or the management port (operators and agents)."""
+
+    INFERENCE = "inference"
+    MANAGEMENT = "management"
+
+
+@attrs.frozen
+class StoredKey:
+    """One key as the file has it. ``created`` is a date, for people."""
+
+    name: str
+    scopes: frozenset[KeyScope]
+    created: str
+    salt: bytes = attrs.field(repr=False)
+    digest: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, secret: str, *, name: str, scopes: frozenset[KeyScope], created: str) -> StoredKey:
+        """Of a fresh ``secret``; it cannot be had back from the result."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        return cls(name, scopes, created, salt, _digest(salt, secret.encode()))
+
+
+@attrs.frozen
+class KeyFile:
+    """The contents of a key file; names are unique."""
+
+    keys: tuple[StoredKey, ...] = ()
+    guarded: frozenset[KeyScope] = frozenset()
+
+    def find(self, secret: bytes) -> StoredKey | None:
+        """Whose key this is. Takes as long for a wrong key as for a right one: all are compared."""
+        found = None
+        for key in self.keys:
+            if hmac.compare_digest(_digest(key.salt, secret), key.digest):
+                found = key
+        return found
+
+    def having(self, key: StoredKey) -> KeyFile:
+        """With one more key; ConfigurationError if its name is taken, or there are too many."""
+        if any(other.name == key.name for other in self.keys):
+            raise ConfigurationError(
+                f"there is a key named {key.name!r} already; revoke it first or choose another name"
+            )
+        if len(self.keys) >= MAX_KEYS:
+            raise ConfigurationError(
+                f"the file holds {len(self.keys)} keys, the limit is {MAX_KEYS}; revoke some"
+            )
+        return KeyFile((*self.keys, key), self.guarded | key.scopes)
+
+    def without(self, name: str) -> KeyFile:
+        """Without this key, its scopes still guarded; ConfigurationError if there is none."""
+        left = tuple(key for key in self.keys if key.name != name)
+        if len(left) == len(self.keys):
+            names = ", ".join(key.name for key in self.keys) or "none"
+            raise ConfigurationError(f"there is no key named {name!r}; there are: {names}")
+        return KeyFile(left, self.guarded)
+
+    def render(self) -> str:
+        """The text of the file."""
+        keys = [
+            {
+                "name": key.name,
+                "scopes": sorted(key.scopes),
+                "created": key.created,
+                "salt": key.salt.hex(),
+                "sha256": key.digest.hex(),
+            }
+            for key in self.keys
+        ]
+        content = {"version": VERSION, "guarded": sorted(self.guarded), "keys": keys}
+        return json.dumps(content, indent=1) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> KeyFile:
+        """Strict: ConfigurationError that says what is wrong, without a word of what stands there.
+
+        What stands there may be a key in plain text that somebody put in the wrong file.
+        """
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigurationError(
+                "not a key file; write one with `paddler-trio key new NAME --file PATH`"
+            ) from error
+        content = _fields(content, {"version", "guarded", "keys"}, "the file")
+        if content["version"] != VERSION:
+            raise ConfigurationError(f"its version is not {VERSION}, the one known here")
+        keys = content["keys"]
+        if not isinstance(keys, list) or len(keys) > MAX_KEYS:
+            raise ConfigurationError(f"keys must be a list of at most {MAX_KEYS}")
+        stored = tuple(_parse_key(key, f"keys[{place}]") for place, key in enumerate(keys))
+        if len({key.name for key in stored}) != len(stored):
+            raise ConfigurationError("two keys have the same name")
+        guarded = _scopes(content["guarded"], "guarded")
+        return cls(stored, guarded.union(*(key.scopes for key in stored)))
+
+
+def new_secret() -> str:
+    """A key nobody has; printable, without a character that a shell or a header would mind."""
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def check_name(name: str) -> str:
+    """``name`` itself if it can name a key, else ConfigurationError."""
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{name!r} cannot name a key: write 1 to 64 letters, digits or . _ @ -, beginning with "
+            "a letter or digit"
+        )
+    return name
+
+
+# ---------------------------------------------------------------------------------- the file
+
+
+def read_key_file(path: Path) -> KeyFile:
+    """ConfigurationError if there is none, or it is no key file."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the key file {path}: {error.strerror}") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigurationError(f"key file {path}: more than {MAX_FILE_BYTES} bytes")
+    try:
+        return KeyFile.parse(raw.decode("utf-8"))
+    except (ConfigurationError, UnicodeDecodeError) as error:
+        problem = error if isinstance(error, ConfigurationError) else "not UTF-8"
+        raise ConfigurationError(f"key file {path}: {problem}") from error
+
+
+def write_key_file(path: Path, content: KeyFile) -> None:
+    """Replace the file in one step; only its owner may read it.
+
+    Written by root it belongs to whom its directory belongs: the daemon that has to read it need
+    not be root.
+    """
+    folder = path.parent
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:  # mkstemp made it 0600
+            file.write(content.render())
+            file.flush()
+            if os.geteuid() == 0:
+                owner = folder.stat()
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Alone with the file among all who say so too; ConfigurationError without its directory."""
+    try:
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigurationError(f"cannot open {path.parent}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _digest(salt: bytes, secret: bytes) -> bytes:
+    return hashlib.sha256(salt + secret).digest()
+
+
+def _fields(value: object, names: set[str], what: str) -> Mapping[str, object]:
+    if not isinstance(value, dict) or set(value) != names:
+        raise ConfigurationError(f"{what} must have exactly {', '.join(sorted(names))}")
+    return value
+
+
+def _parse_key(value: object, what: str) -> StoredKey:
+    fields = _fields(value, {"name", "scopes", "created", "salt", "sha256"}, what)
+    name, created = fields["name"], fields["created"]
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{what}.name is not a key's name")
+    if not isinstance(created, str) or len(created) > 64:
+        raise ConfigurationError(f"{what}.created is not a date")
+    scopes = _scopes(fields["scopes"], f"{what}.scopes")
+    salt = _hex(fields["salt"], f"{what}.salt", at_least=SALT_BYTES)
+    digest = _hex(fields["sha256"], f"{what}.sha256", at_least=hashlib.sha256().digest_size)
+    return StoredKey(name, scopes, created, salt, digest)
+
+
+def _scopes(value: object, what: str) -> frozenset[KeyScope]:
+    known = ", ".join(KeyScope)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ConfigurationError(f"{what} must be a list of {known}")
+    try:
+        return frozenset(KeyScope(each) for each in value)
+    except ValueError as error:
+        raise ConfigurationError(f"{what} must be a list of {known}") from error
+
+
+def _hex(value: object, what: str, *, at_least: int) -> bytes:
+    try:
+        raw = bytes.fromhex(value) if isinstance(value, str) else b""
+    except ValueError:
+        raw = b""
+    if not at_least <= len(raw) <= 64:
+        raise ConfigurationError(f"{what} must be {at_least} to 64 bytes in hexadecimal")
+    return raw

@@ -1,0 +1,86 @@
+"""``/api/v2`` on the inference port: the extended request, and questions about the model.
+
+``POST /api/v2/generate`` streams the same lines as Paddler's routes, with more kinds of results in
+them; see ``wire/results.py``. What is wrong with a request before it waits for a slot is answered
+by its status; what only the model can judge arrives as its last line. The questions take no slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+import attrs
+
+from paddler_trio.balancer.agent_connection import QuestionRefusedError
+from paddler_trio.balancer.asgi import HttpProblem, Receive, Scope, Send, json_body, send_json
+from paddler_trio.balancer.asking import ask_model
+from paddler_trio.balancer.dispatcher import Dispatcher
+from paddler_trio.balancer.routes import Handler, Params, Routes
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.generate import (
+    DescribeModel,
+    Detokenize,
+    Generate,
+    Question,
+    RenderPrompt,
+    Tokenize,
+    Work,
+)
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""A prompt of millions of tokens, as numbers."""
+
+Stream: TypeAlias = Callable[[Scope, Receive, Send, Mapping[str, object]], Awaitable[None]]
+"""Answers a request with the lines of one piece of work."""
+
+T = TypeVar("T")
+
+
+@attrs.frozen(eq=False)
+class ApiV2:
+    """The handlers of these routes."""
+
+    dispatcher: Dispatcher
+    stream: Stream
+
+    def add_to(self, routes: Routes) -> None:
+        """Answer these paths too."""
+        routes.http("POST", "/api/v2/generate", self._generate)
+        routes.http("POST", "/api/v2/tokenize", self._asks(Tokenize))
+        routes.http("POST", "/api/v2/detokenize", self._asks(Detokenize))
+        routes.http("POST", "/api/v2/render_prompt", self._asks(RenderPrompt))
+        routes.http("GET", "/api/v2/model", self._model)
+
+    async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        request = await _body(scope, receive, Generate)
+        work = unstructure(request, Work)
+        assert isinstance(work, dict), "a tag around its fields"
+        await self.stream(scope, receive, send, work)
+
+    async def _model(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        await self._answer(DescribeModel(), send)
+
+    def _asks(self, shape: type[Tokenize | Detokenize | RenderPrompt]) -> Handler:
+        async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+            await self._answer(await _body(scope, receive, shape), send)
+
+        return handle
+
+    async def _answer(self, question: Question, send: Send) -> None:
+        try:
+            answer = await ask_model(self.dispatcher, question)
+        except QuestionRefusedError as refused:
+            raise HttpProblem(refused.code, refused.problem) from refused
+        await send_json(send, 200, answer)
+
+
+async def _body(scope: Scope, receive: Receive, shape: type[T]) -> T:
+    """The fields of a body, without the tag that they have on a link."""
+    value = await json_body(scope, receive, limit_bytes=MAX_BODY_BYTES)
+    try:
+        return structure({shape.__name__: value}, shape)
+    except WireError as error:
+        problem = str(error).replace(f"@ $.{shape.__name__}", "@ $")
+        raise HttpProblem(400, f"Json deserialize error: {problem}") from error

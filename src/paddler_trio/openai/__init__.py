@@ -1,0 +1,1 @@
+"""The OpenAI-compatible surface: requests and answers translated to and from native ones."""

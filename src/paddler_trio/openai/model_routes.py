@@ -1,0 +1,217 @@
+"""What is served, and what only a loaded model can tell: models, tokens, rendered templates.
+
+The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all others).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import trio
+
+from paddler_trio.balancer.asgi import HttpProblem
+from paddler_trio.openai.chat_request import conversation_of
+from paddler_trio.openai.errors import ApiError
+from paddler_trio.openai.exchange import Exchange
+from paddler_trio.openai.fields import Field, Record, accepted
+from paddler_trio.openai.limits import SurfaceLimits
+from paddler_trio.openai.models import ServedModel, no_such_model, served_model
+from paddler_trio.openai.prompts import MAX_INT32
+from paddler_trio.openai.questions import ask
+from paddler_trio.openai.shapes import Either, Flag, ListOf, Text, Whole
+from paddler_trio.openai.surface import Surface
+from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.generate import (
+    ConversationPrompt,
+    DescribeModel,
+    Detokenize,
+    Prompt,
+    RenderPrompt,
+    Tokenize,
+)
+
+Json = dict[str, object]
+
+DESCRIBE_S = 2.0
+"""A list of models is not worth waiting longer for its figures."""
+
+_META = {
+    "vocab_type": "vocab_type",
+    "n_vocab": "n_vocab",
+    "n_ctx": "n_ctx",
+    "n_ctx_train": "n_ctx_train",
+    "n_embd": "n_embd",
+    "n_params": "n_params",
+    "size": "size_bytes",
+}
+"""llama-server's names of figures, and ours."""
+
+
+# -------------------------------------------------------------------------------------- models
+
+
+async def list_models(surface: Surface, exchange: Exchange) -> None:
+    served = served_model(surface)
+    data = [] if served is None else [await _told(surface, served)]
+    await exchange.send_json(200, {"object": "list", "data": data})
+
+
+async def get_model(surface: Surface, exchange: Exchange) -> None:
+    served = served_model(surface)
+    if served is None or not served.is_called(exchange.tail):
+        raise no_such_model(exchange.tail, served)
+    await exchange.send_json(200, await _told(surface, served))
+
+
+async def _told(surface: Surface, served: ServedModel) -> Json:
+    return {
+        "id": served.id,
+        "object": "model",
+        "created": surface.created_s,
+        "owned_by": "paddler-trio",
+        "aliases": list(served.aliases),
+        "meta": await _meta(surface),
+    }
+
+
+async def _meta(surface: Surface) -> Json | None:
+    """The figures of the model; None while nobody can tell."""
+    if surface.dispatcher.statistics().slots_total == 0:
+        return None
+    with trio.move_on_after(DESCRIBE_S):
+        try:
+            figures = await ask(surface, DescribeModel())
+        except (ApiError, HttpProblem):
+            return None
+        return {name: figures.get(own) for name, own in _META.items()}
+    return None
+
+
+# -------------------------------------------------------------------------------------- tokens
+
+
+@lru_cache(maxsize=8)
+def tokenize_record(limits: SurfaceLimits) -> Record:
+    token = Whole(0, MAX_INT32)
+    return Record(
+        "TokenizeRequest",
+        (
+            Field(
+                "content",
+                Either((Text(), ListOf(Either((token, Text()))))),
+                "The text; a list may mix texts and token ids.",
+            ),
+            Field("add_special", Flag(), "Begin as prompts do, with BOS if the model has one."),
+            Field("parse_special", Flag(), "false: texts of special tokens are text."),
+            Field("with_pieces", Flag(), "Tell the text of each token."),
+            accepted("model", Text(512), "There is one model."),
+        ),
+    )
+
+
+@lru_cache(maxsize=8)
+def detokenize_record(limits: SurfaceLimits) -> Record:
+    return Record(
+        "DetokenizeRequest",
+        (
+            Field("tokens", ListOf(Whole(0, MAX_INT32)), "Ids of tokens."),
+            accepted("model", Text(512), "There is one model."),
+        ),
+    )
+
+
+async def tokenize(surface: Surface, exchange: Exchange) -> None:
+    body = await exchange.json_object(surface.limits)
+    values = tokenize_record(surface.limits).read(body, "")
+    content = values.get("content", "")
+    tokens: list[object] = []
+    for index, part in enumerate(content if isinstance(content, list) else [content]):
+        with_pieces = values.get("with_pieces") is True
+        if isinstance(part, str):
+            question = Tokenize(
+                text=part,
+                add_special=values.get("add_special") is True and index == 0,
+                parse_special=values.get("parse_special") is not False,
+                with_pieces=with_pieces,
+            )
+            told = (await ask(surface, question))["tokens"]
+            assert isinstance(told, list)
+            tokens += told
+        elif with_pieces:
+            text = (await ask(surface, Detokenize(tokens=(part,))))["text"]
+            tokens.append({"id": part, "piece": text})
+        else:
+            tokens.append(part)
+    await exchange.send_json(200, {"tokens": tokens})
+
+
+async def detokenize(surface: Surface, exchange: Exchange) -> None:
+    body = await exchange.json_object(surface.limits)
+    values = detokenize_record(surface.limits).read(body, "")
+    tokens = values.get("tokens", [])
+    assert isinstance(tokens, list)
+    answer = await ask(surface, Detokenize(tokens=tuple(tokens)))
+    await exchange.send_json(200, {"content": answer["text"]})
+
+
+async def apply_template(surface: Surface, exchange: Exchange) -> None:
+    rendered = await ask(surface, await _render(surface, exchange))
+    await exchange.send_json(200, {"prompt": rendered["prompt"]})
+
+
+async def count_input_tokens(surface: Surface, exchange: Exchange) -> None:
+    rendered = await ask(surface, await _render(surface, exchange))
+    told = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
+    await exchange.send_json(200, told)
+
+
+async def _render(surface: Surface, exchange: Exchange) -> RenderPrompt:
+    conversation = conversation_of(await exchange.json_object(surface.limits), surface.limits)
+    prompt = structure({"Conversation": conversation}, Prompt)
+    assert isinstance(prompt, ConversationPrompt)
+    return RenderPrompt(prompt=prompt)
+
+
+# --------------------------------------------------------------------------- llama-server's own
+
+
+async def props(surface: Surface, exchange: Exchange) -> None:
+    """The settings that requests start from, as far as they exist here."""
+    applicable = surface.states.applicable
+    served = served_model(surface)
+    meta = await _meta(surface)
+    parameters = {} if applicable is None else unstructure(applicable.inference_parameters)
+    await exchange.send_json(
+        200,
+        {
+            "default_generation_settings": {
+                "n_ctx": None if meta is None else meta["n_ctx"],
+                "params": {"seed": 2**32 - 1, **_sampling(parameters)},
+            },
+            "total_slots": surface.dispatcher.statistics().slots_total,
+            "model_alias": None if served is None else served.id,
+            "model_path": "" if served is None else next(iter(served.aliases), served.id),
+        },
+    )
+
+
+def _sampling(parameters: object) -> Json:
+    assert isinstance(parameters, dict)
+    renamed = {
+        "penalty_last_n": "repeat_last_n",
+        "penalty_repeat": "repeat_penalty",
+        "penalty_frequency": "frequency_penalty",
+        "penalty_presence": "presence_penalty",
+    }
+    same = {name: name for name in ("temperature", "top_k", "top_p", "min_p")}
+    return {told: parameters[own] for own, told in (same | renamed).items() if own in parameters}
+
+
+async def slots(surface: Surface, exchange: Exchange) -> None:
+    """One entry for each slot of the fleet; which of an agent's slots is busy is its own affair."""
+    told: list[Json] = []
+    for agent in list(surface.dispatcher.agents.values()):
+        busy = surface.dispatcher.slots_processing(agent.key)
+        for number in range(max(0, agent.status.slots_total)):
+            told.append({"id": len(told), "is_processing": number < busy})
+    await exchange.send_json(200, told)

@@ -1,0 +1,57 @@
+"""Questions that only a loaded model can answer: tokens of a text, text of tokens, its figures.
+
+Any agent of ours that serves the desired state may answer; they take no slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paddler_trio.balancer.agent_connection import QuestionRefusedError
+from paddler_trio.balancer.asking import ask_model
+from paddler_trio.openai.errors import ApiError, invalid
+from paddler_trio.openai.surface import Surface
+from paddler_trio.wire.generate import Detokenize, Question, Tokenize
+
+
+async def ask(surface: Surface, question: Question) -> Mapping[str, object]:
+    """What a serving agent says.
+
+    Errors:
+      ApiError: the agent refuses the question.
+      HttpProblem: nobody can be asked, or nobody answers in time.
+    """
+    try:
+        answer = await ask_model(surface.dispatcher, question)
+    except QuestionRefusedError as refused:
+        raise ApiError(refused.code, refused.problem) from refused
+    assert isinstance(answer, Mapping), "agents answer with objects"
+    return answer
+
+
+async def tokens_of(
+    surface: Surface, text: str, *, add_special: bool, parse_special: bool = True
+) -> list[int]:
+    question = Tokenize(text=text, add_special=add_special, parse_special=parse_special)
+    tokens = (await ask(surface, question))["tokens"]
+    assert isinstance(tokens, list)
+    return tokens
+
+
+async def text_of(surface: Surface, tokens: Sequence[int]) -> str:
+    text = (await ask(surface, Detokenize(tokens=tuple(tokens))))["text"]
+    assert isinstance(text, str)
+    return text
+
+
+async def token_list(surface: Surface, items: Sequence[int | str], *, param: str) -> list[int]:
+    """Token ids and texts in one sequence, as llama-server takes them, as ids only."""
+    if not items:
+        raise invalid(f"{param} is empty", param)
+    tokens: list[int] = []
+    for index, item in enumerate(items):
+        if isinstance(item, int):
+            tokens.append(item)
+        else:
+            tokens += await tokens_of(surface, item, add_special=index == 0)
+    return tokens
