@@ -60,6 +60,20 @@ the reason, when an agent has failed, was lost for a quarter of a minute, or is 
 when no agent is connected; or when somebody stores yet another state. The state stays stored, and
 agents keep trying.
 """,
+    "template render": """\
+Nothing is added to the prompt, not even a newline at the end. Messages and tools are judged and
+adapted to the template as an agent does it. Without `--add-generation-prompt` the prompt ends
+after the last message, as in Hugging Face's `apply_chat_template`. A template alone does not know
+its special tokens: give them if it prints them, as flags or as `bos_token` and `eos_token` in
+`--kwargs`.
+
+```sh
+paddler-trio template render --template qwen3.jinja --messages chat.json --no-thinking \\
+  --add-generation-prompt
+```
+
+Exit code 1 and one line if an agent would refuse the request; 2 if a file cannot be read.
+""",
     "chat": """\
 The model's reasoning goes to standard error. Ctrl-C closes the connection, which stops the request
 on the agent.

@@ -150,14 +150,14 @@ class PaddlerBalancer:
 
 
 @asynccontextmanager
-async def paddler_balancer() -> AsyncIterator[PaddlerBalancer]:
-    """Listen on loopback until the block is left."""
+async def paddler_balancer(subprotocol: str | None = None) -> AsyncIterator[PaddlerBalancer]:
+    """Listen on loopback until the block is left. With a ``subprotocol`` it is one of ours."""
     made, links = trio.open_memory_channel[AgentLink](16)
 
     async def serve(stream: trio.SocketStream) -> None:
         async with trio.open_nursery() as nursery:
             request = await trio_websocket.wrap_server_stream(nursery, stream)
-            socket = await request.accept()  # no subprotocol: what a 4.1 balancer does
+            socket = await request.accept(subprotocol=subprotocol)  # a 4.1 balancer has none
             agent_id = request.path.rpartition("/")[2]
             link = AgentLink(agent_id, list(request.proposed_subprotocols), socket, stream)
             await link.say({"Notification": {"Version": {"version": "4.1.0"}}})

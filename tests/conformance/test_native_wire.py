@@ -500,7 +500,7 @@ async def test_a_required_tool_field_that_is_no_property_is_refused() -> None:
         ("HEAD", "/health"),
         ("POST", "/health"),
         ("POST", "/api/v1/inference_socket"),
-        ("GET", "/v1/models"),
+        ("GET", "/api/v1/models"),
     ],
 )
 async def test_an_unknown_route_or_method_is_an_empty_404(method: str, path: str) -> None:

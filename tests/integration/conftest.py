@@ -10,7 +10,16 @@ from collections.abc import Iterator
 import pytest
 from fleet import Fleet
 
+from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Iterator[Vocabulary]:
+    """The bundled model's."""
+    vocabulary = Vocabulary.load(BUNDLED_MODEL)
+    yield vocabulary
+    vocabulary.close()
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from paddler_trio.cli.doctor import (
     doctor,
     judge_cores,
     judge_cpu,
+    judge_devices,
     judge_memory,
     judge_open_files,
     judge_proof,
@@ -173,3 +174,13 @@ def test_a_bundled_model_that_is_missing_or_changed_is_broken(tmp_path: Path) ->
 def test_systemd_is_information(tmp_path: Path) -> None:
     assert look_at_systemd(tmp_path).seen == "runs this machine"
     assert look_at_systemd(tmp_path / "nowhere").state == "ok"
+
+
+def test_devices_and_back_ends_are_named_or_how_to_get_them() -> None:
+    plain = judge_devices(Proof(True, devices=["CPU (some processor)"]))
+    assert [finding.seen for finding in plain] == ["the CPU alone", "not in this build"]
+    assert "GGML_CUDA" in plain[0].todo
+    assert "GGML_RPC" in plain[1].todo
+    rich = judge_devices(Proof(True, devices=["CUDA0 (a GPU)", "CPU (x)"], has_rpc=True))
+    assert [finding.seen for finding in rich] == ["CUDA0 (a GPU)", "in this build"]
+    assert judge_devices(Proof(False)) == []

@@ -2,119 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import pytest
+from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
-from paddler_trio import __version__
 from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine_pipe import (
-    LENGTH_BYTES,
-    Ending,
-    FromEngine,
     Grammar,
     LoadFailed,
-    Loading,
-    LoadModel,
     Ready,
     Sampling,
     StartSequence,
-    Step,
     StopSequence,
-    ToEngine,
-    body_length,
-    decode_from_engine,
-    encode,
 )
-
-GREEDY = Sampling(0.0, 1, 1.0, 0.0, 0, 1.0, 0.0, 0.0, 1)
-DICE = Sampling(0.9, 60, 0.95, 0.02, -1, 1.1, 0.0, 0.5, 77)
-LOAD = LoadModel(str(BUNDLED_MODEL), 4, 2048, 512, 0, "F16", "F16", 1, __version__)
-STORY = (
-    "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-)
-
-
-@attrs.define(eq=False)
-class Engine:
-    process: subprocess.Popen[bytes]
-    vocabulary: Vocabulary
-    drawn: dict[int, list[int]] = attrs.field(factory=dict)
-    texts: dict[int, bytes] = attrs.field(factory=dict)
-    endings: dict[int, Ending] = attrs.field(factory=dict)
-
-    def send(self, frame: ToEngine) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(encode(frame))
-        self.process.stdin.flush()
-
-    def receive(self) -> FromEngine | None:
-        assert self.process.stdout is not None
-        prefix = self.process.stdout.read(LENGTH_BYTES)
-        if len(prefix) < LENGTH_BYTES:
-            return None
-        return decode_from_engine(self.process.stdout.read(body_length(prefix)))
-
-    def load(self, load: LoadModel = LOAD) -> FromEngine | None:
-        self.send(load)
-        while isinstance(frame := self.receive(), Loading):
-            assert 0 <= frame.progress <= 1
-        return frame
-
-    def start(
-        self,
-        key: int,
-        prompt: str,
-        *,
-        sampling: Sampling = GREEDY,
-        grammar: Grammar | None = None,
-        max_tokens: int = 40,
-        drawn: list[int] | None = None,
-    ) -> None:
-        tokens = self.vocabulary.tokenize(prompt, add_special=True, parse_special=True)
-        self.send(StartSequence(key, tokens, drawn or [], max_tokens, sampling, grammar))
-
-    def until_ended(self, *keys: int) -> None:
-        while not set(keys) <= self.endings.keys():
-            frame = self.receive()
-            assert isinstance(frame, Step), frame
-            for token in frame.drawn:
-                self.drawn.setdefault(token.key, []).append(token.token)
-                self.texts[token.key] = self.texts.get(token.key, b"") + token.text
-            for ending in frame.endings:
-                assert ending.key not in self.endings, "an ending came twice"
-                self.endings[ending.key] = ending
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Iterator[Vocabulary]:
-    vocabulary = Vocabulary.load(BUNDLED_MODEL)
-    yield vocabulary
-    vocabulary.close()
-
-
-@contextmanager
-def running(vocabulary: Vocabulary) -> Iterator[Engine]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paddler_trio.engine"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-    )
-    with process:
-        try:
-            yield Engine(process, vocabulary)
-        finally:
-            process.kill()
+from paddler_trio.wire.engine_settings import EngineSettings
 
 
 @pytest.fixture
@@ -245,3 +151,21 @@ def test_a_frozen_engine_can_be_killed(engine: Engine) -> None:
     engine.process.send_signal(signal.SIGSTOP)
     engine.process.kill()
     assert engine.process.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("layout", [False, True])
+def test_a_batch_smaller_than_the_slots_is_enlarged_and_a_context_refused(
+    vocabulary: Vocabulary, layout: bool
+) -> None:
+    settings = EngineSettings(unified=layout)
+    with running(vocabulary) as engine:
+        ready = engine.load(attrs.evolve(LOAD, n_batch=2, settings=settings))
+        assert isinstance(ready, Ready)
+        assert ready.n_batch >= 4
+        for key in range(1, 5):
+            engine.start(key, "The capital of France is", max_tokens=5)
+        engine.until_ended(1, 2, 3, 4)
+    with running(vocabulary) as engine:
+        failed = engine.load(attrs.evolve(LOAD, context_size=3, settings=settings))
+        assert isinstance(failed, LoadFailed)
+        assert "context_size is 3" in failed.reason

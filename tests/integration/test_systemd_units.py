@@ -91,6 +91,12 @@ def test_only_the_balancer_forbids_code_made_at_run_time() -> None:
     assert agent["OOMPolicy"] == ["continue"]
 
 
+def test_only_the_balancer_has_something_to_read_again() -> None:
+    balancer, agent = (parse((UNITS / name).read_text())["Service"] for name in NAMES)
+    assert balancer["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+    assert "ExecReload" not in agent
+
+
 def test_an_agent_is_named_by_its_instance() -> None:
     [command] = parse((UNITS / NAMES[1]).read_text())["Service"]["ExecStart"]
     assert "--name %i" in command

@@ -343,3 +343,17 @@ async def test_a_slot_granted_in_the_tick_of_the_deadline_is_used_or_returned(
                 "",
                 Failure(504, "Waiting for available slot timed out"),
             )
+
+
+async def test_an_agent_that_says_it_still_works_is_waited_for(autojump_clock: MockClock) -> None:
+    """A long prompt may take longer than the item timeout; nothing of it is told to a client."""
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        for _ in range(3):
+            await trio.sleep(LIMITS.item_timeout_s * 0.9)
+            agent.lease("1.1").deliver("GeneratedToken", [], ends=False, tokens=[])
+        assert request.outbox.statistics().current_buffer_used == 0
+        agent.says("1.1", "a", done=True)
+        assert await heard(request) == ("a", None)

@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "engine": {"engine", "wire", "scheduler", "errors", "machine"},
     "agent": {"agent", *FOUNDATION},
     "balancer": {"balancer", *FOUNDATION},
-    "nursery_tree": {"nursery_tree", "agent", "balancer", *FOUNDATION},
+    "openai": {"openai", "balancer", *FOUNDATION},
+    "nursery_tree": {"nursery_tree", "agent", "balancer", "openai", *FOUNDATION},
 }
 
 

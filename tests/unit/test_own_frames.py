@@ -36,8 +36,43 @@ to_engine = st.one_of(
         grammar=st.none() | st.builds(engine_pipe.Grammar, gbnf=texts, root=texts),
     ),
     st.builds(engine_pipe.StopSequence, key=st.integers(0, 2**40)),
+    st.builds(
+        engine_pipe.EmbedDocuments,
+        key=st.integers(0, 2**40),
+        documents=st.lists(st.binary(max_size=40), max_size=8),
+    ),
+    st.builds(engine_pipe.StopEmbedding, key=st.integers(0, 2**40)),
 )
 from_engine = st.one_of(
+    st.builds(
+        engine_pipe.EmbeddingStep,
+        embedded=st.lists(
+            st.builds(
+                engine_pipe.Embedded,
+                key=st.integers(0, 2**40),
+                index=st.integers(0, 10**6),
+                values=st.binary(max_size=40),
+                problem=texts,
+            ),
+            max_size=8,
+        ),
+    ),
+    st.builds(
+        engine_pipe.Ready,
+        cells=st.integers(0, 2**31),
+        n_batch=st.integers(1, 2**31),
+        n_ctx_train=st.integers(0, 2**31),
+        n_vocab=st.integers(1, 2**31),
+        can_generate=st.booleans(),
+        embedding=st.none()
+        | st.builds(
+            engine_pipe.EmbeddingShape,
+            max_tokens=st.integers(1, 2**31),
+            width=st.integers(1, 2**16),
+            pooling=texts,
+        ),
+        embedding_problem=texts,
+    ),
     st.builds(engine_pipe.Loading, progress=st.floats(0, 1)),
     st.builds(engine_pipe.LoadFailed, stage=texts, reason=texts),
     st.builds(

@@ -116,7 +116,8 @@ def test_a_bad_call_does_not_cost_its_siblings() -> None:
         '{"name": "note"}\n'
         '{"name": "get_weather", "argum'
     )
-    assert outcomes[0] == Parsed((paris(), ParsedCall("id2", "note", {})))
+    # a call has its id from its beginning, also one that turns out to be wrong
+    assert outcomes[0] == Parsed((paris(), ParsedCall("id4", "note", {})))
     match outcomes[1:]:
         case [
             ValidationFailed(messages=messages),

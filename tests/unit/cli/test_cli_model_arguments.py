@@ -174,7 +174,8 @@ def test_a_value_out_of_range_is_refused_with_its_flag(name: str, value: object)
 
 
 def test_only_what_the_engine_is_started_with_needs_a_reload() -> None:
-    started_with = {field.name for field in attrs.fields(LoadModel)} & set(parameter_names())
+    fields = {field.name for field in attrs.fields(LoadModel)} | {"enable_embeddings"}
+    started_with = fields & set(parameter_names())
     assert started_with == RELOADING & set(parameter_names())
 
 

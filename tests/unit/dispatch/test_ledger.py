@@ -1,8 +1,9 @@
 """The slot ledger as a random walk against invariants in words.
 
-Three bugs were planted to see this object: granting without looking at ``accepting`` (two slots of
+Five bugs were planted to see this object: granting without looking at ``accepting`` (two slots of
 a refusing agent taken), forgetting to settle in ``end`` (a slot idles while somebody waits), and
-appending in ``ask_again`` instead of inserting (a re-queued request loses its place). Each was
+appending in ``ask_again`` instead of inserting (a re-queued request loses its place), not looking
+at what an agent offers, and letting a request that needs something block those behind it. Each was
 caught within the default number of examples.
 """
 
@@ -20,6 +21,8 @@ from paddler_trio.scheduler.dispatch.slot_ledger import Buffered, BufferFull, Gr
 
 LIMIT = 4
 KINDS = ("red", "blue")
+OFFERS = (frozenset(), frozenset({"ours"}), frozenset({"ours", "eyes"}))
+NOTHING: frozenset[str] = frozenset()
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -35,7 +38,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.joined = 0
         self.holding: dict[RequestKey, AgentKey] = {}
         self.waiting: dict[RequestKey, str | None] = {}
+        self.needs: dict[RequestKey, frozenset[str]] = {}
         self.agents_now: dict[AgentKey, tuple[int, bool, str]] = {}
+        self.offers: dict[AgentKey, frozenset[str]] = {}
 
     def _obey(self, grants: list[Granted]) -> None:
         for grant in grants:
@@ -43,16 +48,25 @@ class LedgerMachine(RuleBasedStateMachine):
             assert accepting, "a slot of an agent that takes no work was granted"
             held = sum(agent == grant.agent for agent in self.holding.values())
             assert held < slots, "an agent was oversubscribed"
-            needs = self.waiting.pop(grant.request)
-            assert needs in (None, kind), "a continuation went to another model"
+            wanted = self.waiting.pop(grant.request)
+            assert wanted in (None, kind), "a continuation went to another model"
+            assert self.needs[grant.request] <= self.offers[grant.agent], (
+                "a request went to an agent that cannot do it"
+            )
             self.holding[grant.request] = grant.agent
 
-    @rule(target=requests, priority=st.sampled_from(Priority), client=st.sampled_from("abc"))
-    def arrive(self, priority: Priority, client: str) -> object:
+    @rule(
+        target=requests,
+        priority=st.sampled_from(Priority),
+        client=st.sampled_from("abc"),
+        needs=st.sampled_from(OFFERS),
+    )
+    def arrive(self, priority: Priority, client: str, needs: frozenset[str]) -> object:
         self.arrivals += 1
         request = RequestKey(self.arrivals)
         before = len(self.waiting)
-        decision = self.ledger.ask(request, client=client, priority=priority)
+        decision = self.ledger.ask(request, client=client, priority=priority, needs=needs)
+        self.needs[request] = needs
         match decision:
             case BufferFull():
                 assert before >= LIMIT, "turned away though there was room"
@@ -72,21 +86,33 @@ class LedgerMachine(RuleBasedStateMachine):
         self._obey(self.ledger.end(request))
         assert self.ledger.end(request) == [], "ending twice did something"
 
-    @rule(target=agents, slots=st.integers(0, 3), kind=st.sampled_from(KINDS))
-    def join(self, slots: int, kind: str) -> AgentKey:
+    @rule(
+        target=agents,
+        slots=st.integers(0, 3),
+        kind=st.sampled_from(KINDS),
+        offers=st.sampled_from(OFFERS),
+    )
+    def join(self, slots: int, kind: str, offers: frozenset[str]) -> AgentKey:
         self.joined += 1
         agent = AgentKey(self.joined)
         self.ledger.join(agent)
         self.agents_now[agent] = (slots, True, kind)
-        self._obey(self.ledger.update(agent, slots_total=slots, accepting=True, kind=kind))
+        self.offers[agent] = offers
+        self._obey(self._update(agent, slots))
         return agent
+
+    def _update(self, agent: AgentKey, slots: int) -> list[Granted]:
+        _, accepting, kind = self.agents_now[agent]
+        return self.ledger.update(
+            agent, slots_total=slots, accepting=accepting, kind=kind, offers=self.offers[agent]
+        )
 
     @rule(agent=agents, slots=st.integers(-1, 4), accepting=st.booleans())
     def report(self, agent: AgentKey, slots: int, accepting: bool) -> None:
         if agent in self.agents_now:
             kind = self.agents_now[agent][2]
             self.agents_now[agent] = (max(0, slots), accepting, kind)
-            self._obey(self.ledger.update(agent, slots_total=slots, accepting=accepting, kind=kind))
+            self._obey(self._update(agent, slots))
 
     @rule(agent=consumes(agents), continues=st.booleans())
     def lose(self, agent: AgentKey, continues: bool) -> None:
@@ -121,7 +147,10 @@ class LedgerMachine(RuleBasedStateMachine):
         for agent, (slots, accepting, kind) in self.agents_now.items():
             held = sum(holder == agent for holder in self.holding.values())
             if accepting and held < slots:
-                assert all(needs not in (None, kind) for needs in self.waiting.values())
+                assert not any(
+                    wanted in (None, kind) and self.needs[request] <= self.offers[agent]
+                    for request, wanted in self.waiting.items()
+                )
 
     @invariant()
     def everyone_who_waits_has_a_position_of_their_own(self) -> None:
@@ -139,6 +168,13 @@ class LedgerMachine(RuleBasedStateMachine):
             if serving and needs is not None and needs not in kinds
         }
         assert set(self.ledger.stranded()) == expected
+
+    @invariant()
+    def hopeless_is_what_nobody_here_offers(self) -> None:
+        for needs in OFFERS:
+            offered = any(needs <= self.offers[agent] for agent in self.agents_now)
+            assert self.ledger.is_hopeless(needs) == (bool(self.agents_now) and not offered)
+        assert not self.ledger.is_hopeless(NOTHING)
 
 
 TestLedger = LedgerMachine.TestCase
@@ -218,3 +254,18 @@ def test_lost_requests_are_sorted_by_their_places_not_by_their_grants() -> None:
     lost = ledger.leave(second)
     assert lost == [RequestKey(2), RequestKey(1)]
     assert ledger.in_order(lost) == [RequestKey(1), RequestKey(2)]
+
+
+def test_who_needs_what_no_free_agent_offers_lets_others_pass_and_keeps_its_place() -> None:
+    ledger = SlotLedger(max_buffered=100)
+    plain, able = AgentKey(1), AgentKey(2)
+    for agent in (plain, able):
+        ledger.join(agent)
+    ledger.update(plain, slots_total=1, accepting=True)
+    needs = frozenset({"ours"})
+    assert ledger.ask(RequestKey(1), needs=needs) == Buffered(RequestKey(1), 0)
+    assert ledger.ask(RequestKey(2)) == Granted(RequestKey(2), plain)
+    assert ledger.ask(RequestKey(3)) == Buffered(RequestKey(3), 1)
+    grants = ledger.update(able, slots_total=1, accepting=True, offers=needs)
+    assert grants == [Granted(RequestKey(1), able)]
+    assert ledger.end(RequestKey(2)) == [Granted(RequestKey(3), plain)]

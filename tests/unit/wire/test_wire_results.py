@@ -12,6 +12,7 @@ from paddler_trio.wire.results import (
     ALL_GENERATION_TAGS,
     ENDING_EMBEDDING_TAGS,
     ENDING_GENERATION_TAGS,
+    EXTENDED_EMBEDDING_TAGS,
     TOKEN_TAGS,
     EmbeddingResult,
     GeneratedTokenResult,
@@ -67,6 +68,14 @@ def test_a_generation_result_ends_its_stream_as_its_tag_says(result: GeneratedTo
 def test_an_embedding_result_ends_its_stream_as_its_tag_says(result: EmbeddingResult) -> None:
     raw = unstructure(result, AgentResponseBody)
     assert ends_stream(raw) is (result_tag(unstructure(result)) in ENDING_EMBEDDING_TAGS)
+
+
+@pytest.mark.parametrize("tag", sorted(EXTENDED_EMBEDDING_TAGS))
+def test_our_own_embedding_results_end_nothing_and_only_we_may_send_them(tag: str) -> None:
+    raw = {"Embedding": {tag: {}}}
+    assert not ends_stream(raw, extended=True)
+    with pytest.raises(WireError, match=f"unknown variant '{tag}'"):
+        ends_stream(raw)
 
 
 def test_a_unit_variant_ends_in_both_spellings() -> None:

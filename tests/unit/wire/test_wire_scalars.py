@@ -40,6 +40,7 @@ def test_doubles_are_rounded_to_32_bits() -> None:
 
 @given(st.lists(SINGLES, max_size=8))
 @example([LARGEST, -LARGEST, SMALLEST, 0.0, -0.0, 1e30, 1e-30])
+@example([41289152.0])
 def test_a_vector_is_rounded_as_its_members_are(values: list[float]) -> None:
     assert float32s(values) == tuple(float32(value) for value in values)
 

@@ -1,0 +1,147 @@
+"""An engine process over its pipe, as a test drives it; the vocabulary is the bundled model's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from paddler_trio import __version__
+from paddler_trio.agent.vocabulary import Vocabulary
+from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.wire.engine_pipe import (
+    LENGTH_BYTES,
+    Drawn,
+    Ending,
+    Figures,
+    FromEngine,
+    Grammar,
+    Loading,
+    LoadModel,
+    Progress,
+    Sampling,
+    StartSequence,
+    Step,
+    ToEngine,
+    body_length,
+    decode_from_engine,
+    encode,
+)
+
+GREEDY = Sampling(
+    temperature=0.0,
+    top_k=1,
+    top_p=1.0,
+    min_p=0.0,
+    penalty_last_n=0,
+    penalty_repeat=1.0,
+    penalty_frequency=0.0,
+    penalty_presence=0.0,
+    seed=1,
+)
+DICE = Sampling(
+    temperature=0.9,
+    top_k=60,
+    top_p=0.95,
+    min_p=0.02,
+    penalty_last_n=-1,
+    penalty_repeat=1.1,
+    penalty_frequency=0.0,
+    penalty_presence=0.5,
+    seed=77,
+)
+LOAD = LoadModel(str(BUNDLED_MODEL), 4, 2048, 512, 0, "F16", "F16", 1, __version__)
+STORY = (
+    "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+
+
+@attrs.define(eq=False)
+class Engine:
+    process: subprocess.Popen[bytes]
+    vocabulary: Vocabulary
+    drawn: dict[int, list[int]] = attrs.field(factory=dict)
+    reports: dict[int, list[Drawn]] = attrs.field(factory=dict)
+    texts: dict[int, bytes] = attrs.field(factory=dict)
+    endings: dict[int, Ending] = attrs.field(factory=dict)
+    figures: Figures | None = None
+    progress: list[Progress] = attrs.field(factory=list)
+
+    def send(self, frame: ToEngine) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(encode(frame))
+        self.process.stdin.flush()
+
+    def receive(self) -> FromEngine | None:
+        assert self.process.stdout is not None
+        prefix = self.process.stdout.read(LENGTH_BYTES)
+        if len(prefix) < LENGTH_BYTES:
+            return None
+        return decode_from_engine(self.process.stdout.read(body_length(prefix)))
+
+    def load(self, load: LoadModel = LOAD) -> FromEngine | None:
+        self.send(load)
+        while isinstance(frame := self.receive(), Loading):
+            assert 0 <= frame.progress <= 1
+        return frame
+
+    def start(
+        self,
+        key: int,
+        prompt: str | list[int],
+        *,
+        sampling: Sampling = GREEDY,
+        grammar: Grammar | None = None,
+        max_tokens: int = 40,
+        drawn: list[int] | None = None,
+        **more: object,
+    ) -> None:
+        """``more`` are further fields of StartSequence."""
+        tokens = prompt if isinstance(prompt, list) else self.tokens(prompt)
+        start = StartSequence(key, tokens, drawn or [], max_tokens, sampling, grammar)
+        self.send(attrs.evolve(start, **more))
+
+    def tokens(self, prompt: str) -> list[int]:
+        return self.vocabulary.tokenize(prompt, add_special=True, parse_special=True)
+
+    def until_ended(self, *keys: int) -> None:
+        while not set(keys) <= self.endings.keys():
+            frame = self.receive()
+            if isinstance(frame, Figures):
+                self.figures = frame
+                continue
+            assert isinstance(frame, Step), frame
+            self.progress += frame.progress
+            for token in frame.drawn:
+                self.drawn.setdefault(token.key, []).append(token.token)
+                self.reports.setdefault(token.key, []).append(token)
+                self.texts[token.key] = self.texts.get(token.key, b"") + token.text
+            for ending in frame.endings:
+                assert ending.key not in self.endings, "an ending came twice"
+                self.endings[ending.key] = ending
+
+    def receive_figures(self) -> None:
+        """The next ones; an idle engine reports what it has not reported yet."""
+        frame = self.receive()
+        assert isinstance(frame, Figures), frame
+        self.figures = frame
+
+
+@contextmanager
+def running(vocabulary: Vocabulary) -> Iterator[Engine]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paddler_trio.engine"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+    )
+    with process:
+        try:
+            yield Engine(process, vocabulary)
+        finally:
+            process.kill()

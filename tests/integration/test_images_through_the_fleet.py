@@ -1,0 +1,227 @@
+"""Images through balancer, agent and engine, with a projector of random weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+import trio
+from fleet import BUNDLED_MODEL, Fleet, FleetView
+from streams import CONVERSATION, Heard, listen, story, until_first_tokens
+
+from vision_models import data_uri, encoded, picture, write_projector
+
+Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
+
+RED, GREEN = picture((250, 20, 10)), picture((10, 240, 30))
+RED_URI, GREEN_URI = (data_uri(encoded(each)) for each in (RED, GREEN))
+
+
+def desire(fleet: Fleet, projection: Path | None, **parameters: object) -> str:
+    """The bundled model with this projection; returns the digest of the state."""
+    url = f"{fleet.management_url}/api/v1/balancer_desired_state"
+    with httpx.Client(trust_env=False, timeout=10) as http:
+        state = http.get(url).raise_for_status().json()
+        state["model"] = {"LocalToAgent": str(BUNDLED_MODEL)}
+        state["multimodal_projection"] = (
+            "None" if projection is None else {"LocalToAgent": str(projection)}
+        )
+        state["inference_parameters"] |= {"context_size": 4096, "temperature": 0.0, **parameters}
+        answer = http.put(url, json=state)
+    assert answer.status_code == 204, answer.text
+    return str(answer.headers["X-Paddler-State-Digest"])
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_projector(tmp_path_factory.mktemp("projection") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def one_agent() -> Iterator[Fleet]:
+    with Fleet.start(model=None, slots=2) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def fleet(one_agent: Fleet, tiny: Path) -> Fleet:
+    """With the tiny projection, whatever the last test wanted."""
+    desire(one_agent, tiny)
+    one_agent.wait_serving()
+    return one_agent
+
+
+def conversation(*parts: Json, max_tokens: int = 12) -> Json:
+    return {
+        "add_generation_prompt": True,
+        "conversation_history": [{"role": "user", "content": list(parts)}],
+        "enable_thinking": False,
+        "max_tokens": max_tokens,
+    }
+
+
+def text(words: str) -> Json:
+    return {"type": "text", "text": words}
+
+
+def shown(url: str) -> Json:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def results(fleet: Fleet, body: Json, path: str = CONVERSATION) -> list[Json]:
+    answer = httpx.post(f"{fleet.inference_url}{path}", json=body, trust_env=False, timeout=60)
+    assert answer.status_code == 200, answer.text
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    return [line["Response"]["response"]["GeneratedToken"] for line in lines]
+
+
+def ask(fleet: Fleet, path: str, body: Json) -> Json:
+    answer = httpx.post(f"{fleet.inference_url}{path}", json=body, trust_env=False, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def usage_of(found: list[Json]) -> Json:
+    return found[-1]["Done"]["usage"]
+
+
+def test_the_same_image_is_computed_once_and_counted_apart(fleet: Fleet) -> None:
+    question = conversation(shown(RED_URI), text("What is this?"))
+    first, again = results(fleet, question), results(fleet, question)
+    other = results(fleet, conversation(shown(GREEN_URI), text("What is this?")))
+    blind = results(fleet, conversation(text("What is this?")))
+    assert usage_of(first)["input_image_tokens"] == 36
+    assert usage_of(blind)["input_image_tokens"] == 0
+    assert usage_of(again)["cached_prompt_tokens"] == usage_of(first)["prompt_tokens"] - 1
+    assert usage_of(other)["cached_prompt_tokens"] < usage_of(first)["prompt_tokens"] - 1
+    assert first[:-1] == again[:-1]
+
+
+def test_images_in_the_middle_of_a_conversation(fleet: Fleet) -> None:
+    """A turn later what was computed of the images serves, and every image is where it stood."""
+    turns: list[Json] = [
+        {"role": "system", "content": "You look at pictures."},
+        {"role": "user", "content": [text("Look:"), shown(RED_URI), text("and"), shown(GREEN_URI)]},
+    ]
+    body = conversation()
+    body["conversation_history"] = turns
+    first = results(fleet, body)
+    said = "".join(part.get("ContentToken", "") for part in first)
+    body["conversation_history"] = [
+        *turns,
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": "And what else?"},
+    ]
+    second = results(fleet, body)
+    assert usage_of(first)["input_image_tokens"] == usage_of(second)["input_image_tokens"] == 72
+    assert usage_of(second)["cached_prompt_tokens"] >= usage_of(first)["prompt_tokens"] - 8
+
+
+def test_the_extended_surfaces_show_images_as_well(fleet: Fleet) -> None:
+    messages = [{"role": "user", "content": [shown(RED_URI), text("Well?")]}]
+    prompt = {"Conversation": {"messages": messages, "thinking": False}}
+    found = results(fleet, {"prompt": prompt, "max_tokens": 4}, "/api/v2/generate")
+    assert usage_of(found)["input_image_tokens"] == 36
+    rendered = ask(fleet, "/api/v2/render_prompt", {"prompt": prompt})
+    assert rendered["prompt"].count("<__media__>") == 1
+    assert httpx.get(f"{fleet.inference_url}/api/v2/model", trust_env=False).json()["can_see"]
+    completion = ask(fleet, "/v1/chat/completions", {"messages": messages, "max_tokens": 4})
+    assert completion["usage"]["completion_tokens"] == 4
+    broken = [{"role": "user", "content": [shown("data:image/png;base64,AAAA")]}]
+    refused = httpx.post(
+        f"{fleet.inference_url}/v1/chat/completions", json={"messages": broken}, trust_env=False
+    )
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_image")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://example.org/cat.png", "remote images are not fetched"),
+        ("data:image/png;base64", "no comma"),
+        ("data:image/png;base64,***", "not base64"),
+        (data_uri(b"GIF is what I am not"), "no known format"),
+        (data_uri(encoded(RED)[:90]), "broken"),
+        (data_uri(b"<svg><image href='/etc/hostname'/></svg>"), "must be data URIs"),
+    ],
+)
+def test_what_is_no_image_ends_with_its_reason(fleet: Fleet, url: str, reason: str) -> None:
+    (ending,) = results(fleet, conversation(text("Look:"), shown(url)))
+    assert reason in ending["ImageDecodingFailed"]
+    assert "messages[0].content[1]" in ending["ImageDecodingFailed"]
+
+
+def test_an_image_of_more_tokens_than_a_batch_says_both_numbers(
+    one_agent: Fleet, tmp_path: Path
+) -> None:
+    projection = write_projector(tmp_path / "large.gguf", side=48)
+    desire(one_agent, projection, n_batch=100)
+    one_agent.wait_serving()
+    (ending,) = results(one_agent, conversation(shown(RED_URI)))
+    assert ending == {"ImageExceedsBatchSize": {"image_tokens": 144, "n_batch": 100}}
+
+
+async def test_words_flow_and_a_client_may_leave_while_an_image_is_encoded(
+    one_agent: Fleet, tmp_path: Path
+) -> None:
+    projection = write_projector(tmp_path / "slow.gguf", side=160, layers=24)
+    desire(one_agent, projection, n_batch=2048)
+    one_agent.wait_serving()
+    address = one_agent.inference
+    async with trio.open_nursery() as nursery:
+        looker, reader = Heard(), Heard()
+        question = conversation(shown(RED_URI), max_tokens=2)
+        await nursery.start(partial(listen, address, CONVERSATION, question, looker))
+        await nursery.start(partial(listen, address, CONVERSATION, story(1), reader))
+        await until_first_tokens([reader], 1)
+        assert looker.tokens == 0, "the image was encoded before others went on"
+        nursery.cancel_scope.cancel()
+    await trio.to_thread.run_sync(
+        partial(one_agent.wait_until, nobody_runs, what="both slots are free", within_s=20)
+    )
+
+
+def nobody_runs(view: FleetView) -> bool:
+    return all(agent["slots_processing"] == 0 for agent in view["agents"])
+
+
+def test_a_projection_that_cannot_be_used_is_an_issue_until_it_can(
+    one_agent: Fleet, tmp_path: Path
+) -> None:
+    """The model serves words meanwhile, and sees as soon as the file is right."""
+    fleet = one_agent
+    path = tmp_path / "projection.gguf"
+    issue = {"MultimodalProjectionCannotBeLoaded": {"model_path": str(path)}}
+    desire(fleet, path)
+    (agent,) = fleet.wait_serving()["agents"]
+    assert agent["issues"] == [issue]
+    assert "there is no file" in (agent["detail"] or "")
+    assert "Done" in results(fleet, conversation(text("Hello")))[-1]
+    (ending,) = results(fleet, conversation(shown(RED_URI)))
+    assert "without a multimodal projection" in ending["MultimodalNotSupported"]
+
+    write_projector(tmp_path / "other.gguf", model_width=128)
+    shutil.move(tmp_path / "other.gguf", path)
+    fleet.wait_until(
+        lambda view: "mismatch" in (view["agents"][0]["detail"] or ""), what="it is refused"
+    )
+    (agent,) = fleet.wait_serving()["agents"]
+    assert agent["issues"] == [issue]
+
+    write_projector(tmp_path / "right.gguf")
+    shutil.move(tmp_path / "right.gguf", path)
+    fleet.wait_until(lambda view: view["agents"][0]["issues"] == [], what="the issue is gone")
+    fleet.wait_serving()
+    found = results(fleet, conversation(shown(RED_URI)))
+    assert usage_of(found)["input_image_tokens"] == 36
+
+    desire(fleet, None)
+    fleet.wait_serving()
+    (ending,) = results(fleet, conversation(shown(RED_URI)))
+    assert "MultimodalNotSupported" in ending

@@ -1,0 +1,224 @@
+"""Work and questions that not every agent understands, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from dispatch_world import Peer, World, heard, world
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from paddler_trio.balancer.agent_connection import QuestionRefusedError
+from paddler_trio.balancer.asgi import HttpProblem
+from paddler_trio.balancer.asking import ask_model
+from paddler_trio.balancer.request import Request
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.generate import Generate, TextPrompt, Tokenize, Work
+from paddler_trio.wire.generation import ContinueFromRawPromptParams
+from paddler_trio.wire.messages import AgentRequest
+from paddler_trio.wire.trio_link import Answer, Ask, Start
+
+PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)
+WITH_STOP = Generate(prompt=TextPrompt(text="Once"), max_tokens=5, stop=("END",))
+
+
+def submit(here: World, work: Generate) -> Request:
+    body = unstructure(work, Work)
+    assert isinstance(body, dict)
+    return here.dispatcher.submit("r", body)
+
+
+async def test_paddlers_agents_are_asked_in_their_words_where_nothing_is_lost(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent(ours=False)
+        request = submit(here, PLAIN)
+        await wait_all_tasks_blocked()
+        (frame,) = agent.received()
+        assert isinstance(frame, AgentRequest)
+        assert frame.request == ContinueFromRawPromptParams("Once", 5)
+        agent.says("1.1", "a", done=True)
+        assert await heard(request) == ("a", None)
+
+
+async def test_our_agents_are_asked_as_it_was_asked(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        agent = here.agent()
+        request = submit(here, WITH_STOP)
+        await wait_all_tasks_blocked()
+        (frame,) = agent.received()
+        assert isinstance(frame, Start)
+        assert frame.request == unstructure(WITH_STOP, Work)
+        agent.says("1.1", done=True)
+        assert await heard(request) == ("", None)
+
+
+async def test_what_no_agent_here_can_do_is_refused_at_once_by_its_field(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent(ours=False)
+        request = submit(here, WITH_STOP)
+        assert request.failure is not None
+        assert request.failure.code == 501
+        assert "stop" in request.failure.description
+        assert agent.sent() == []
+
+
+async def test_what_a_busy_agent_of_ours_can_do_waits_for_it_and_lets_others_pass(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        old = here.agent(ours=False, slots=1)
+        ours = here.agent(slots=1)
+        first, second = submit(here, WITH_STOP), submit(here, WITH_STOP)
+        third = here.submit("plain")
+        await wait_all_tasks_blocked()
+        assert (first.agents, second.agents, third.agents) == (["a2"], [], ["a1"])
+        ours.says("1.1", done=True)
+        await wait_all_tasks_blocked()
+        assert second.agents == ["a2"]
+        ours.says("2.1", done=True)
+        old.says("3.1", done=True)
+        await wait_all_tasks_blocked()
+        assert all(request.is_over for request in (first, second, third))
+
+
+async def test_with_no_agent_at_all_it_waits_for_one_that_can(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        request = submit(here, WITH_STOP)
+        await wait_all_tasks_blocked()
+        old, ours = here.agent(ours=False), here.agent()
+        await wait_all_tasks_blocked()
+        assert (old.sent(), ours.sent()) == ([], ["start 1.1"])
+        ours.says("1.1", done=True)
+        assert await heard(request) == ("", None)
+
+
+async def test_what_lost_its_agent_before_a_token_does_not_go_to_one_that_cannot(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        ours = here.agent()
+        request = submit(here, WITH_STOP)
+        await wait_all_tasks_blocked()
+        old = here.agent(ours=False)
+        here.dispatcher.leave(ours.connection)
+        await wait_all_tasks_blocked()
+        assert old.sent() == []
+        again = here.agent()
+        await wait_all_tasks_blocked()
+        assert again.sent() == ["start 1.2"]
+        again.says("1.2", done=True)
+        assert await heard(request) == ("", None)
+
+
+async def test_work_that_is_none_is_no_request(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        with pytest.raises(WireError):
+            here.dispatcher.submit("r", {"Generate": {"prompt": "Once"}})
+        assert here.nothing_is_left()
+
+
+# ------------------------------------------------------------------------------ questions
+
+QUESTION = Tokenize(text="Once")
+
+
+def serves(peer: Peer, *, is_so: bool = True) -> Peer:
+    peer.connection.is_accepting = is_so
+    return peer
+
+
+def asked(peer: Peer) -> str:
+    (frame,) = peer.received()
+    assert isinstance(frame, Ask)
+    assert frame.question == QUESTION
+    return frame.id
+
+
+async def ask_in_background(here: World, answers: list[object]) -> None:
+    async def ask() -> None:
+        try:
+            answers.append(await ask_model(here.dispatcher, QUESTION))
+        except (HttpProblem, QuestionRefusedError) as problem:
+            answers.append(problem)
+
+    here.nursery.start_soon(ask)
+    await wait_all_tasks_blocked()
+
+
+async def test_a_serving_agent_answers(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        here.agent(ours=False)
+        agent = here.agent()
+        answers: list[object] = []
+        await ask_in_background(here, answers)
+        wire_id = asked(agent)
+        agent.connection.answer(wire_id, Answer(wire_id, {"tokens": [1]}, None, 200))
+        await wait_all_tasks_blocked()
+        assert answers == [{"tokens": [1]}]
+
+
+async def test_a_question_outlives_the_agent_it_was_put_to(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        first, second = here.agent(), here.agent()
+        answers: list[object] = []
+        await ask_in_background(here, answers)
+        asked(first)
+        here.dispatcher.leave(first.connection)
+        first.connection.close()
+        await wait_all_tasks_blocked()
+        wire_id = asked(second)
+        second.connection.answer(wire_id, Answer(wire_id, "yes", None, 200))
+        await wait_all_tasks_blocked()
+        assert answers == ["yes"]
+
+
+async def test_while_nobody_serves_a_question_waits_as_long_as_a_request(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        answers: list[object] = []
+        began_s = trio.current_time()
+        await ask_in_background(here, answers)
+        await trio.sleep(9)
+        assert answers == []
+        await trio.sleep(2)
+        (problem,) = answers
+        assert isinstance(problem, HttpProblem)
+        assert problem.status == 503
+        assert trio.current_time() - began_s == pytest.approx(11)
+
+
+async def test_who_joins_in_time_is_asked(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        answers: list[object] = []
+        await ask_in_background(here, answers)
+        agent = here.agent()
+        await wait_all_tasks_blocked()
+        wire_id = asked(agent)
+        agent.connection.answer(wire_id, Answer(wire_id, None, "no such token", 400))
+        await wait_all_tasks_blocked()
+        (problem,) = answers
+        assert isinstance(problem, QuestionRefusedError)
+        assert (problem.code, problem.problem) == (400, "no such token")
+
+
+async def test_an_agent_that_does_not_answer_is_504(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        here.agent()
+        answers: list[object] = []
+        await ask_in_background(here, answers)
+        await trio.sleep(31)
+        (problem,) = answers
+        assert isinstance(problem, HttpProblem)
+        assert problem.status == 504
+
+
+async def test_paddlers_agents_answer_no_questions(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        here.agent(ours=False)
+        with pytest.raises(HttpProblem, match="501"):
+            await ask_model(here.dispatcher, QUESTION)

@@ -1,0 +1,312 @@
+"""Native requests behind an exchange: what a client sees while they wait, run and fail.
+
+The dispatcher is the real one; agents and clients are played, in virtual time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import trio
+from dispatch_world import DONE, Peer, World, world
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from paddler_trio.balancer.asgi import ClientGoneError, Message, Scope
+from paddler_trio.balancer.dispatcher import DispatchLimits
+from paddler_trio.openai import sse
+from paddler_trio.openai.errors import ApiError
+from paddler_trio.openai.exchange import Exchange
+from paddler_trio.openai.limits import SurfaceLimits
+from paddler_trio.openai.run import Step, Work, gather, stream
+
+LIMITS = SurfaceLimits(keep_alive_s=5.0, hold_start_s=1.0)
+WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
+
+
+@attrs.define(eq=False)
+class Client:
+    """What was sent to it, and whether it is still there."""
+
+    sent: list[Message] = attrs.field(factory=list)
+    left: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def text(self) -> str:
+        bodies = [message["body"] for message in self.sent if "body" in message]
+        return b"".join(bodies).decode()
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.sent) and self.sent[-1].get("more_body") is False
+
+    def exchange(self, *headers: tuple[bytes, bytes]) -> Exchange:
+        async def receive() -> Message:
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            await trio.lowlevel.checkpoint()
+            self.sent.append(message)
+
+        scope: Scope = {"type": "http", "method": "POST", "path": "/", "headers": list(headers)}
+        return Exchange.open(scope, receive, send)
+
+
+class Words:
+    """A dialect of few words: one event a step."""
+
+    def opening(self) -> bytes:
+        return sse.event("begin")
+
+    def take(self, step: Step) -> bytes:
+        return b"".join(sse.event([step.choice, result]) for result in step.results)
+
+    def closing(self) -> bytes:
+        return sse.event("end") + sse.DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return sse.event(error.envelope())
+
+
+async def run_stream(
+    here: World, client: Client, works: Sequence[Work] = (WORK,), **more: float
+) -> str:
+    """How it ended: answered, refused with a status, or gone."""
+    try:
+        await stream(here.dispatcher, client.exchange(), works, Words(), LIMITS, **more)
+    except ApiError as error:
+        return f"refused {error.status}"
+    except ClientGoneError:
+        return "gone"
+    return "answered"
+
+
+def wire_ids(peer: Peer) -> list[str]:
+    return [word.removeprefix("start ") for word in peer.sent() if word.startswith("start")]
+
+
+async def test_a_stream_is_told_step_by_step(autojump_clock: MockClock) -> None:
+    client = Client()
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+        nursery.start_soon(run_stream, here, client)
+        await wait_all_tasks_blocked()
+        assert client.status is None, "the status waits for the first step"
+        (wire_id,) = wire_ids(agent)
+        agent.says(wire_id, "a", "b")
+        await wait_all_tasks_blocked()
+        assert client.status == 200
+        agent.says(wire_id, "c", done=True)
+    assert client.is_answered
+    assert client.text == (
+        'data: "begin"\n\n'
+        'data: [0,{"ContentToken":"a"}]\n\n'
+        'data: [0,{"ContentToken":"b"}]\n\n'
+        'data: [0,{"ContentToken":"c"}]\n\n'
+        'data: [0,{"Done":{"usage":{}}}]\n\n'
+        'data: "end"\n\n'
+        "data: [DONE]\n\n"
+    )
+    headers = dict(client.sent[0]["headers"])
+    assert headers[b"content-type"].startswith(b"text/event-stream")
+    assert headers[b"x-accel-buffering"] == b"no"
+    assert headers[b"x-request-id"].startswith(b"req_")
+    assert b"openai-processing-ms" in headers
+    assert b"content-length" not in headers
+
+
+async def test_who_waits_hears_where_in_the_queue(autojump_clock: MockClock) -> None:
+    client = Client()
+    async with world(DispatchLimits(max_buffered=3, buffered_timeout_s=60)) as here:
+        agent = here.agent()
+        first, second = here.submit("first"), here.submit("second")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_stream, here, client)
+            await trio.sleep(1.5)
+            assert client.text == ': queued position=1\n\ndata: "begin"\n\n'
+            second.stop()
+            await trio.sleep(5)
+            assert client.text.endswith(": queued position=0\n\n")
+            agent.says("1.1", "x", done=True)
+            await wait_all_tasks_blocked()
+            await trio.sleep(10)
+            assert client.text.endswith(": working\n\n: working\n\n")
+            (wire_id,) = [word for word in wire_ids(agent) if word.startswith("3.")]
+            progress = {"Progress": {"total": 90, "cached": 0, "computed": 30}}
+            agent.lease(wire_id).deliver("GeneratedToken", [progress], ends=False, tokens=[])
+            await trio.sleep(6)
+            assert client.text.endswith(": prefilling tokens=30/90\n\n")
+            agent.says(wire_id, "y", done=True)
+        assert first.is_over
+    assert client.text.endswith('data: "end"\n\ndata: [DONE]\n\n')
+
+
+async def test_a_ping_interval_of_its_own_counts(autojump_clock: MockClock) -> None:
+    often, never = Client(), Client()
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent(slots=2)
+        nursery.start_soon(lambda: run_stream(here, often, keep_alive_s=1.0))
+        nursery.start_soon(lambda: run_stream(here, never, keep_alive_s=float("inf")))
+        await trio.sleep(10.5)
+        assert often.text.count(": working") == 10
+        assert never.text.count(": working") == 1, "where it stood when the status was sent"
+        for wire_id in wire_ids(agent):
+            agent.says(wire_id, "x", done=True)
+
+
+async def test_who_is_refused_before_the_first_step_gets_a_status(
+    autojump_clock: MockClock,
+) -> None:
+    client = Client()
+    async with world(DispatchLimits(max_buffered=0)) as here:
+        here.agent()
+        running = here.submit()
+        assert await run_stream(here, client) == "refused 503"
+        assert client.sent == []
+        running.stop()
+        await trio.sleep(6)
+
+
+async def test_an_early_ending_that_is_no_done_is_a_status_too(autojump_clock: MockClock) -> None:
+    client = Client()
+    endings: list[str] = []
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+
+        async def client_task() -> None:
+            endings.append(await run_stream(here, client))
+
+        nursery.start_soon(client_task)
+        await wait_all_tasks_blocked()
+        (wire_id,) = wire_ids(agent)
+        error = {"GrammarSyntaxError": "no rule root"}
+        agent.lease(wire_id).deliver("GeneratedToken", [error], ends=True, tokens=[])
+    assert endings == ["refused 400"]
+    assert client.sent == []
+
+
+async def test_a_failure_after_the_beginning_is_the_last_event(autojump_clock: MockClock) -> None:
+    client = Client()
+    async with world(DispatchLimits(item_timeout_s=3)) as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+        nursery.start_soon(run_stream, here, client)
+        await wait_all_tasks_blocked()
+        (wire_id,) = wire_ids(agent)
+        agent.says(wire_id, "a")
+        await trio.sleep(3.5)
+        assert client.is_answered
+        last = client.text.split("\n\n")[-2]
+        assert json.loads(last.removeprefix("data: "))["error"]["type"] == "timeout_error"
+        assert "[DONE]" not in client.text
+        agent.lease(wire_id).deliver("GeneratedToken", [DONE], ends=True, tokens=[])
+
+
+async def test_waiting_too_long_is_told_in_the_stream_that_began(
+    autojump_clock: MockClock,
+) -> None:
+    client = Client()
+    async with world(DispatchLimits(buffered_timeout_s=4)) as here:
+        assert await run_stream(here, client) == "answered"
+    assert client.text.startswith(": queued position=0\n\n")
+    assert '"type":"timeout_error"' in client.text
+    assert "[DONE]" not in client.text
+
+
+async def test_a_client_that_leaves_stops_all_its_choices(autojump_clock: MockClock) -> None:
+    client = Client()
+    endings: list[str] = []
+    async with world(DispatchLimits(max_buffered=4)) as here, trio.open_nursery() as nursery:
+        agent = here.agent(slots=2)
+
+        async def client_task() -> None:
+            endings.append(await run_stream(here, client, (WORK, WORK, WORK)))
+
+        nursery.start_soon(client_task)
+        await wait_all_tasks_blocked()
+        started = wire_ids(agent)
+        assert len(started) == 2
+        agent.says(started[0], "a")
+        await wait_all_tasks_blocked()
+        client.left.set()
+        await wait_all_tasks_blocked()
+        assert endings == ["gone"]
+        assert sorted(agent.sent()) == sorted(f"stop {wire_id}" for wire_id in started)
+        for wire_id in started:
+            agent.lease(wire_id).deliver("GeneratedToken", [DONE], ends=True, tokens=[])
+    assert not client.is_answered
+
+
+async def test_choices_hold_one_place_in_the_queue(autojump_clock: MockClock) -> None:
+    client = Client()
+    async with world(DispatchLimits(max_buffered=2, buffered_timeout_s=60)) as here:
+        agent = here.agent()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_stream, here, client, (WORK, WORK, WORK, WORK))
+            for number in range(4):
+                await wait_all_tasks_blocked()
+                waiting = here.dispatcher.statistics().requests_buffered
+                assert waiting == (1 if number < 3 else 0)
+                (wire_id,) = wire_ids(agent)
+                agent.says(wire_id, str(number), done=True)
+    told = [
+        json.loads(line[6:])
+        for line in client.text.split("\n\n")
+        if line.startswith("data: [") and "DONE" not in line
+    ]
+    assert [choice for choice, result in told if "Done" in result] == [0, 1, 2, 3]
+    assert client.text.endswith('data: "end"\n\ndata: [DONE]\n\n')
+
+
+async def test_one_failed_choice_fails_the_answer_and_stops_the_others(
+    autojump_clock: MockClock,
+) -> None:
+    client = Client()
+    taken: list[Step] = []
+    told: list[ApiError] = []
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent(slots=2)
+
+        async def client_task() -> None:
+            with pytest.raises(ApiError) as error:
+                await gather(here.dispatcher, client.exchange(), (WORK, WORK), taken.append)
+            told.append(error.value)
+
+        nursery.start_soon(client_task)
+        await wait_all_tasks_blocked()
+        first, second = wire_ids(agent)
+        agent.says(first, "a")
+        await wait_all_tasks_blocked()
+        error = {"DetokenizationFailed": "no text"}
+        agent.lease(second).deliver("GeneratedToken", [error], ends=True, tokens=[])
+        await wait_all_tasks_blocked()
+        assert [error.status for error in told] == [500]
+        assert agent.sent() == [f"stop {first}"]
+        agent.lease(first).deliver("GeneratedToken", [DONE], ends=True, tokens=[])
+    assert [step.choice for step in taken] == [0]
+
+
+async def test_tokens_come_with_the_steps_they_were_drawn_for(autojump_clock: MockClock) -> None:
+    client = Client()
+    taken: list[Step] = []
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+        nursery.start_soon(gather, here.dispatcher, client.exchange(), (WORK,), taken.append)
+        await wait_all_tasks_blocked()
+        (wire_id,) = wire_ids(agent)
+        agent.says(wire_id, "a", "b")
+        agent.lease(wire_id).deliver("GeneratedToken", [], ends=False, tokens=[7])
+        agent.says(wire_id, "c", done=True)
+    assert [token for step in taken for token in step.tokens] == [97, 98, 7, 99]
+
+
+async def test_the_clients_own_request_id_is_kept(autojump_clock: MockClock) -> None:
+    assert Client().exchange((b"x-request-id", b"my-id.1")).id == "my-id.1"
+    for strange in (b"", b"a b", b"x" * 200, b"\xff"):
+        assert Client().exchange((b"x-request-id", strange)).id.startswith("req_")

@@ -1,0 +1,208 @@
+"""Pace, prefixes, stored prefixes, drafts and the reasoning limit."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.scheduler.batching.drafts import Drafting, guess_next
+from paddler_trio.scheduler.batching.pace import FIRST_SHARE, SMALLEST_SHARE, Pace
+from paddler_trio.scheduler.batching.prefix_store import PrefixStore
+from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
+from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
+
+TOKENS = st.lists(st.integers(0, 2), max_size=60)
+
+
+@given(TOKENS, TOKENS, TOKENS, st.integers(0, 200))
+def test_a_common_prefix_is_what_one_would_count(
+    shared: list[int], a: list[int], b: list[int], limit: int
+) -> None:
+    left, right = shared * 5 + a, shared * 5 + b
+    counted = 0
+    while counted < min(len(left), len(right), limit) and left[counted] == right[counted]:
+        counted += 1
+    assert common_prefix(left, right, limit) == counted
+
+
+def test_a_memory_serves_only_what_it_still_has() -> None:
+    assert MemoryRules().usable(3, length=10, first_position=0) == 3
+    recurrent = MemoryRules(can_trim=False)
+    assert recurrent.usable(9, length=10, first_position=0) == 0
+    assert recurrent.usable(10, length=10, first_position=9) == 10
+    sliding = MemoryRules(window=4)
+    assert sliding.usable(8, length=10, first_position=4) == 8
+    assert sliding.usable(8, length=10, first_position=5) == 0
+    assert sliding.usable(2, length=10, first_position=0) == 2
+
+
+def test_a_pass_with_prompts_is_sized_to_stay_under_its_target() -> None:
+    pace = Pace(target_ms=100)
+    assert pace.prompt_share(0, limit=2048) == 2048, "nobody waits"
+    assert pace.prompt_share(3, limit=2048) == FIRST_SHARE
+    for _ in range(20):
+        pace.measured(generating=3, prompt_tokens=0, pass_ms=20)
+        pace.measured(generating=3, prompt_tokens=200, pass_ms=20 + 200 * 0.4)
+    assert 190 <= pace.prompt_share(3, limit=2048) <= 210
+    assert pace.prompt_share(3, limit=50) == 50
+    for _ in range(20):
+        pace.measured(generating=8, prompt_tokens=0, pass_ms=150)
+    assert pace.prompt_share(8, limit=2048) == SMALLEST_SHARE, "a prompt never starves"
+
+
+def test_the_pace_chooses_its_target_from_what_a_pass_takes_alone() -> None:
+    def share(alone_ms: float) -> int:
+        pace = Pace()
+        for _ in range(30):
+            pace.measured(generating=2, prompt_tokens=0, pass_ms=alone_ms)
+            pace.measured(generating=2, prompt_tokens=100, pass_ms=alone_ms + 100)
+        return pace.prompt_share(2, limit=4096)
+
+    assert 200 <= share(30) <= 215, "eight times 30 ms, at 1 ms a token"
+    assert 75 <= share(1) <= 80, "shorter passes would only cost"
+
+
+def test_many_who_wait_for_their_first_token_weigh_more_than_few_who_generate() -> None:
+    def share(ingesting: int, target_ms: float | None = None) -> int:
+        pace = Pace(target_ms)
+        for _ in range(30):
+            pace.measured(generating=2, prompt_tokens=0, pass_ms=20)
+            pace.measured(generating=0, prompt_tokens=100, pass_ms=100)
+        return pace.prompt_share(2, ingesting=ingesting, limit=4096)
+
+    assert share(1) == share(2) == 140
+    assert share(4) == 300
+    assert share(100) == 380, "400 ms at most"
+    assert share(6, target_ms=120) == 100, "what the operator said holds"
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 500), st.floats(0.01, 900))))
+def test_a_pace_never_starves_prompts_nor_passes_its_limit(
+    passes: list[tuple[int, int, float]],
+) -> None:
+    pace = Pace()
+    for generating, prompt_tokens, pass_ms in passes:
+        pace.measured(generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms)
+        assert SMALLEST_SHARE <= pace.prompt_share(generating, limit=512) <= 512
+
+
+@given(
+    st.lists(st.tuples(TOKENS.filter(bool), st.sampled_from("ab"), st.integers(1, 60))),
+    TOKENS.filter(bool),
+)
+def test_stored_prefixes_hold_their_budget_and_serve_only_their_salt(
+    offers: list[tuple[list[int], str, int]], tokens: list[int]
+) -> None:
+    store = PrefixStore(budget_bytes=100)
+    kept: dict[int, tuple[list[int], str]] = {}
+    for offered, salt, num_bytes in offers:
+        if store.wants(offered, salt, num_bytes):
+            number, gone = store.add(offered, salt, num_bytes)
+            for old in gone:
+                del kept[old]
+            kept[number] = (offered, salt)
+        assert store.num_bytes <= 100
+    found = store.find(tokens, "a", better_than=0)
+    best = max(
+        (
+            common_prefix(stored, tokens, len(tokens) - 1)
+            for stored, salt in kept.values()
+            if salt == "a"
+        ),
+        default=0,
+    )
+    assert (0 if found is None else found.length) == best
+    if found is not None:
+        assert kept[found.number][1] == "a"
+    assert store.find(tokens, None, better_than=0) is None
+
+
+def test_storing_becomes_rare_while_nothing_stored_is_of_use() -> None:
+    store = PrefixStore(budget_bytes=10**6)
+    stored = 0
+    for number in range(400):
+        if store.wants([number, 1, 2], "", 10):
+            store.add([number, 1, 2], "", 10)
+            stored += 1
+    assert 60 < stored < 100
+    assert store.find([0, 1, 2, 3], "", better_than=0) is not None
+    assert sum(store.wants([n, 7], "", 10) for n in range(16)) == 16, "it is of use again"
+
+
+def test_what_does_not_fit_the_store_is_not_wanted() -> None:
+    store = PrefixStore(budget_bytes=10)
+    assert not store.wants([1, 2], "", 11)
+    assert store.wants([1, 2], "", 10)
+    store.add([1, 2, 3], "", 10)
+    assert not store.wants([1, 2], "", 5), "the stored one begins with it"
+    assert store.wants([1, 2], "other", 5)
+
+
+def test_guesses_repeat_what_followed_before() -> None:
+    text = [1, 2, 3, 4, 5, 6, 9, 9, 2, 3, 4]
+    assert guess_next(text, count=3) == [5, 6, 9]
+    assert guess_next([1, 2, 3], count=3) == []
+    assert guess_next(text, count=0) == []
+    assert guess_next([7] * 10, count=4) == [7]
+
+
+@given(TOKENS, st.integers(1, 8))
+def test_a_guess_has_stood_in_the_text(tokens: list[int], count: int) -> None:
+    guess = guess_next(tokens, count=count)
+    assert len(guess) <= count
+    if guess:
+        joined = ",".join(map(str, tokens))
+        assert ",".join(map(str, tokens[-2:] + guess)) in joined
+
+
+def test_wrong_guesses_make_pauses() -> None:
+    drafting = Drafting(4)
+    text = [1, 2, 3, 1, 2]
+    assert drafting.guess(text) == [3, 1, 2]
+    drafting.judged(3, 3)
+    assert drafting.guess(text)
+    for _ in range(6):
+        drafting.judged(3, 0)
+    pauses = 0
+    while not drafting.guess(text):
+        pauses += 1
+    assert 10 < pauses < 100
+    assert (drafting.num_drafted, drafting.num_accepted) == (21, 3)
+
+
+def _reasoned(limit: ReasoningLimit, wanted: list[int]) -> list[int]:
+    drawn = []
+    for token in wanted:
+        forced = limit.forced()
+        drawn.append(token if forced is None else forced)
+        limit.drew(drawn[-1])
+    return drawn
+
+
+def test_reasoning_is_closed_after_its_budget() -> None:
+    limit = ReasoningLimit(3, (), (8, 9), is_open=True)
+    assert _reasoned(limit, [1, 2, 3, 4, 5, 6, 7]) == [1, 2, 3, 8, 9, 6, 7]
+
+
+def test_a_closing_marker_that_was_put_off_comes_next() -> None:
+    limit = ReasoningLimit(1, (), (8, 9), is_open=True)
+    limit.drew(1)
+    assert limit.forced() == 8
+    limit.drew(2)
+    assert limit.forced() == 8
+    limit.drew(8)
+    assert limit.forced() == 9
+    limit.drew(9)
+    assert limit.forced() is None
+
+
+def test_reasoning_that_ends_by_itself_is_left_alone() -> None:
+    limit = ReasoningLimit(5, (7,), (8, 9), is_open=False)
+    told = [1, 1, 1, 1, 1, 1, 7, 1, 1, 8, 9, 1, 1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1]
+    assert _reasoned(limit, told) == told
+
+
+def test_reasoning_that_begins_later_is_counted_from_there() -> None:
+    limit = ReasoningLimit(2, (7, 7), (9,), is_open=False)
+    assert _reasoned(limit, [1, 1, 1, 7, 7, 2, 2, 2, 2]) == [1, 1, 1, 7, 7, 2, 2, 9, 2]
+    assert _reasoned(ReasoningLimit(0, (), (9,), is_open=True), [1, 2]) == [9, 2]

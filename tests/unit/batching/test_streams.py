@@ -1,0 +1,280 @@
+"""Streams against a pretended llama.cpp that remembers which token stands in which cell.
+
+Whatever is reused, copied, cut, evicted, set aside or drafted: every token a sequence draws was
+drawn after exactly its own tokens, computed once each, in order.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
+from paddler_trio.scheduler.batching.prefixes import MemoryRules
+from paddler_trio.scheduler.batching.sequences import Sequence
+from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
+
+CELLS = 48
+SLOTS = 3
+PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=40)
+"""Few different tokens, so that prefixes are shared all the time."""
+
+
+def next_token(tokens: list[int]) -> int:
+    """What the pretended model draws: a function of everything before."""
+    return (sum(tokens) * 7 + len(tokens)) % 3
+
+
+class StreamsMachine(RuleBasedStateMachine):
+    unified = False
+    memory = MemoryRules()
+
+    def __init__(self) -> None:
+        super().__init__()
+        num_streams = SLOTS + 3 if self.unified else SLOTS
+        self.cells = (UnifiedCells if self.unified else SplitCells)(num_streams, CELLS)
+        self.streams = Streams(SLOTS, self.cells, num_streams, self.memory)
+        self.cache: list[list[int]] = [[] for _ in range(num_streams)]
+        self.live: dict[int, Sequence] = {}
+        self.salts: list[str | None] = [None] * num_streams
+        """Under which salt the tokens of each stream were computed."""
+        self.keys = 0
+
+    # ------------------------------------------------------------------ rules
+
+    @rule(
+        prompt=PROMPTS,
+        drawn=st.integers(0, 3),
+        more=st.integers(1, 30),
+        salt=st.sampled_from(["", "", "", "tenant", None]),
+    )
+    def arrive(self, prompt: list[int], drawn: int, more: int, salt: str | None) -> None:
+        self.keys += 1
+        tokens = list(prompt)
+        for _ in range(drawn):
+            tokens.append(next_token(tokens))
+        sequence = Sequence(self.keys, tokens, len(prompt), drawn + more, salt)
+        self.live[sequence.key] = sequence
+        self.streams.enqueue(sequence)
+
+    @rule(fails=st.booleans(), prompt_budget=st.integers(1, 20), refuses=st.booleans())
+    def run_a_pass(self, fails: bool, prompt_budget: int, refuses: bool) -> None:
+        while (placement := self.streams.start_next()) is not None:
+            self._settle(placement, refuses=refuses)
+        for sequence in self.streams.running:
+            if self.memory.can_trim and sequence.is_generating and sequence.key % 2:
+                right = next_token(sequence.tokens)
+                sequence.drafts = [right, (right + sequence.num_tokens) % 3]
+        self._cut(self.streams.make_room(prompt_budget))
+        shares = self.streams.plan(token_budget=24, prompt_budget=prompt_budget)
+        if self.streams.running:
+            assert shares, "somebody runs and nothing is computed"
+        if fails:
+            return  # nothing was committed: the same work is planned again
+        for share in shares:
+            sequence = share.sequence
+            assert sequence.stream is not None
+            cache = self.cache[sequence.stream]
+            assert cache == sequence.tokens[: share.start], "computed after other tokens"
+            cache += sequence.tokens[share.start : share.start + share.count]
+            cache += share.drafts
+            self.salts[sequence.stream] = sequence.salt
+        self.streams.commit(shares)
+        for share in shares:
+            if share.wants_logits:
+                self._draw(share.sequence, share.drafts)
+
+    @precondition(lambda self: self.live)
+    @rule(choice=st.integers(0, 100))
+    def stop(self, choice: int) -> None:
+        self._end(sorted(self.live)[choice % len(self.live)])
+
+    # -------------------------------------------------------------- llama.cpp
+
+    def _settle(self, placement: Placement, *, refuses: bool) -> None:
+        sequence = placement.sequence
+        if placement.source is None:
+            self.cache[placement.stream] = []
+        else:
+            assert self.salts[placement.source] == sequence.salt, "shared across salts"
+            assert sequence.salt is not None, "shared with nobody, and yet taken"
+            kept = self.cache[placement.source][: placement.kept]
+            assert len(kept) == placement.kept
+            if placement.source != placement.stream:
+                assert self.memory.can_trim or len(self.cache[placement.source]) == len(kept)
+            self.cache[placement.stream] = list(kept)
+            if refuses:
+                self.cache[placement.stream] = []
+                self.streams.lost_prefix(sequence)
+        self.salts[placement.stream] = sequence.salt
+        assert self.cache[placement.stream] == sequence.tokens[: sequence.num_computed]
+        assert sequence.num_computed < sequence.num_tokens, "nothing left to draw from"
+
+    def _cut(self, cuts: list[Cut]) -> None:
+        for cut in cuts:
+            if not self.memory.can_trim:
+                assert cut.length in (0, len(self.cache[cut.stream])), "a state was cut"
+            del self.cache[cut.stream][cut.length :]
+
+    def _draw(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
+        accepted = 0
+        while True:
+            sequence.tokens.append(token := next_token(sequence.tokens))
+            if sequence.num_drawn >= sequence.max_tokens or sequence.drawn_out(CELLS):
+                self._end(sequence.key)
+                return
+            if accepted == len(drafts) or drafts[accepted] != token:
+                break
+            self.streams.accept_draft(sequence)
+            accepted += 1
+        if drafts:
+            self._cut([self.streams.drop_drafts(sequence)])
+
+    def _end(self, key: int) -> None:
+        sequence = self.live.pop(key)
+        cut = self.streams.end(key)
+        if cut is not None:
+            self._cut([cut])
+        tokens = sequence.tokens
+        for place in range(sequence.num_prompt_tokens, len(tokens)):
+            assert tokens[place] == next_token(tokens[:place]), "a token was drawn out of place"
+
+    # ------------------------------------------------------------- invariants
+
+    @invariant()
+    def books_agree_with_the_cache(self) -> None:
+        running = {sequence.stream: sequence for sequence in self.streams.running}
+        assert len(running) <= SLOTS
+        assert set(self.live) >= {sequence.key for sequence in running.values()}
+        assert self.streams.is_idle == (not self.live)
+        for stream, cache in enumerate(self.cache):
+            assert self.cells.length(stream) == len(cache), f"cells of stream {stream}"
+            assert len(cache) <= CELLS
+            if stream in running:
+                assert cache == running[stream].tokens[: running[stream].num_computed]
+
+    @invariant()
+    def no_more_cells_than_there_are(self) -> None:
+        assert self.cells.num_free >= 0
+        if not self.unified:
+            assert self.cells.num_used == sum(map(len, self.cache))
+        else:
+            assert self.cells.num_used <= sum(map(len, self.cache))
+            assert self.cells.num_used + self.cells.num_free == CELLS
+
+    def teardown(self) -> None:
+        """The oldest is never set aside for good: everybody comes to an end."""
+        for _ in range(4000):
+            if not self.live:
+                break
+            self.run_a_pass(False, 8, False)
+        assert not self.live, "somebody starved"
+
+
+class UnifiedMachine(StreamsMachine):
+    unified = True
+
+
+class StatefulMachine(StreamsMachine):
+    """A recurrent model: what is computed cannot be cut."""
+
+    memory = MemoryRules(can_trim=False)
+
+
+TestSplit = StreamsMachine.TestCase
+TestUnified = UnifiedMachine.TestCase
+TestStateful = StatefulMachine.TestCase
+MANY = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestSplit.settings = TestUnified.settings = TestStateful.settings = MANY
+
+
+def _run(streams: Streams, passes: int = 1, budget: int = 512) -> None:
+    for _ in range(passes):
+        while streams.start_next() is not None:
+            pass
+        streams.make_room(budget)
+        shares = streams.plan(token_budget=budget, prompt_budget=budget)
+        streams.commit(shares)
+        for share in shares:
+            if share.wants_logits:
+                share.sequence.tokens.append(1)
+
+
+def _streams(slots: int = 4, cells: int = 1024) -> Streams:
+    return Streams(slots, SplitCells(slots, cells), slots)
+
+
+def test_a_finished_sequence_serves_the_next_turn_of_its_conversation() -> None:
+    streams = _streams()
+    first = Sequence(1, list(range(100)), 100)
+    streams.enqueue(first)
+    _run(streams, 10)
+    streams.end(1)
+    second = Sequence(2, [*first.tokens, 5, 6, 7], len(first.tokens) + 3)
+    streams.enqueue(second)
+    placement = streams.start_next()
+    assert placement is not None
+    assert placement.source == placement.stream, "in place"
+    assert placement.kept == first.num_computed
+    assert second.num_cached == placement.kept
+
+
+def test_a_running_sequence_is_copied_and_one_about_to_compute_the_same_is_waited_for() -> None:
+    streams = _streams()
+    system = list(range(500))
+    for key in (1, 2, 3):
+        streams.enqueue(Sequence(key, [*system, 1000 + key], 501))
+    first = streams.start_next()
+    assert first is not None
+    assert first.source is None
+    assert streams.start_next() is None, "the others wait for the first to compute their beginning"
+    _run(streams, 2)
+    second, third = streams.running[1:]
+    assert second.num_cached == third.num_cached == 500
+
+
+def test_nobody_waits_for_a_leader_that_is_gone() -> None:
+    streams = _streams()
+    streams.enqueue(Sequence(1, list(range(500)), 500))
+    streams.enqueue(Sequence(2, [*range(400), 9], 401))
+    assert streams.start_next() is not None
+    assert streams.start_next() is None
+    streams.end(1)
+    placement = streams.start_next()
+    assert placement is not None
+    assert placement.sequence.key == 2
+
+
+def test_the_least_valuable_stream_is_given_up() -> None:
+    streams = _streams(slots=2)
+    for key, length in ((1, 600), (2, 50)):
+        streams.enqueue(Sequence(key, [key] * length, length))
+        _run(streams, 2)
+        streams.end(key)
+    streams.enqueue(Sequence(3, [3] * 10, 10))
+    placement = streams.start_next()
+    assert placement is not None
+    assert placement.source is None
+    assert placement.replaced is None, "fifty tokens are not worth storing"
+    streams.enqueue(Sequence(4, [1] * 300 + [8], 301))
+    placement = streams.start_next()
+    assert placement is not None
+    assert placement.kept == 300
+
+
+def test_the_youngest_is_set_aside_when_a_pool_is_full_and_goes_on_later() -> None:
+    streams = Streams(2, UnifiedCells(4, 100), 4)
+    streams.enqueue(Sequence(1, [1] * 30, 30, 65))
+    streams.enqueue(Sequence(2, [2] * 30, 30, 40))
+    ended: list[int] = []
+    for _ in range(300):
+        _run(streams)
+        for sequence in streams.running:
+            if sequence.num_drawn >= sequence.max_tokens:
+                ended.append(sequence.key)
+                streams.end(sequence.key)
+        if streams.is_idle:
+            break
+    assert ended == [1, 2]
+    assert streams.preemptions == 1

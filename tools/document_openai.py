@@ -1,0 +1,106 @@
+"""Write the tables of ``docs/openai.md`` from those that read the requests: they cannot differ.
+
+What stands above the marker in that page is written by hand.
+
+.venv/bin/python tools/document_openai.py          # writes docs/openai.md
+.venv/bin/python tools/document_openai.py --check  # exit code 1 if it would change
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from paddler_trio.openai.chat_fields import chat_record
+from paddler_trio.openai.completion_request import completion_record, llama_completion_record
+from paddler_trio.openai.embeddings_io import embeddings_record, llama_embeddings_record
+from paddler_trio.openai.fields import Fate, Field, Record
+from paddler_trio.openai.limits import SurfaceLimits
+from paddler_trio.openai.model_routes import detokenize_record, tokenize_record
+
+PAGE = Path(__file__).parents[1] / "docs" / "openai.md"
+LIMITS = SurfaceLimits()
+
+MARKER = "<!-- From here on this page is written by tools/document_openai.py. -->\n"
+
+SECTIONS = {
+    "`POST /v1/chat/completions`": chat_record(LIMITS),
+    "`POST /v1/completions`": completion_record(LIMITS),
+    "`POST /completion`": llama_completion_record(LIMITS),
+    "`POST /v1/embeddings`": embeddings_record(LIMITS),
+    "`POST /embedding`": llama_embeddings_record(LIMITS),
+    "`POST /tokenize`": tokenize_record(LIMITS),
+    "`POST /detokenize`": detokenize_record(LIMITS),
+}
+
+
+def page(current: str) -> str:
+    """The whole of ``docs/openai.md``; ``current`` is what it is now."""
+    introduction, marker, _ = current.partition(MARKER)
+    assert marker, f"{PAGE} has lost its marker: {MARKER}"
+    sections = [_section(title, record) for title, record in SECTIONS.items()]
+    return introduction + MARKER + "\n" + "\n".join([_limits(), *sections])
+
+
+def _limits() -> str:
+    rows = dict(_described_limits())
+    lines = ["## Limits", "", "Set with `--openai-limit name=value`; errors name them.", ""]
+    lines += ["| limit | what it bounds | default |", "|---|---|---|"]
+    lines += [
+        f"| `{field.name}` | {rows[field.name]} | {field.default:,} |"
+        for field in attrs.fields(SurfaceLimits)
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _described_limits() -> Iterator[tuple[str, str]]:
+    """The ``Attributes`` of the class's own docstring."""
+    text = inspect.getdoc(SurfaceLimits) or ""
+    for names, note in re.findall(r"^  ([a-z_, ]+): (.*?)(?=^  [a-z_, ]+:|\Z)", text, re.M | re.S):
+        for name in names.split(", "):
+            yield name, " ".join(note.replace("``", "`").split())
+
+
+def _section(title: str, record: Record) -> str:
+    lines = [f"## {title}", "", record.note, ""]
+    lines += _table("honoured", _of(record, Fate.HONOURED), "what it does")
+    lines += _table("accepted", _of(record, Fate.ACCEPTED), "why it has no effect")
+    lines += _table("refused", _of(record, Fate.REFUSED), "why; what is allowed nevertheless")
+    return "\n".join(lines)
+
+
+def _of(record: Record, fate: Fate) -> list[Field]:
+    return [field for field in record if field.fate is fate]
+
+
+def _table(name: str, fields: Iterable[Field], heading: str) -> Iterator[str]:
+    rows = [_row(field) for field in fields]
+    if rows:
+        yield from [f"| {name} | {heading} |", "|---|---|", *rows, ""]
+
+
+def _row(field: Field) -> str:
+    names = ", ".join(f"`{name}`" for name in (field.name, *field.aliases))
+    note = field.note
+    if field.fate is Fate.REFUSED:
+        note = note[0].upper() + note[1:] + "."
+        if field.neutral:
+            note += " " + ", ".join(f"`{json.dumps(value)}`" for value in field.neutral)
+    if field.is_required:
+        note = "Required. " + note
+    return f"| {names} | {note.replace('|', chr(92) + '|')} |"
+
+
+if __name__ == "__main__":
+    current = PAGE.read_text(encoding="utf-8")
+    text = page(current)
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(text, encoding="utf-8")
+    elif current != text:
+        sys.exit("docs/openai.md is not what the tables say: run tools/document_openai.py")
