@@ -56,6 +56,8 @@ def read_ours(exchange: Exchange) -> Answer:
         if tag in TOKEN_TAGS:
             if value:
                 arrivals_s.append(arrival_s)
+        elif tag == "Progress":  # how far the prompt is: no token
+            continue
         elif tag == "Done":
             usage = value["usage"]
             tokens = sum(usage[field] for field in USAGE_FIELDS)

@@ -52,6 +52,12 @@ class Terms:
     threads: int
     cache_type: str
     """Of keys and values, one of ``CACHE_TYPES``."""
+    unified: bool = False
+    """One pool of half of all cells, for all slots."""
+
+    @property
+    def context_size(self) -> int:
+        return self.slots * self.cells // (2 if self.unified else 1)
 
 
 @attrs.frozen(eq=False)
@@ -81,6 +87,7 @@ def our_pair(terms: Terms, folder: Path) -> Iterator[Contestant]:
         agent_command = [
             *(*command, "agent", "--management-addr", up["management"]),
             *("--slots", str(terms.slots), "--threads", str(terms.threads), "--log-json"),
+            *("--kv-layout", "unified" if terms.unified else "split"),
         ]
         management, inference = _split(up["management"]), _split(up["inference"])
         with _process(agent_command, folder / "agent.log") as agent:
@@ -100,7 +107,8 @@ def llama_server(binary: Path, terms: Terms, folder: Path) -> Iterator[Contestan
     """
     command = [
         *(str(binary), "--model", str(terms.model), "--host", "127.0.0.1", "--port", "0"),
-        *("--parallel", str(terms.slots), "--ctx-size", str(terms.slots * terms.cells)),
+        *("--parallel", str(terms.slots), "--ctx-size", str(terms.context_size)),
+        "--kv-unified" if terms.unified else "--no-kv-unified",
         *("--threads", str(terms.threads), "--threads-batch", str(terms.threads)),
         *("--cache-type-k", terms.cache_type, "--cache-type-v", terms.cache_type),
         *("--batch-size", str(BATCH_TOKENS), "--cache-ram", "0", "--n-gpu-layers", "0"),
@@ -128,6 +136,11 @@ def with_prompt_cache(server: Contestant) -> Contestant:
     )
 
 
+def without_residency(ours: Contestant) -> Contestant:
+    """The same fleet, asked to compute every prompt anew."""
+    return attrs.evolve(ours, name="ours, nothing reused", request=_request_without_reuse)
+
+
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
     """Processor time used so far, by process; empty where there is no ``/proc``.
 
@@ -153,6 +166,15 @@ def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
 def _our_request(ask: Ask) -> bytes:
     body = {"raw_prompt": ask.prompt, "max_tokens": ask.max_tokens}
     return _post("/api/v1/continue_from_raw_prompt", body)
+
+
+def _request_without_reuse(ask: Ask) -> bytes:
+    body = {
+        "prompt": {"Text": {"text": ask.prompt}},
+        "max_tokens": ask.max_tokens,
+        "reuse_prefix": False,
+    }
+    return _post("/api/v2/generate", body)
 
 
 def _llama_server_request(ask: Ask, *, cache_prompt: bool) -> bytes:
@@ -252,7 +274,7 @@ def _put_desired_state(management: tuple[str, int], terms: Terms) -> None:
     state = json.loads(_ask(management, "GET", path))
     state["model"] = {"LocalToAgent": str(terms.model)}
     state["inference_parameters"] |= {
-        "context_size": terms.slots * terms.cells,
+        "context_size": terms.context_size,
         "n_batch": BATCH_TOKENS,
         "k_cache_dtype": terms.cache_type.upper(),
         "v_cache_dtype": terms.cache_type.upper(),

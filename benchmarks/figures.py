@@ -42,6 +42,8 @@ class Run:
     ttfts_s: tuple[float, ...]
     gaps_s: tuple[float, ...]
     cpu_s: Mapping[str, float]
+    failed: int = 0
+    """Requests that ended with an error, or before their limit, where that is counted."""
 
     def figures(self) -> dict[str, float]:
         """By the names in ``FIGURES``; what was not measured is NaN."""
@@ -83,7 +85,9 @@ def median_ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> dict[str, float
 def median_cpu_us_per_token(runs: Sequence[Run]) -> dict[str, float]:
     """Microseconds of processor time a token, by process."""
     return {
-        process: statistics.median(1e6 * run.cpu_s[process] / sum(run.tokens) for run in runs)
+        process: statistics.median(
+            1e6 * run.cpu_s[process] / max(1, sum(run.tokens)) for run in runs
+        )
         for process in runs[0].cpu_s
     }
 

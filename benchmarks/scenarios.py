@@ -48,7 +48,9 @@ class Scenario:
     title: str
     lanes_of: Callable[[int], Sequence[AskLane]]
     shows_cache: bool = False
-    """Worth a row with llama-server's prompt cache on."""
+    """Worth a row with llama-server's prompt cache on, and one of ours without residency."""
+    may_fail: bool = False
+    """Requests that fail, or end before their limit, are counted instead of ending the run."""
 
 
 @attrs.frozen
@@ -62,6 +64,10 @@ class Sizes:
     long_words: int
     prefix_words: int
     short_requests: int
+    turns: int
+    cells: int
+    under_pressure: bool = False
+    """Nothing but the scenario that has too few cells for all."""
 
 
 def text_of(words: int, *, seed: int) -> str:
@@ -117,20 +123,41 @@ def all_scenarios(sizes: Sizes) -> list[Scenario]:
     def shared(round_number: int) -> list[AskLane]:
         prefix = text_of(sizes.prefix_words, seed=seed(round_number, 900))
         return [
-            AskLane(
-                tuple(
-                    Ask(f"{prefix} {text_of(8, seed=seed(round_number, 910 + 4 * lane + i))}", 8)
-                    for i in range(4)
-                )
-            )
+            AskLane((Ask(f"{prefix} {text_of(8, seed=seed(round_number, 910 + lane))}", 8),))
             for lane in range(sizes.slots)
         ]
 
+    def prompts(round_number: int) -> list[AskLane]:
+        return [AskLane(tuple(ask(round_number, 500 + i, sizes.long_words, 1) for i in range(3)))]
+
+    def turns(round_number: int) -> list[AskLane]:
+        lanes = []
+        for user in range(sizes.slots):
+            prompt, asks = text_of(40, seed=seed(round_number, 600 + user)), []
+            for turn in range(sizes.turns):
+                prompt += " " + text_of(20, seed=seed(round_number, 700 + 16 * user + turn))
+                asks.append(Ask(prompt, 16))
+            lanes.append(AskLane(tuple(asks)))
+        return lanes
+
+    def pressure(round_number: int) -> list[AskLane]:
+        return [
+            AskLane((ask(round_number, 800 + i, 20, sizes.cells * 7 // 8),))
+            for i in range(sizes.slots)
+        ]
+
+    if sizes.under_pressure:
+        title = f"{sizes.slots} answers, context for half of them"
+        return [Scenario("pressure", title, pressure, may_fail=True)]
     return [
         Scenario("single", "1 stream", single),
         Scenario("full", f"{sizes.slots} streams", full),
         Scenario("crowd", f"{sizes.crowd} streams, {sizes.slots} slots", crowded),
         Scenario("long", f"long prompts into {sizes.slots - 1} streams", interrupted),
         Scenario("short", "many short requests", short),
-        Scenario("prefix", "requests with a common prefix", shared, shows_cache=True),
+        Scenario(
+            "prefix", f"{sizes.slots} requests with a common prefix", shared, shows_cache=True
+        ),
+        Scenario("prompts", "long prompts, one after the other", prompts),
+        Scenario("turns", f"{sizes.turns} turns of {sizes.slots} users", turns, shows_cache=True),
     ]
