@@ -9,8 +9,6 @@ random; vocabulary and chat template are those of the bundled model. Two things 
 * the output rows of tokens that end an answer, or are no text of their own, are zero, so that a
   greedy answer is always as long as it may be and every token of it is visible;
 * everything is drawn from a seed: the same call writes the same file.
-
-Needs the package ``gguf``, which nothing else here does: ``pip install gguf``.
 """
 
 from __future__ import annotations

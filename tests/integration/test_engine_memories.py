@@ -86,3 +86,60 @@ def test_answers_are_the_same_with_and_without_reuse(
     differing = sum(a != b for a, b in zip(plain, reused, strict=True))
     # the same tokens in another batch shape may flip a tie, and then every later turn differs
     assert differing <= 3, f"{differing} of {len(plain)} answers differ"
+
+
+SYSTEM = [3 + token % 50 for token in range(120)]
+OPENER = [60, 61, 62]
+"""What a template writes to open an answer; the next turn shows it in another way."""
+
+
+def converse(
+    engine: Engine, users: int, turns: int
+) -> tuple[list[list[int]], dict[tuple[int, int], int]]:
+    """Conversations of which later turns show no answer as it was drawn, as templates do that
+    leave thoughts out. One user after the other.
+
+    Returns:
+      What was drawn, and the cached tokens of each user's turns.
+    """
+    drawn: list[list[int]] = []
+    cached = {}
+    key = 0
+    for user in range(users):
+        history = list(SYSTEM)
+        for turn in range(turns):
+            dice = random.Random(100 * user + turn)
+            history += [dice.randrange(3, VOCABULARY) for _ in range(100)]
+            key += 1
+            sampling = attrs.evolve(GREEDY, ignore_eos=True)
+            engine.start(key, [*history, *OPENER], max_tokens=40, sampling=sampling)
+            engine.until_ended(key)
+            cached[user, turn] = engine.endings[key].num_cached_tokens
+            drawn.append(engine.drawn[key])
+            history += [5, *engine.drawn[key][-4:]]
+    return drawn, cached
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_checkpoint_serves_where_a_memory_cannot_be_cut(
+    kind: str, tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    model = MODELS[kind](tmp_path / f"{kind}.gguf")
+    seen = {}
+    for store_bytes in (0, 1 << 26):
+        settings = EngineSettings(prefix_store_bytes=store_bytes)
+        load = attrs.evolve(
+            LOAD, model_path=str(model), slots=2, context_size=2 * 1024, settings=settings
+        )
+        with running(vocabulary) as engine:
+            assert isinstance(engine.load(load), Ready)
+            seen[store_bytes] = converse(engine, users=4, turns=3)
+    (plain, without), (reused, with_store) = seen.values()
+    # a sliding window is cut where it stands as long as it holds what lies before the cut
+    assert kind == "sliding" or sum(without.values()) == 0
+    later_turns = {(user, turn): n for (user, turn), n in with_store.items() if turn > 0}
+    # all of the turn before but for the last few tokens, which the next turn may show otherwise
+    assert all(n >= 190 + 105 * (turn - 1) for (_, turn), n in later_turns.items()), later_turns
+    # two users showed where their conversations part: the third and fourth go on from there
+    assert [with_store[user, 0] >= 100 for user in range(2, 4)] == [True, True]
+    assert sum(a != b for a, b in zip(plain, reused, strict=True)) <= 2

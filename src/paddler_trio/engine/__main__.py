@@ -1,8 +1,9 @@
 """Entry of the engine process: ``python -m paddler_trio.engine``, started by an agent only.
 
 Frames come in on standard input and go out on what was standard output; whatever a library
-prints goes to standard error, where the agent picks it up as log lines. Two threads: this one
-decodes, the other reads the pipe and prepares requests; a third one embeds, if that is wanted.
+prints goes to standard error, where the agent picks it up as log lines. Three threads: this one
+decodes, one reads the pipe and prepares requests, one writes what passes produced. Others embed and
+look at images, if that is wanted.
 When the pipe closes, the agent is gone or wants us gone: the process ends at once, whatever it is
 computing.
 """
@@ -15,17 +16,20 @@ import threading
 import traceback
 from functools import partial
 from queue import SimpleQueue
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import llama_cpp.llama_cpp as lib
 
 from paddler_trio import __version__
-from paddler_trio.engine.decode_loop import Admitted, Command, DecodeLoop, admit, streams_for
+from paddler_trio.engine.admitted import Admitted, admit
+from paddler_trio.engine.decode_loop import Command, DecodeLoop, streams_for
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.drawing import DrawingPool
 from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext
+from paddler_trio.engine.figures import Counters
 from paddler_trio.engine.llama import ENCODER_ONLY, Llama
+from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.engine.vision import ImageCache, Vision
@@ -33,12 +37,10 @@ from paddler_trio.errors import EngineError, WireError
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.wire.engine_pipe import (
-    LENGTH_BYTES,
     Embedded,
     EmbeddingStep,
     EmbedDocuments,
     Ending,
-    FromEngine,
     LoadFailed,
     Loading,
     LoadModel,
@@ -49,10 +51,6 @@ from paddler_trio.wire.engine_pipe import (
     Step,
     StopEmbedding,
     StopSequence,
-    ToEngine,
-    body_length,
-    decode_to_engine,
-    encode,
 )
 
 _PROGRESS_STEP = 0.02
@@ -63,30 +61,6 @@ _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot s
 def _log(level: int, text: bytes, _: object) -> None:
     """llama.cpp's words, each line marked with its level; the agent turns them into records."""
     os.write(2, b"%d\t%s" % (level, text))
-
-
-class Pipe:
-    """Both directions of the pipe to the agent, blocking."""
-
-    def __init__(self, reader: BinaryIO, writer_fd: int) -> None:
-        self._reader = reader
-        self._writer_fd = writer_fd
-        self._writing = threading.Lock()
-        """Every thread writes: steps are the computing ones', pongs the reading one's."""
-
-    def receive(self) -> ToEngine | None:
-        """The next frame; None when the agent closed the pipe."""
-        prefix = self._reader.read(LENGTH_BYTES)
-        if len(prefix) < LENGTH_BYTES:
-            return None
-        body = self._reader.read(length := body_length(prefix))
-        return decode_to_engine(body) if len(body) == length else None
-
-    def send(self, frame: FromEngine) -> None:
-        data = memoryview(encode(frame))
-        with self._writing:
-            while data:
-                data = data[os.write(self._writer_fd, data) :]
 
 
 def main() -> None:
@@ -135,14 +109,17 @@ def main() -> None:
         pipe.send(LoadFailed("context", str(error)))
         return
     commands: SimpleQueue[Command] = SimpleQueue()
+    outbox = Outbox(pipe.send)
+    counters = Counters(outbox.put)
     loop = DecodeLoop(
         llama,
         shape,
-        streams_for(llama, shape, load.slots),
+        streams_for(llama, shape, load.slots, has_store=load.settings.prefix_store_bytes > 0),
         Pace(load.settings.target_pass_ms),
         StoredPrefixes(llama, PrefixStore(load.settings.prefix_store_bytes, shape.rules)),
         commands,
-        pipe.send,
+        outbox.put,
+        counters,
         DrawingPool(load.threads, llama.n_vocab),
         load.settings.max_drafts,
         draft_model,
@@ -150,7 +127,12 @@ def main() -> None:
     embedder: Embedder | None = None
     if context is not None:
         embedder = Embedder(
-            context, llama.n_vocab, load.threads, lambda: not loop.streams.is_idle, pipe.send
+            context,
+            llama.n_vocab,
+            load.threads,
+            lambda: not loop.streams.is_idle,
+            pipe.send,
+            counters,
         )
         embedder.start(on_crash=lambda: os._exit(1))
     vision: Vision[Admitted] | None = None
@@ -177,6 +159,7 @@ def main() -> None:
             projection_problem=projection_problem,
         )
     )
+    outbox.start(on_crash=lambda: os._exit(1))
     loop.run_forever()
 
 
@@ -232,7 +215,8 @@ def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, st
 
 def _only_embed(pipe: Pipe, llama: Llama, load: LoadModel, context: EmbeddingContext) -> NoReturn:
     """The life of an engine whose model is an encoder."""
-    embedder = Embedder(context, llama.n_vocab, load.threads, lambda: False, pipe.send)
+    counters = Counters(pipe.send)
+    embedder = Embedder(context, llama.n_vocab, load.threads, lambda: False, pipe.send, counters)
     _start_reading(pipe, llama, None, embedder)
     pipe.send(
         Ready(

@@ -10,41 +10,36 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 import attrs
-import numpy as np
 
-from paddler_trio.engine.constraint import GrammarInvalidError, GrammarRejectedError
+from paddler_trio.engine.admitted import Admitted
+from paddler_trio.engine.calls import Content, fill, part
+from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.draft_model import DraftModel
-from paddler_trio.engine.drawing import DrawingPool, logprobs_of
+from paddler_trio.engine.drawing import DrawingPool, first_tokens, logprobs_of
 from paddler_trio.engine.figures import Counters
 from paddler_trio.engine.llama import ContextShape, Llama
 from paddler_trio.engine.sampling import Sampler
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
-from paddler_trio.engine.vision import Embeddings
 from paddler_trio.errors import EngineError
-from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.batch_plan import Share
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.drafts import Drafting
 from paddler_trio.scheduler.batching.image_tokens import (
     Positions,
-    image_of,
     is_image,
     num_words,
-    place_of,
     run_length,
 )
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
+from paddler_trio.scheduler.batching.streams import Cut, Placement, Replaced, Streams
 from paddler_trio.wire.engine_pipe import (
     Drawn,
     Ending,
-    Figures,
     Progress,
     StartSequence,
     Step,
@@ -64,64 +59,12 @@ _MAX_FAILURES = 3
 """Sequences failed one after the other without a pass that worked between them."""
 
 
-@attrs.frozen
-class Admitted:
-    """A request that fits, with its sampler built: ready for a stream."""
-
-    start: StartSequence
-    sampler: Sampler
-    embeddings: Embeddings = attrs.field(factory=dict)
-    """Of the images in its prompt, each of which has its tokens there."""
-
-
-_Filled: TypeAlias = tuple[Callable[[], int], list[tuple[Share, int]]]
 Command: TypeAlias = Admitted | Ending | StopSequence
 """What reaches the loop: a request, the refusal of one, or the wish to end one."""
 
 
-def admit(
-    llama: Llama, shape: ContextShape, start: StartSequence, embeddings: Embeddings | None = None
-) -> Admitted | Ending:
-    """Check a request and build its sampler; runs beside the decode loop, never in it (W22)."""
-    embeddings = embeddings or {}
-    words = [token for token in start.tokens if not is_image(token)]
-    refused = refusal(
-        num_prompt_tokens=len(start.tokens),
-        num_drawn=len(start.drawn),
-        max_tokens=start.max_tokens,
-        cells=shape.cells,
-    )
-    if refused is not None:
-        return Ending(start.key, "refused", len(words), 0, refused.reason)
-    stray = next((t for t in (*words, *start.drawn) if not 0 <= t < shape.n_vocab), None)
-    if len(words) < len(start.tokens):
-        unseen = (t for t in start.tokens if is_image(t) and image_of(t) not in embeddings)
-        stray = next(unseen, stray)
-    if stray is not None:
-        detail = f"token {stray} is outside the vocabulary of {shape.n_vocab}"
-        return Ending(start.key, "refused", len(words), 0, detail)
-    try:
-        sampler = Sampler.build(
-            llama,
-            start.sampling,
-            start.grammar,
-            cells=shape.cells,
-            prompt=words,
-            reasoning=start.reasoning,
-        )
-    except GrammarInvalidError as error:
-        return Ending(start.key, "grammar_invalid", len(words), 0, str(error))
-    try:
-        for token in start.drawn:
-            sampler.replay(token)
-    except GrammarRejectedError as error:
-        sampler.close()
-        return Ending(start.key, "grammar_rejected", len(words), 0, str(error))
-    return Admitted(start, sampler, embeddings)
-
-
-def streams_for(llama: Llama, shape: ContextShape, slots: int) -> Streams:
-    """The scheduler's view of a context."""
+def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: bool) -> Streams:
+    """The scheduler's view of a context; ``has_store``: prefixes can be kept in host memory."""
     layout = UnifiedCells if shape.is_unified else SplitCells
     return Streams(
         slots,
@@ -129,6 +72,7 @@ def streams_for(llama: Llama, shape: ContextShape, slots: int) -> Streams:
         shape.num_streams,
         shape.rules,
         llama.first_position,
+        keeps_checkpoints=has_store and not shape.rules.is_cut_anywhere,
     )
 
 
@@ -137,8 +81,7 @@ class _Running:
     start: StartSequence
     sequence: Sequence
     sampler: Sampler
-    embeddings: Embeddings
-    positions: Positions
+    content: Content
     drafting: Drafting
     placed_s: float | None = None
     first_drawn_s: float | None = None
@@ -162,7 +105,8 @@ class DecodeLoop:
     pace: Pace
     stored: StoredPrefixes
     commands: SimpleQueue[Command]
-    report: Callable[[Step | Figures], None]
+    report: Callable[[Step], None]
+    counters: Counters
     pool: DrawingPool
     max_drafts: int = 0
     draft_model: DraftModel | None = None
@@ -175,7 +119,6 @@ class DecodeLoop:
     _failures: int = attrs.field(default=0, init=False)
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
     """Of what is in each stream, which is a beginning of what was placed there last."""
-    counters: Counters = attrs.field(factory=Counters, init=False)
 
     def run_forever(self) -> None:
         """Pass after pass; sleeps only while there is nothing to compute."""
@@ -214,7 +157,7 @@ class DecodeLoop:
         )
         self._cut(*self.streams.make_room(budget))
         shares = self.streams.plan(token_budget=self.shape.n_batch, prompt_budget=budget)
-        for together in self._calls(shares):
+        for together in part(shares, is_unified=self.shape.is_unified):
             self._decode(together)
             self._report_step()
         self._report_step()
@@ -236,8 +179,7 @@ class DecodeLoop:
                     start,
                     sequence,
                     sampler,
-                    embeddings,
-                    Positions(start.tokens if embeddings else ()),
+                    Content.of(start.tokens, embeddings),
                     Drafting(self.max_drafts),
                 )
                 self.streams.enqueue(sequence)
@@ -256,7 +198,7 @@ class DecodeLoop:
             request.placed_s = time.perf_counter()
         if placement.replaced is not None:
             self.stored.store(placement.replaced, stream)
-        positions = request.positions
+        positions = request.content.positions
         self._positions[stream] = positions
         kept = positions.at(placement.kept)
         restored = self.stored.restore(
@@ -275,7 +217,7 @@ class DecodeLoop:
             self.llama.forget(stream)
             if not self.llama.copy(placement.source, stream, kept):
                 self.streams.lost_prefix(sequence)
-        self.counters.cached_tokens += sequence.num_computed
+        self.counters.now.cached_tokens += sequence.num_computed
 
     def _guess(self) -> None:
         generating = [sequence for sequence in self.streams.running if sequence.is_generating]
@@ -294,7 +236,7 @@ class DecodeLoop:
     def _may_draft(self, sequence: Sequence) -> bool:
         """A draft model sees words only."""
         request = self._requests[sequence.key]
-        return not request.embeddings and request.drafting.may_guess()
+        return not request.content.embeddings and request.drafting.may_guess()
 
     def _cut(self, *cuts: Cut) -> None:
         for cut in cuts:
@@ -302,42 +244,28 @@ class DecodeLoop:
 
     # -------------------------------------------------------------- a pass
 
-    def _calls(self, shares: tuple[Share, ...]) -> list[tuple[Share, ...]]:
-        """The shares of a pass, parted into what llama.cpp is to compute in one call.
-
-        An image needs a call of its own. With regions of their own, sequences in one call all pay
-        for the longest of them: those that generate are computed without a long prompt beside
-        them, and their tokens are out before it. In a pool everybody pays for everything anyway,
-        and one call reads the weights once.
-        """
-        images = [(s,) for s in shares if is_image(s.sequence.tokens[s.start])]
-        words = [s for s in shares if not images or (s,) not in images]
-        if self.shape.is_unified:
-            return [call for call in (tuple(words), *images) if call]
-        generating = tuple(s for s in words if s.sequence.is_generating)
-        prompts = tuple(s for s in words if not s.sequence.is_generating)
-        return [call for call in (generating, prompts, *images) if call]
-
     def _decode(self, shares: tuple[Share, ...]) -> None:
         """Compute these shares, of words or one of an image; on failure split them until the
         culprit is alone."""
-        compute, drawing = self._filled_image(shares[0]) or self._filled(shares)
+        contents = [self._requests[share.sequence.key].content for share in shares]
+        call = fill(self.llama, shares, contents)
         self._in_pass = frozenset(share.sequence.key for share in shares)
         started_s = time.perf_counter()
-        code = compute()
+        code = call.compute()
         computed_s = time.perf_counter()
         self._in_pass = frozenset()
         if code == 0:
             self._failures = 0
             self.streams.commit(shares)
+            self._keep_checkpoints(shares)
             self._note_progress(shares, computed_s)
             self._measure(shares, 1000 * (computed_s - started_s))
-            self._draw(drawing)
-            self.counters.draw_ms += 1000 * (time.perf_counter() - computed_s)
+            self._draw(call.rows)
+            self.counters.now.draw_ms += 1000 * (time.perf_counter() - computed_s)
             return
         for share in shares:
             assert share.sequence.stream is not None
-            start = self._requests[share.sequence.key].positions.at(share.start)
+            start = self._requests[share.sequence.key].content.positions.at(share.start)
             if not self.llama.trim(share.sequence.stream, start):
                 self.streams.lost_prefix(share.sequence)
         if code == _ABORTED:
@@ -351,47 +279,14 @@ class DecodeLoop:
             if still:
                 self._decode(still)
 
-    def _filled_image(self, share: Share) -> _Filled | None:
-        """What computes a share of an image; None if it is one of words."""
-        sequence = share.sequence
-        token = sequence.tokens[share.start]
-        if not is_image(token):
-            return None
-        assert sequence.stream is not None
-        request = self._requests[sequence.key]
-        rows = request.embeddings[image_of(token)]
-        first = place_of(token)
-        start = request.positions.at(share.start - first) + first
-        places = np.arange(share.count, dtype=np.int32)[None, :] + start
-        if rows.places is not None:
-            places = rows.places + np.array([[start], [start], [start], [0]], np.int32)
-        compute = partial(
-            self.llama.decode_embeddings,
-            rows.embeddings[first : first + share.count],
-            positions=places,
-            stream=sequence.stream,
-            logits=share.wants_logits,
-        )
-        return compute, [(share, share.count - 1)] if share.wants_logits else []
-
-    def _filled(self, shares: tuple[Share, ...]) -> _Filled:
-        """What computes shares of words, and the row of each that wants its next token."""
-        batch = self.llama.batch
-        batch.clear()
-        drawing: list[tuple[Share, int]] = []
-        for share in sorted(shares, key=lambda share: share.sequence.stream or 0):
+    def _keep_checkpoints(self, shares: tuple[Share, ...]) -> None:
+        for share in shares:
             sequence = share.sequence
-            assert sequence.stream is not None
-            tokens = sequence.tokens[share.start : share.start + share.count]
-            row = batch.add(
-                [*tokens, *share.drafts] if share.drafts else tokens,
-                start=self._requests[sequence.key].positions.at(share.start),
-                stream=sequence.stream,
-                logits=1 + len(share.drafts) if share.wants_logits else 0,
-            )
-            if share.wants_logits:
-                drawing.append((share, row - len(share.drafts)))
-        return self.llama.decode, drawing
+            if sequence.num_computed in sequence.checkpoints:
+                assert sequence.stream is not None
+                assert sequence.salt is not None, "it shares with nobody"
+                kept = Replaced(sequence.tokens[: sequence.num_computed], sequence.salt)
+                self.stored.store(kept, sequence.stream)
 
     def _note_progress(self, shares: tuple[Share, ...], now_s: float) -> None:
         """Whoever waits for a long prompt hears that it gets on."""
@@ -423,36 +318,13 @@ class DecodeLoop:
             sequences=len(shares), tokens=tokens, prompt_tokens=prompt_tokens, pass_ms=pass_ms
         )
 
-    def _draw(self, drawing: list[tuple[Share, int]]) -> None:
+    def _draw(self, rows: list[tuple[Share, int]]) -> None:
         """The next token of every sequence whose newest one was computed, and of drafts that turn
         out right the ones after it."""
-        for (share, row), token in zip(drawing, self._first_tokens(drawing), strict=True):
+        samplers = [self._requests[share.sequence.key].sampler for share, _ in rows]
+        tokens = first_tokens(self.llama, self.pool, samplers, rows)
+        for (share, row), token in zip(rows, tokens, strict=True):
             self._take(share, row, token)
-
-    def _first_tokens(self, drawing: list[tuple[Share, int]]) -> list[int | GrammarRejectedError]:
-        """One token for each; greedy ones in one go, the others side by side."""
-        samplers = [self._requests[share.sequence.key].sampler for share, _ in drawing]
-        tokens: list[int | GrammarRejectedError] = [-1] * len(drawing)
-        if any(sampler.is_argmax for sampler in samplers):
-            outputs = [1 + len(share.drafts) for share, _ in drawing]
-            likely = self.llama.most_likely(sum(outputs))
-            place = 0
-            for index, sampler in enumerate(samplers):
-                if sampler.is_argmax:
-                    tokens[index] = likely[place]
-                place += outputs[index]
-        rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
-
-        def draw(index: int) -> int | GrammarRejectedError:
-            share, row = drawing[index]
-            try:
-                return samplers[index].draw(row, position=share.sequence.num_tokens)
-            except GrammarRejectedError as error:
-                return error
-
-        for index, token in zip(rest, self.pool.map(draw, rest), strict=True):
-            tokens[index] = token
-        return tokens
 
     def _take(self, share: Share, row: int, token: int | GrammarRejectedError) -> None:
         """Keep a drawn token, and go on drawing while the drafts were right."""
@@ -475,8 +347,8 @@ class DecodeLoop:
                 token = error
         if share.drafts:
             request.drafting.judged(len(share.drafts), accepted)
-            self.counters.drafted_tokens += len(share.drafts)
-            self.counters.accepted_tokens += accepted
+            self.counters.now.drafted_tokens += len(share.drafts)
+            self.counters.now.accepted_tokens += accepted
             if sequence.stream is not None:
                 self._cut(self.streams.drop_drafts(sequence))
 
@@ -486,7 +358,7 @@ class DecodeLoop:
         if request.first_drawn_s is None:
             request.first_drawn_s = time.perf_counter()
         sequence.tokens.append(token)
-        self.counters.drawn_tokens += 1
+        self.counters.now.drawn_tokens += 1
         report = Drawn(sequence.key, token, self.llama.token_bytes(token))
         if request.start.logprobs >= 0:
             report = attrs.evolve(
@@ -539,10 +411,8 @@ class DecodeLoop:
 
     def _report_figures(self, *, force: bool = False) -> None:
         if self.counters.is_due(time.monotonic(), force=force):
-            self.report(
-                self.counters.figures(
-                    self.streams,
-                    stored_tokens=self.stored.num_tokens,
-                    stored_bytes=self.stored.num_bytes,
-                )
+            self.counters.report_streams(
+                self.streams,
+                stored_tokens=self.stored.num_tokens,
+                stored_bytes=self.stored.num_bytes,
             )

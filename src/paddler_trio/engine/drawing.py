@@ -8,7 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.llama import Llama
+from paddler_trio.engine.sampling import Sampler
+from paddler_trio.scheduler.batching.batch_plan import Share
 from paddler_trio.wire.engine_pipe import TokenLogprob
 
 T = TypeVar("T")
@@ -38,6 +41,37 @@ class DrawingPool:
         if self._executor is None or len(items) * self._n_vocab < WORTH_SHARING or len(items) < 2:
             return map(draw, items)
         return self._executor.map(draw, items)
+
+
+def first_tokens(
+    llama: Llama,
+    pool: DrawingPool,
+    samplers: Sequence[Sampler],
+    rows: Sequence[tuple[Share, int]],
+) -> list[int | GrammarRejectedError]:
+    """The token after each share, or why there is none: greedy ones in one go, the others side by
+    side. ``rows`` are all whose logits the pass was asked for, in their order."""
+    tokens: list[int | GrammarRejectedError] = [-1] * len(rows)
+    if any(sampler.is_argmax for sampler in samplers):
+        outputs = [1 + len(share.drafts) for share, _ in rows]
+        likely = llama.most_likely(sum(outputs))
+        place = 0
+        for index, sampler in enumerate(samplers):
+            if sampler.is_argmax:
+                tokens[index] = likely[place]
+            place += outputs[index]
+    rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
+
+    def draw(index: int) -> int | GrammarRejectedError:
+        share, row = rows[index]
+        try:
+            return samplers[index].draw(row, position=share.sequence.num_tokens)
+        except GrammarRejectedError as error:
+            return error
+
+    for index, token in zip(rest, pool.map(draw, rest), strict=True):
+        tokens[index] = token
+    return tokens
 
 
 def logprobs_of(llama: Llama, row: int, token: int, count: int) -> list[TokenLogprob]:

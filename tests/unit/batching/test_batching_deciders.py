@@ -206,3 +206,12 @@ def test_reasoning_that_begins_later_is_counted_from_there() -> None:
     limit = ReasoningLimit(2, (7, 7), (9,), is_open=False)
     assert _reasoned(limit, [1, 1, 1, 7, 7, 2, 2, 2, 2]) == [1, 1, 1, 7, 7, 2, 2, 9, 2]
     assert _reasoned(ReasoningLimit(0, (), (9,), is_open=True), [1, 2]) == [9, 2]
+
+
+def test_what_cannot_be_cut_is_stored_at_every_length() -> None:
+    for rules, wanted in ((MemoryRules(), False), (MemoryRules(can_trim=False), True)):
+        store = PrefixStore(budget_bytes=1000, rules=rules)
+        store.add([1, 2, 3, 4], "", 10)
+        assert not store.wants([1, 2, 3, 4], "", 10)
+        assert store.wants([1, 2, 3], "", 10) == wanted
+        assert store.wants([1, 2, 5], "", 10)

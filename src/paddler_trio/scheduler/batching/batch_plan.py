@@ -94,8 +94,9 @@ def plan_batch(
 def _next_run(sequence: Sequence, room: int, whole_images: bool) -> int:
     """How many of its tokens could be computed together next; never more than ``room`` words."""
     start = sequence.num_computed
-    whole = whole_images and is_image(sequence.tokens[start])
-    return run_length(sequence.tokens, start, sequence.num_missing if whole else room)
+    if whole_images and is_image(sequence.tokens[start]):
+        return run_length(sequence.tokens, start, sequence.num_missing)
+    return run_length(sequence.tokens, start, min(room, sequence.num_until_checkpoint))
 
 
 def _with_whole_images(

@@ -85,12 +85,13 @@ class PrefixStore:
         return Found(found.number, best, len(found.tokens))
 
     def wants(self, tokens: list[int], salt: str | None, num_bytes: int) -> bool:
-        """Whether this prefix is to be stored: it fits, none stored begins with it, and stored
+        """Whether this prefix is to be stored: it fits, none stored serves as well, and stored
         ones are of use, or it is one of the few that try whether they are."""
         if salt is None or num_bytes > self.budget_bytes:
             return False
+        end = len(tokens) if self.rules.is_cut_anywhere else None
         if any(
-            stored.salt == salt and stored.tokens[: len(tokens)] == tokens
+            stored.salt == salt and stored.tokens[:end] == tokens
             for stored in self._stored.values()
         ):
             return False
@@ -114,8 +115,7 @@ class PrefixStore:
             stored.number
             for stored in self._stored.values()
             if stored.salt == salt
-            and self.rules.can_trim
-            and not self.rules.window
+            and self.rules.is_cut_anywhere
             and tokens[: len(stored.tokens)] == stored.tokens
         ]
         for number in gone:

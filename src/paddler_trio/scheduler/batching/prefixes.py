@@ -24,6 +24,11 @@ class MemoryRules:
     window: int = 0
     whole_images: bool = False
 
+    @property
+    def is_cut_anywhere(self) -> bool:
+        """Every beginning of what is in the cache can serve."""
+        return self.can_trim and not self.window
+
     def usable(self, shared: int, *, length: int, first_position: int) -> int:
         """How many of ``shared`` leading tokens can serve, of a sequence with ``length`` in the
         cache whose oldest position there is ``first_position``: ``shared`` or 0."""

@@ -35,6 +35,8 @@ class Sequence:
     """Prompt tokens that were in the cache when it began; None before."""
     drafts: list[int] = attrs.field(factory=list, init=False)
     """Guesses at what follows, to be computed in the next pass together with the last token."""
+    checkpoints: list[int] = attrs.field(factory=list, init=False)
+    """Lengths, ascending, at which a pass ends so that what is in the cache can be kept."""
 
     @property
     def num_tokens(self) -> int:
@@ -53,6 +55,14 @@ class Sequence:
     def is_generating(self) -> bool:
         """All that is missing is the token drawn last."""
         return self.num_drawn > 0 and self.num_missing == 1
+
+    @property
+    def num_until_checkpoint(self) -> int:
+        """Missing tokens that may be computed in one pass."""
+        for place in self.checkpoints:
+            if place > self.num_computed:
+                return place - self.num_computed
+        return self.num_missing
 
     def drawn_out(self, cells: int) -> bool:
         """No further token may be drawn: the cells are full.

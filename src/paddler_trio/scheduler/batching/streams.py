@@ -20,6 +20,7 @@ import attrs
 
 from paddler_trio.scheduler.batching.batch_plan import Share, plan_batch
 from paddler_trio.scheduler.batching.cells import Cells
+from paddler_trio.scheduler.batching.checkpoints import checkpoint_places
 from paddler_trio.scheduler.batching.image_tokens import is_image, run_length, whole_images
 from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
 from paddler_trio.scheduler.batching.sequences import Sequence
@@ -99,6 +100,7 @@ class Streams:
       num_streams: llama.cpp's number of sequences, >= slots.
       rules: what the model's memory allows.
       first_position: the oldest position of a stream that is still in the cache.
+      keeps_checkpoints: what is in the cache in the middle of a prompt can be kept elsewhere.
     """
 
     slots: int
@@ -106,6 +108,7 @@ class Streams:
     num_streams: int
     rules: MemoryRules = attrs.field(factory=MemoryRules)
     first_position: Callable[[int], int] = attrs.field(default=lambda _: 0)
+    keeps_checkpoints: bool = False
     preemptions: int = attrs.field(default=0, init=False)
     _streams: list[Stream] = attrs.field(init=False)
     _waiting: list[Sequence] = attrs.field(factory=list, init=False)
@@ -324,9 +327,20 @@ class Streams:
                 best = _Match(stream, shared)
         return best
 
+    def _longest_shared(self, sequence: Sequence) -> int:
+        """How many of its tokens another prompt begins with, whether they can serve or not."""
+        return max(
+            (
+                common_prefix(sequence.tokens, stream.tokens, sequence.num_prompt_tokens)
+                for stream in self._streams
+                if stream.salt == sequence.salt
+            ),
+            default=0,
+        )
+
     def _leader(self, sequence: Sequence, match: _Match | None) -> tuple[Sequence, int] | None:
         """A running sequence whose prompt, once computed, would serve much better."""
-        if sequence.salt is None or not self.rules.can_trim or self.rules.window:
+        if sequence.salt is None or not self.rules.is_cut_anywhere:
             return None
         best, found = (0 if match is None else match.length) + WORTH_WAITING, None
         for stream in self._streams:
@@ -367,6 +381,13 @@ class Streams:
         kept = 0
         if match is not None:
             source, kept = match.stream.id, match.length
+        if self.keeps_checkpoints and sequence.salt is not None:
+            sequence.checkpoints = checkpoint_places(
+                sequence.tokens,
+                sequence.num_prompt_tokens,
+                start=kept,
+                parted=self._longest_shared(sequence),
+            )
         replaced = None
         lost = target.length - (kept if source == target.id else 0)
         if lost >= WORTH_STORING and target.salt is not None:
