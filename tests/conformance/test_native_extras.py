@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import httpx
 import pytest
 from native_client import Json, RunningBalancer, running_balancer
 from paddler_agent import serving_agent
 
+from paddler_trio.balancer import state_database
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.errors import StateDatabaseError
+from paddler_trio.wire.desired_state import BalancerDesiredState
+from paddler_trio.wire.desired_state_extras import EngineWishes, Extras
 
 UNIFIED = {"engine": {"unified": True}}
 NOTHING: Json = {"engine": {}}
@@ -71,5 +75,46 @@ async def test_a_broken_extras_file_is_named_and_left_as_it_is(
     beside.write_text(content)
     database = open_state_database(f"file://{tmp_path}/state.json")
     with pytest.raises(StateDatabaseError, match=r"state\.json\.v2\.json holds no valid extras"):
-        await database.read_extras()
+        await database.read()
     assert beside.read_text() == content
+
+
+async def test_a_crash_between_the_two_files_leaves_extras_that_fit_the_state(
+    tmp_path: Path,
+) -> None:
+    """What was written until then is on the disk; whatever ended the process did not clean up."""
+    file, beside = tmp_path / "state.json", tmp_path / "state.json.v2.json"
+    url = f"file://{file}"
+    first, second = (Extras(engine=EngineWishes(max_drafts=n)) for n in (1, 2))
+    old = BalancerDesiredState.default()
+    new = attrs.evolve(old, use_chat_template_override=True)
+    database = open_state_database(url)
+    await database.read()
+    await database.write(old, first)
+    state_before = file.read_text()
+    seen: list[str] = []
+    replace = state_database._replace
+
+    def watched(path: Path, document: object) -> None:
+        replace(path, document)
+        seen.append(beside.read_text())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_database, "_replace", watched)
+        await database.write(new, second)
+    state_after = file.read_text()
+    (before_the_state, after_the_state, settled) = seen
+    assert before_the_state == after_the_state != settled
+    for on_disk, extras_file, expected in (
+        (state_before, before_the_state, (old, first)),
+        (state_after, after_the_state, (new, second)),
+        (state_after, settled, (new, second)),
+    ):
+        file.write_text(on_disk)
+        beside.write_text(extras_file)
+        again = open_state_database(url)
+        assert await again.read() == expected
+        assert "replaced" not in json.loads(beside.read_text())
+        # what follows changes the state alone, and the extras stay
+        await again.write(old, expected[1])
+        assert await open_state_database(url).read() == (old, expected[1])

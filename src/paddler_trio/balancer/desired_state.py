@@ -15,7 +15,6 @@ from paddler_trio.balancer.agent_connection import AgentConnection
 from paddler_trio.balancer.dispatcher import Dispatcher
 from paddler_trio.balancer.state_database import StateDatabase
 from paddler_trio.daemon.verdict import Changes
-from paddler_trio.errors import StateDatabaseError
 from paddler_trio.wire.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
@@ -41,7 +40,7 @@ class DesiredStateKeeper:
 
     async def load(self) -> None:
         """Read the stored state and publish it; StateDatabaseError if it cannot be read."""
-        self._publish(await self.database.read(), await self.database.read_extras())
+        self._publish(*await self.database.read())
 
     async def replace(self, desired: BalancerDesiredState, extras: Extras | None = None) -> str:
         """Store and publish a whole new state; the last of several concurrent ones wins.
@@ -58,22 +57,11 @@ class DesiredStateKeeper:
         Cancellation: the state is either stored and published, or neither.
         """
         async with self._writing:
+            wishes = self._extras if extras is None else extras
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 30):
-                if extras is not None and extras != self._extras:
-                    await self._store_both(desired, extras)
-                else:
-                    await self.database.write(desired)
-            self._publish(desired, self._extras if extras is None else extras)
+                await self.database.write(desired, wishes)
+            self._publish(desired, wishes)
         return self._digest
-
-    async def _store_both(self, desired: BalancerDesiredState, extras: Extras) -> None:
-        """Both or neither, as long as this process lives."""
-        await self.database.write_extras(extras)
-        try:
-            await self.database.write(desired)
-        except StateDatabaseError:
-            await self.database.write_extras(self._extras)
-            raise
 
     @property
     def extras(self) -> Extras:

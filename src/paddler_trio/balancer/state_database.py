@@ -5,11 +5,14 @@ whole (temporary file, fsync, rename, fsync of the folder), so a crash leaves th
 new one. A file that cannot be understood is never touched: the operator is told, and decides.
 
 Extras, for which Paddler's format has no word, are kept the same way in a file of their own beside
-it: ``PATH.v2.json`` with ``{"extras": {...}, "version": "2"}``. Without wishes there is none.
+it: ``PATH.v2.json`` with ``{"extras": {...}, "version": "2"}``. Without wishes there is none. Where
+both change, this file is written first and says which state its extras go with and which extras
+they replace; whoever reads it after a crash between the two files takes those that fit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -18,27 +21,27 @@ from pathlib import Path
 from typing import Protocol
 
 import attrs
+import structlog
 import trio
 
 from paddler_trio.errors import ConfigurationError, StateDatabaseError, WireError
-from paddler_trio.wire.codec import loads, structure, unstructure
+from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.desired_state import BalancerDesiredState
 from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.shape import OMITTED
+
+log = structlog.get_logger("state")
 
 FORMAT_VERSION = "1"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
 class StateDatabase(Protocol):
-    """All raise StateDatabaseError and then have changed nothing."""
+    """Both raise StateDatabaseError and then have changed nothing."""
 
-    async def read(self) -> BalancerDesiredState: ...
+    async def read(self) -> tuple[BalancerDesiredState, Extras]: ...
 
-    async def write(self, state: BalancerDesiredState) -> None: ...
-
-    async def read_extras(self) -> Extras: ...
-
-    async def write_extras(self, extras: Extras) -> None: ...
+    async def write(self, state: BalancerDesiredState, extras: Extras) -> None: ...
 
 
 @attrs.define
@@ -48,21 +51,13 @@ class MemoryDatabase:
     _state: BalancerDesiredState = attrs.field(factory=BalancerDesiredState.default)
     _extras: Extras = attrs.field(default=NO_EXTRAS)
 
-    async def read(self) -> BalancerDesiredState:
+    async def read(self) -> tuple[BalancerDesiredState, Extras]:
         await trio.lowlevel.checkpoint()
-        return self._state
+        return self._state, self._extras
 
-    async def write(self, state: BalancerDesiredState) -> None:
+    async def write(self, state: BalancerDesiredState, extras: Extras) -> None:
         await trio.lowlevel.checkpoint()
-        self._state = state
-
-    async def read_extras(self) -> Extras:
-        await trio.lowlevel.checkpoint()
-        return self._extras
-
-    async def write_extras(self, extras: Extras) -> None:
-        await trio.lowlevel.checkpoint()
-        self._extras = extras
+        self._state, self._extras = state, extras
 
 
 @attrs.define
@@ -71,31 +66,63 @@ class FileDatabase:
 
     path: Path
     _version: str = attrs.field(default=FORMAT_VERSION, init=False)
+    _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
+    """What the files say, once they were read."""
+    _is_settled: bool = attrs.field(default=True, init=False)
+    """The file of the extras names no others that it replaced."""
 
-    async def read(self) -> BalancerDesiredState:
-        return await trio.to_thread.run_sync(self._read)
+    async def read(self) -> tuple[BalancerDesiredState, Extras]:
+        return await trio.to_thread.run_sync(self._read_both)
 
-    async def write(self, state: BalancerDesiredState) -> None:
-        await trio.to_thread.run_sync(self._write, state)
+    async def write(self, state: BalancerDesiredState, extras: Extras) -> None:
+        await trio.to_thread.run_sync(self._write_both, state, extras)
 
-    async def read_extras(self) -> Extras:
-        return await trio.to_thread.run_sync(self._read_extras)
+    def _read_both(self) -> tuple[BalancerDesiredState, Extras]:
+        state = self._read()
+        document = self._read_extras()
+        self._extras = document.extras
+        if document.replaced is not None:  # a crash came between the two files
+            if document.state != _digest(state):
+                self._extras = document.replaced
+            self._is_settled = False
+            self._settle(self._extras)
+        return state, self._extras
 
-    async def write_extras(self, extras: Extras) -> None:
-        document = unstructure(_ExtrasDocument(extras))
-        await trio.to_thread.run_sync(_replace, self._extras_path, document)
+    def _write_both(self, state: BalancerDesiredState, extras: Extras) -> None:
+        if extras == self._extras and self._is_settled:
+            self._write(state)
+            return
+        pending = _ExtrasDocument(extras, state=_digest(state), replaced=self._extras)
+        self._is_settled = False
+        _replace(self._extras_path, unstructure(pending))
+        try:
+            self._write(state)
+        except StateDatabaseError:
+            self._settle(self._extras)
+            raise
+        self._extras = extras
+        self._settle(extras)
+
+    def _settle(self, extras: Extras) -> None:
+        """Only these extras count from now on. If that cannot be written, what is there says the
+        same as long as the state stays, and the next write says it anew."""
+        try:
+            _replace(self._extras_path, unstructure(_ExtrasDocument(extras)))
+            self._is_settled = True
+        except StateDatabaseError as error:
+            log.warning("the file of the extras still names replaced ones", reason=str(error))
 
     @property
     def _extras_path(self) -> Path:
         return self.path.with_name(f"{self.path.name}.v2.json")
 
-    def _read_extras(self) -> Extras:
+    def _read_extras(self) -> _ExtrasDocument:
         path = self._extras_path
         text = _content(path)
         if not text.strip():
-            return NO_EXTRAS
+            return _ExtrasDocument(NO_EXTRAS)
         try:
-            return structure(loads(text), _ExtrasDocument).extras
+            return structure(loads(text), _ExtrasDocument)
         except WireError as error:
             raise StateDatabaseError(
                 f"{path} holds no valid extras: {error}; it was left as it is. "
@@ -143,6 +170,14 @@ class _ExtrasVersion(StrEnum):
 class _ExtrasDocument:
     extras: Extras
     version: _ExtrasVersion = _ExtrasVersion.V2
+    state: str | None = attrs.field(default=None, metadata=OMITTED)
+    """Digest of the state that the extras go with, while that is being written."""
+    replaced: Extras | None = attrs.field(default=None, metadata=OMITTED)
+    """What goes with any other state."""
+
+
+def _digest(state: BalancerDesiredState) -> str:
+    return hashlib.sha256(dumps(unstructure(state))).hexdigest()
 
 
 def _content(path: Path) -> bytes:
