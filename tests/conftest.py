@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 from hypothesis import settings
 
@@ -12,3 +13,11 @@ settings.load_profile("here")
 # A runner in the background is started with Ctrl-C ignored, and what we start would inherit that:
 # no test could interrupt anything.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    """llama-cpp-python opens two files and leaves closing them to an interpreter that complains."""
+    utils = sys.modules.get("llama_cpp._utils")
+    if utils is not None:
+        utils.outnull_file.close()
+        utils.errnull_file.close()
