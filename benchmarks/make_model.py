@@ -1,10 +1,13 @@
 """Write a llama-architecture model of a given size with random weights, for benchmarks.
 
     python benchmarks/make_model.py --parameters 56M --out bench-56M.gguf
+    python benchmarks/make_model.py --parameters 0.5B --vocabulary 150K --out bench-05B.gguf
 
 The bundled model has four million parameters: with it a benchmark measures what happens around
 the decode, not the decode. What a model says is of no interest here, so its weights are drawn at
-random; vocabulary and chat template are those of the bundled model. Two things are arranged:
+random; vocabulary and chat template are those of the bundled model. ``--vocabulary`` adds words to
+it that are only ever drawn: what drawing costs grows with the vocabulary, and most models have 32
+to 256 thousand tokens. Two things are arranged:
 
 * the output rows of tokens that end an answer, or are no text of their own, are zero, so that a
   greedy answer is always as long as it may be and every token of it is visible;
@@ -62,6 +65,8 @@ class Shape:
 def shape_for(parameters: int, vocabulary: int) -> Shape:
     """A network of about ``parameters`` with the proportions of real ones (width = 32 x layers)."""
     width = max(HEAD, round((parameters * 32 / 12) ** (1 / 3) / HEAD) * HEAD)
+    while width > HEAD and 2 * vocabulary * width > parameters / 2:
+        width -= HEAD  # the layers keep at least half
     hidden = round(width * 8 / 3 / HEAD) * HEAD
     one = Shape(vocabulary, width, 1, hidden).parameters
     layer = Shape(vocabulary, width, 2, hidden).parameters - one
@@ -72,14 +77,11 @@ def shape_for(parameters: int, vocabulary: int) -> Shape:
 def parse_count(text: str) -> int:
     """``56M``, ``1.5B`` or a plain number."""
     factor = {"K": 10**3, "M": 10**6, "B": 10**9}.get(text[-1:].upper())
-    count = int(float(text[:-1]) * factor) if factor else int(text)
-    if count < 100_000:
-        raise argparse.ArgumentTypeError(f"{text} parameters: at least 100000")
-    return count
+    return int(float(text[:-1]) * factor) if factor else int(text)
 
 
 def silent_rows(reader: GGUFReader) -> npt.NDArray[np.bool_]:
-    """Which tokens must never be drawn: controls, and pieces that are no text of their own."""
+    """Which of its tokens must never be drawn: controls, and pieces that are no text alone."""
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
     kinds = reader.fields["tokenizer.ggml.token_type"].contents()
     # byte-level BPE writes a byte outside printable ASCII as a letter beyond it; a blank is Ġ
@@ -111,7 +113,7 @@ def write_model(shape: Shape, reader: GGUFReader, out: Path, *, seed: int) -> No
     writer.add_vocab_size(shape.vocabulary)
     writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(2)
-    copy_tokenizer(reader, writer)
+    copy_tokenizer(reader, writer, shape.vocabulary)
 
     generator = np.random.default_rng(seed)
 
@@ -137,7 +139,8 @@ def write_model(shape: Shape, reader: GGUFReader, out: Path, *, seed: int) -> No
         add(f"{block}.ffn_down", drawn(width, hidden))
     writer.add_tensor("output_norm.weight", ones)
     output = drawn(shape.vocabulary, width)
-    output[silent_rows(reader)] = 0.0
+    silent = silent_rows(reader)
+    output[: len(silent)][silent] = 0.0
     add("output", output)
 
     writer.write_header_to_file()
@@ -146,8 +149,8 @@ def write_model(shape: Shape, reader: GGUFReader, out: Path, *, seed: int) -> No
     writer.close()
 
 
-def copy_tokenizer(reader: GGUFReader, writer: GGUFWriter) -> None:
-    """Every ``tokenizer.*`` entry, as it stands."""
+def copy_tokenizer(reader: GGUFReader, writer: GGUFWriter, vocabulary: int) -> None:
+    """Every ``tokenizer.*`` entry; tokens beyond those there are words that no text is cut into."""
     from gguf import GGUFValueType
 
     for name, field in reader.fields.items():
@@ -155,7 +158,12 @@ def copy_tokenizer(reader: GGUFReader, writer: GGUFWriter) -> None:
             continue
         kind = field.types[0]
         inner = field.types[-1] if kind is GGUFValueType.ARRAY else None
-        writer.add_key_value(name, field.contents(), kind, inner)
+        contents = field.contents()
+        if name == "tokenizer.ggml.tokens":
+            contents += [f"Ġword{number}" for number in range(vocabulary - len(contents))]
+        elif name == "tokenizer.ggml.token_type":
+            contents += [NORMAL_TOKEN] * (vocabulary - len(contents))
+        writer.add_key_value(name, contents, kind, inner)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -164,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parameters", type=parse_count, default="56M", help="default 56M")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--vocabulary-of", type=Path, default=BUNDLED, help="a GGUF file")
+    parser.add_argument("--vocabulary", type=parse_count, help="tokens; default: those of the file")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     try:
@@ -172,7 +181,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("make_model: this needs the package gguf: pip install gguf", file=sys.stderr)
         return 1
     reader = GGUFReader(options.vocabulary_of)
-    shape = shape_for(options.parameters, len(reader.fields["tokenizer.ggml.tokens"].data))
+    known = len(reader.fields["tokenizer.ggml.tokens"].data)
+    if options.vocabulary is not None and options.vocabulary < known:
+        parser.error(f"--vocabulary {options.vocabulary}: the file has {known} tokens already")
+    if options.parameters < 100_000:
+        parser.error(f"--parameters {options.parameters}: at least 100000")
+    shape = shape_for(options.parameters, options.vocabulary or known)
     write_model(shape, reader, options.out, seed=options.seed)
     megabytes = options.out.stat().st_size / 1e6
     print(f"{options.out}: {shape.parameters / 1e6:.1f} M parameters, {megabytes:.0f} MB, {shape}")

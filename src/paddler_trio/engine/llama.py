@@ -46,16 +46,21 @@ CACHE_TYPES = {
 
 
 ENCODER_ONLY = (
-    "this model is an encoder: it cannot generate text; set enable_embeddings to embed with it"
+    "this model is an encoder or has one: it cannot generate text here; set enable_embeddings to "
+    "embed with it"
 )
 TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """llama.cpp's candidate token."""
 
 
-def token_rows(logits: np.ndarray) -> np.ndarray:
-    """All tokens as candidates: TOKEN_DATA of shape (n_vocab,)."""
-    rows = np.zeros(len(logits), TOKEN_DATA)
-    rows["id"] = np.arange(len(logits), dtype=np.int32)
+def token_rows(logits: np.ndarray, tokens: np.ndarray | None = None) -> np.ndarray:
+    """These tokens, or all of them, as candidates: TOKEN_DATA of shape (number of tokens,)."""
+    if tokens is None:
+        tokens = np.arange(len(logits), dtype=np.int32)
+    else:
+        logits = logits[tokens]
+    rows = np.zeros(len(tokens), TOKEN_DATA)
+    rows["id"] = tokens
     rows["logit"] = logits
     return rows
 
@@ -199,10 +204,10 @@ class Llama:
 
     @property
     def can_generate(self) -> bool:
-        """Not an encoder: it has a decoder, and its attention looks back only."""
+        """Not an encoder, alone or before a decoder: its attention looks back only."""
         architecture = self.metadata("general.architecture")
         is_causal = self.metadata(f"{architecture}.attention.causal") != "false"
-        return is_causal and bool(lib.llama_model_has_decoder(self._model))
+        return is_causal and not lib.llama_model_has_encoder(self._model)
 
     def metadata(self, key: str) -> str:
         """A short value of the model file as text; empty if it has none."""

@@ -1,7 +1,8 @@
 """Drawing the next token: llama.cpp's samplers, cheapest path first.
 
 * Greedy without anything that changes logits is an argmax over them.
-* Without a grammar, llama.cpp draws and accepts in one call.
+* Where a few candidates are enough, only those are shown to the samplers.
+* Without a grammar, llama.cpp otherwise draws and accepts in one call.
 * With a grammar, the token is drawn first and the grammar asked about that one token; the full
   vocabulary is masked only when it says no (W26).
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from paddler_trio.engine.constraint import Constraint, GrammarRejectedError
 from paddler_trio.engine.llama import Llama, candidates_of, token_rows
+from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.wire.engine_pipe import Grammar, ReasoningBudget, Sampling
 
@@ -60,6 +62,7 @@ class Sampler:
     _stages: list[_Stage]
     _constraint: Constraint | None
     _reasoning: ReasoningLimit | None
+    _shortlist: Shortlist | None
     is_argmax: bool = attrs.field(kw_only=True)
     """Nothing but the most likely token is ever drawn: nobody needs to ask."""
     _seed: int = attrs.field(kw_only=True)
@@ -95,6 +98,8 @@ class Sampler:
                 reasoning.is_open,
             )
         stages = _stages(llama, sampling, cells=cells)
+        needed = candidates_needed(sampling, tuple(sampling.samplers) or STAGES)
+        sees_prompt = any(stage.sees_prompt for stage in stages)
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for stage in stages:
             lib.llama_sampler_chain_add(chain, stage.sampler)
@@ -107,6 +112,7 @@ class Sampler:
             stages,
             constraint,
             limit,
+            None if needed is None else Shortlist(needed, set(prompt if sees_prompt else ())),
             is_argmax=len(stages) == 1
             and _is_greedy(sampling)
             and constraint is None
@@ -125,9 +131,7 @@ class Sampler:
         if self._reasoning is not None and not self._is_in_character:
             token = self._reasoning.forced()
         if token is not None:
-            lib.llama_sampler_accept(self._chain, token)
-            if self._constraint is not None:
-                self._constraint.accept(token)
+            self._accept(token)
         else:
             self._reseed(position)
             token = self._drawn(row)
@@ -137,11 +141,9 @@ class Sampler:
 
     def replay(self, token: int) -> None:
         """Take a token that was drawn elsewhere; GrammarRejectedError if it does not fit."""
-        if self._constraint is not None:
-            if not self._constraint.takes(token):
-                raise GrammarRejectedError(f"token {token}, drawn elsewhere, does not fit")
-            self._constraint.accept(token)
-        lib.llama_sampler_accept(self._chain, token)
+        if self._constraint is not None and not self._constraint.takes(token):
+            raise GrammarRejectedError(f"token {token}, drawn elsewhere, does not fit")
+        self._accept(token)
         if self._reasoning is not None:
             self._follow(self._reasoning, token)
 
@@ -163,10 +165,17 @@ class Sampler:
         self._chain = self._constraint = None
 
     def _drawn(self, row: int) -> int:
-        if self._constraint is None:
-            return int(lib.llama_sampler_sample(self._chain, self._llama.context, row))
-        rows = token_rows(self._llama.logits(row))
-        token = self._selected(rows.copy())
+        logits = self._llama.logits(row)
+        few = None if self._shortlist is None else self._shortlist.of(logits)
+        if few is None and self._constraint is None:
+            token = int(lib.llama_sampler_sample(self._chain, self._llama.context, row))
+            self._note(token)
+            return token
+        token = self._selected(token_rows(logits, few))
+        if self._constraint is None or self._constraint.takes(token):
+            self._accept(token)
+            return token
+        rows = token_rows(logits)
         tries = 0
         while not self._constraint.takes(token):
             if self._constraint.is_awake:
@@ -177,9 +186,19 @@ class Sampler:
                 raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
             tries += 1
             token = self._selected(rows.copy())
-        self._constraint.accept(token)
-        lib.llama_sampler_accept(self._chain, token)
+        self._accept(token)
         return token
+
+    def _accept(self, token: int) -> None:
+        """The token is the next one, wherever it came from."""
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        lib.llama_sampler_accept(self._chain, token)
+        self._note(token)
+
+    def _note(self, token: int) -> None:
+        if self._shortlist is not None:
+            self._shortlist.lowered.add(token)
 
     def _selected(self, rows: np.ndarray) -> int:
         candidates = candidates_of(rows)
