@@ -31,26 +31,16 @@ from paddler_trio.wire.engine_pipe import (
     decode_from_engine,
     encode,
 )
+from samplings import GREEDY
 
-GREEDY = Sampling(
-    temperature=0.0,
-    top_k=1,
-    top_p=1.0,
-    min_p=0.0,
-    penalty_last_n=0,
-    penalty_repeat=1.0,
-    penalty_frequency=0.0,
-    penalty_presence=0.0,
-    seed=1,
-)
-DICE = Sampling(
+DICE = attrs.evolve(
+    GREEDY,
     temperature=0.9,
     top_k=60,
     top_p=0.95,
     min_p=0.02,
     penalty_last_n=-1,
     penalty_repeat=1.1,
-    penalty_frequency=0.0,
     penalty_presence=0.5,
     seed=77,
 )

@@ -17,7 +17,6 @@ from paddler_trio.wire.engine_pipe import (
     Grammar,
     LoadFailed,
     ReasoningBudget,
-    Sampling,
     StopSequence,
 )
 from paddler_trio.wire.engine_settings import EngineSettings
@@ -267,17 +266,7 @@ CHANGES = {
     "temperature": 1.8,
     "logit_bias": {11: 8.0},
 }
-FREE = Sampling(
-    temperature=1.1,
-    top_k=0,
-    top_p=1.0,
-    min_p=0.0,
-    penalty_last_n=-1,
-    penalty_repeat=1.0,
-    penalty_frequency=0.0,
-    penalty_presence=0.0,
-    seed=3,
-)
+FREE = attrs.evolve(GREEDY, temperature=1.1, top_k=0, penalty_last_n=-1, seed=3)
 
 
 def test_every_sampling_field_changes_what_is_drawn(plain: Engine) -> None:

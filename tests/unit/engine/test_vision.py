@@ -14,20 +14,9 @@ from paddler_trio.engine.projector import Patch, Projector
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.engine.vision import Embeddings, Encoded, ImageCache, Rows, Vision
 from paddler_trio.scheduler.batching.image_tokens import is_image
-from paddler_trio.wire.engine_pipe import IMAGE_TOKEN, Ending, Image, Sampling, StartSequence
+from paddler_trio.wire.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
+from samplings import GREEDY
 from vision_models import picture, write_projector
-
-PLAIN = Sampling(
-    temperature=0.0,
-    top_k=1,
-    top_p=1.0,
-    min_p=0.0,
-    penalty_last_n=0,
-    penalty_repeat=1.0,
-    penalty_frequency=0.0,
-    penalty_presence=0.0,
-    seed=1,
-)
 
 
 @attrs.frozen
@@ -98,7 +87,7 @@ def image(red: int) -> Image:
 
 def asking(key: int, *reds: int) -> StartSequence:
     tokens = [5] + [IMAGE_TOKEN, 6] * len(reds)
-    return StartSequence(key, tokens, [], 8, PLAIN, None, images=[image(red) for red in reds])
+    return StartSequence(key, tokens, [], 8, GREEDY, None, images=[image(red) for red in reds])
 
 
 def test_an_image_becomes_tokens_that_have_embeddings(bench: Bench) -> None:
