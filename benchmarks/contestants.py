@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -32,6 +33,9 @@ END_S = 10.0
 POLL_S = 0.02
 CACHE_TYPES = ("q8_0", "f16", "f32")
 BATCH_TOKENS = 2048
+USUAL = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""What llama-server does unless it is told otherwise."""
+SAMPLINGS = ("greedy", "usual")
 WAITING_REQUESTS = 4096
 PATIENCE_MS = 600_000
 
@@ -54,6 +58,8 @@ class Terms:
     """Of keys and values, one of ``CACHE_TYPES``."""
     unified: bool = False
     """One pool of half of all cells, for all slots."""
+    sampling: str = "greedy"
+    """How tokens are drawn, one of ``SAMPLINGS``."""
 
     @property
     def context_size(self) -> int:
@@ -122,7 +128,7 @@ def llama_server(binary: Path, terms: Terms, folder: Path) -> Iterator[Contestan
             "llama-server",
             address,
             {"llama-server": server.pid},
-            lambda ask: _llama_server_request(ask, cache_prompt=False),
+            partial(_llama_server_request, sampling=terms.sampling, cache_prompt=False),
             read_llama_server,
         )
 
@@ -132,7 +138,7 @@ def with_prompt_cache(server: Contestant) -> Contestant:
     return attrs.evolve(
         server,
         name="llama-server, cache_prompt",
-        request=lambda ask: _llama_server_request(ask, cache_prompt=True),
+        request=partial(server.request, cache_prompt=True),
     )
 
 
@@ -177,13 +183,15 @@ def _request_without_reuse(ask: Ask) -> bytes:
     return _post("/api/v2/generate", body)
 
 
-def _llama_server_request(ask: Ask, *, cache_prompt: bool) -> bytes:
+def _llama_server_request(ask: Ask, *, sampling: str, cache_prompt: bool) -> bytes:
+    drawn: dict[str, object] = dict(USUAL)
+    if sampling == "greedy":  # the shortest way to the most likely token it has
+        drawn = {"temperature": 0.0, "samplers": ["temperature"]}
     body = {
         "prompt": ask.prompt,
         "n_predict": ask.max_tokens,
         "stream": True,
-        "temperature": 0.0,
-        "samplers": ["temperature"],  # the shortest way to the most likely token it has
+        **drawn,
         "ignore_eos": False,
         "cache_prompt": cache_prompt,
     }
@@ -269,7 +277,7 @@ def _our_addresses(log: str) -> dict[str, str] | None:
 
 
 def _put_desired_state(management: tuple[str, int], terms: Terms) -> None:
-    """The model for all agents, greedy, with the cache and batch sizes of the terms."""
+    """The model for all agents, with the sampling, cache and batch sizes of the terms."""
     path = "/api/v1/balancer_desired_state"
     state = json.loads(_ask(management, "GET", path))
     state["model"] = {"LocalToAgent": str(terms.model)}
@@ -278,7 +286,7 @@ def _put_desired_state(management: tuple[str, int], terms: Terms) -> None:
         "n_batch": BATCH_TOKENS,
         "k_cache_dtype": terms.cache_type.upper(),
         "v_cache_dtype": terms.cache_type.upper(),
-        "temperature": 0.0,
+        **(USUAL if terms.sampling == "usual" else {"temperature": 0.0}),
         "penalty_repeat": 1.0,
         "penalty_presence": 0.0,
         "penalty_frequency": 0.0,

@@ -24,6 +24,7 @@ import attrs
 from answers import Answer, AnswerError, Exchange
 from contestants import (
     CACHE_TYPES,
+    SAMPLINGS,
     Contestant,
     Terms,
     cpu_seconds,
@@ -271,6 +272,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--cache-type", choices=CACHE_TYPES, default="q8_0", help="of the KV cache (default q8_0)"
     )
+    parser.add_argument(
+        "--sampling",
+        choices=SAMPLINGS,
+        default="greedy",
+        help="the most likely token, or what llama-server does by default (default greedy)",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="kept rounds (default 5)")
     parser.add_argument(
         "--max-tokens", type=int, default=128, help="of an answer of the stream scenarios (128)"
@@ -307,6 +314,7 @@ def run(options: argparse.Namespace) -> None:
         options.threads,
         options.cache_type,
         unified=options.pressure,
+        sampling=options.sampling,
     )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddler-bench-")))
