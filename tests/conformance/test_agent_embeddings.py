@@ -257,6 +257,24 @@ async def test_our_own_embedding_work_counts_tokens_and_takes_what_is_too_long()
         assert "normalize is 'max'" in error["Error"]
 
 
+async def test_what_the_engine_embedded_is_in_the_agent_s_report() -> None:
+    async with embedding_agent(BUNDLED_MODEL, subprotocol=SUBPROTOCOL, pooling_type="Mean") as link:
+        inputs = [{"Tokens": {"tokens": [5, 6, 7]}}, {"Tokens": {"tokens": [8]}}]
+        await start(link, "w1", {"Embed": {"inputs": inputs}})
+
+        def is_counted(link: AgentLink) -> bool:
+            reports = [frame["Trio"]["Report"] for frame in link.received if is_report(frame)]
+            engine = reports[-1]["engine"] or {}
+            counted = engine.get("embedding_documents"), engine.get("embedding_tokens")
+            return counted == (2, 4) and engine["embedding_ms"] > 0
+
+        await link.wait(is_counted, "a report that counts both documents")
+
+
+def is_report(frame: Json) -> bool:
+    return "Report" in frame.get("Trio", {})
+
+
 def tokens_of(text: str) -> list[int]:
     vocabulary = Vocabulary.load(BUNDLED_MODEL)
     try:

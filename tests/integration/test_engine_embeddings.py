@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import attrs
 import gguf
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 import pytest
 from engine_client import GREEDY, LOAD, STORY, Engine, running
 
-from encoder_models import CLS, N_CTX_TRAIN, SEP, WIDTH, WORDS, write_bert
+from encoder_models import CLS, ENCODERS, N_CTX_TRAIN, SEP, VOCABULARY, WIDTH, write_bert
 from memory_models import write_hybrid, write_recurrent, write_sliding
 from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
@@ -30,6 +32,7 @@ from paddler_trio.wire.engine_pipe import (
     Step,
     StopEmbedding,
 )
+from paddler_trio.wire.engine_settings import EngineSettings
 
 Vector = npt.NDArray[np.float32]
 Document = list[int]
@@ -47,11 +50,12 @@ def vocabulary() -> Iterator[Vocabulary]:
 
 
 @contextmanager
-def embedding(vocabulary: Vocabulary, model: Path, pooling: str) -> Iterator[tuple[Engine, Ready]]:
+def embedding(
+    vocabulary: Vocabulary, model: Path, pooling: str, settings: EngineSettings | None = None
+) -> Iterator[tuple[Engine, Ready]]:
+    load = attrs.evolve(LOAD, model_path=str(model), embeddings=True, pooling_type=pooling)
     with running(vocabulary) as engine:
-        ready = engine.load(
-            attrs.evolve(LOAD, model_path=str(model), embeddings=True, pooling_type=pooling)
-        )
+        ready = engine.load(attrs.evolve(load, settings=settings or EngineSettings()))
         assert isinstance(ready, Ready), ready
         yield engine, ready
 
@@ -128,16 +132,16 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 WRITERS = {
-    "encoder": write_bert,
+    **ENCODERS,
     "sliding": write_sliding,
     "recurrent": write_recurrent,
     "hybrid": write_hybrid,
 }
-LIMITS = {"decoder": (300, 1500), "encoder": (N_CTX_TRAIN, 5 + len(WORDS))}
+LIMITS = {"decoder": (300, 1500), **dict.fromkeys(ENCODERS, (N_CTX_TRAIN, VOCABULARY))}
 """The longest document, and the vocabulary."""
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder", "sliding", "recurrent", "hybrid"])
+@pytest.mark.parametrize("kind", ["decoder", *WRITERS])
 def test_a_packed_document_has_the_vector_it_has_alone_whatever_the_pooling(
     vocabulary: Vocabulary, tmp_path: Path, kind: str
 ) -> None:
@@ -174,36 +178,173 @@ def test_an_encoder_embeds_in_its_own_way_and_refuses_to_generate(
 ) -> None:
     with embedding(vocabulary, encoder, "Unspecified") as (engine, ready):
         shape = EmbeddingShape(N_CTX_TRAIN, WIDTH, "Mean")
-        assert ready == Ready(0, N_CTX_TRAIN, N_CTX_TRAIN, 5 + len(WORDS), False, shape)
+        assert ready == Ready(0, N_CTX_TRAIN, N_CTX_TRAIN, VOCABULARY, False, shape)
         engine.send(StartSequence(5, [CLS, 7, SEP], [], 10, GREEDY, None))
         frame = receive(engine)
         assert isinstance(frame, Step)
         (ending,) = frame.endings
         assert (ending.key, ending.reason) == (5, "refused")
         assert "encoder" in ending.detail
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_an_encoder_alone_is_refused_and_told_what_it_can_do(
+    vocabulary: Vocabulary, tmp_path: Path, kind: str
+) -> None:
+    model = ENCODERS[kind](tmp_path / "encoder.gguf")
     with running(vocabulary) as engine:
-        failed = engine.load(attrs.evolve(LOAD, model_path=str(encoder)))
+        failed = engine.load(attrs.evolve(LOAD, model_path=str(model)))
         assert isinstance(failed, LoadFailed)
-        assert failed.stage == "model"
+        assert "cannot generate text" in failed.reason
         assert "enable_embeddings" in failed.reason
+
+
+def test_a_whole_t5_embeds_with_its_encoder(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    documents = some_documents(20, longest=N_CTX_TRAIN, n_vocab=VOCABULARY)
+    found = []
+    for kind in ("t5encoder", "t5"):  # of the same weights
+        model = ENCODERS[kind](tmp_path / f"{kind}.gguf")
+        with embedding(vocabulary, model, "Mean") as (engine, ready):
+            assert not ready.can_generate
+            found.append(one_at_a_time(engine, documents))
+    for half, whole in zip(*found, strict=True):
+        assert off(whole, half) < CLOSE
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("bert", N_CTX_TRAIN), ("nomic-bert", 512)])
+def test_positions_are_stretched_where_they_are_not_learned(
+    vocabulary: Vocabulary, tmp_path: Path, kind: str, longest: int
+) -> None:
+    """Beyond learned positions llama.cpp aborts."""
+    model = ENCODERS[kind](tmp_path / "encoder.gguf")
+    settings = EngineSettings(rope_scaling="linear", rope_freq_scale=0.125)
+    with embedding(vocabulary, model, "Mean", settings) as (engine, ready):
+        assert ready.embedding is not None
+        assert ready.embedding.max_tokens == longest
+        (vector,) = one_at_a_time(engine, [[7] * longest])
+        assert np.isfinite(vector).all()
+
+
+@pytest.mark.parametrize("kind", ["decoder", "bert"])
+def test_an_adapter_changes_vectors_as_it_does_in_llama_cpp(
+    vocabulary: Vocabulary, tmp_path: Path, kind: str
+) -> None:
+    model = BUNDLED_MODEL if kind == "decoder" else write_bert(tmp_path / "encoder.gguf")
+    adapter = write_lora(tmp_path / "adapter.gguf", model)
+    document = [7, 9, 5, 11, 6]
+    vectors = {}
+    for scale in (0.0, 0.5, 1.0):
+        settings = EngineSettings(lora=[f"{adapter}={scale}"])
+        with embedding(vocabulary, model, "Mean", settings) as (engine, _):
+            (vectors[scale],) = one_at_a_time(engine, [document])
+        direct = directly_embedded(model, document, adapter, scale)
+        assert off(vectors[scale], direct) < 1e-3, scale
+    with embedding(vocabulary, model, "Mean") as (engine, _):
+        (plain,) = one_at_a_time(engine, [document])
+    assert off(vectors[0.0], plain) < 1e-3
+    assert off(vectors[1.0], plain) > CLOSE
+    assert off(vectors[0.5], vectors[1.0]) > CLOSE
+
+
+def write_lora(path: Path, model: Path) -> Path:
+    """An adapter of rank 2 for the value projections of ``model``."""
+    reader = gguf.GGUFReader(model)
+    architecture = reader.get_field("general.architecture")
+    assert architecture is not None
+    dice = np.random.default_rng(1)
+    writer = gguf.GGUFWriter(path, architecture.contents())
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 2.0)
+    for tensor in reader.tensors:
+        if tensor.name.endswith("attn_v.weight"):
+            width_in, width_out = map(int, tensor.shape)
+            a, b = dice.normal(0, 0.3, (2, width_in)), dice.normal(0, 0.3, (width_out, 2))
+            writer.add_tensor(f"{tensor.name}.lora_a", a.astype(np.float32))
+            writer.add_tensor(f"{tensor.name}.lora_b", b.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def directly_embedded(model: Path, document: Document, adapter: Path, scale: float) -> Vector:
+    """The mean vector of a document from llama.cpp's own calls, with an adapter."""
+    lib.llama_backend_init()
+    of_model = lib.llama_model_default_params()
+    of_model.n_gpu_layers = 0
+    loaded = lib.llama_model_load_from_file(str(model).encode(), of_model)
+    of_context = lib.llama_context_default_params()
+    of_context.n_ctx = of_context.n_batch = of_context.n_ubatch = 64
+    of_context.n_threads = of_context.n_threads_batch = 1
+    of_context.embeddings = True
+    of_context.pooling_type = lib.LLAMA_POOLING_TYPE_MEAN
+    context = lib.llama_init_from_model(loaded, of_context)
+    adapters = (lib.llama_adapter_lora_p_ctypes * 1)()
+    adapters[0] = lib.llama_adapter_lora_init(loaded, str(adapter).encode())
+    lib.llama_set_adapters_lora(context, adapters, 1, (ctypes.c_float * 1)(scale))
+    tokens = (lib.llama_token * len(document))(*document)
+    batch = lib.llama_batch_get_one(tokens, len(document))
+    assert lib.llama_decode(context, batch) == 0
+    width = lib.llama_model_n_embd(loaded)
+    vector = np.ctypeslib.as_array(lib.llama_get_embeddings_seq(context, 0), (width,)).copy()
+    lib.llama_free(context)
+    lib.llama_model_free(loaded)
+    return vector
+
+
+@pytest.mark.parametrize("kind", ["decoder", "bert"])
+def test_documents_tokens_and_passes_are_counted(
+    vocabulary: Vocabulary, tmp_path: Path, kind: str
+) -> None:
+    model = BUNDLED_MODEL if kind == "decoder" else write_bert(tmp_path / "encoder.gguf")
+    with embedding(vocabulary, model, "Mean") as (engine, ready):
+        longest = min(64, ready.n_batch)
+        ask(engine, 1, [[7] * longest, [8] * 3, [9] * 5, []])
+        figures = counted(engine, documents=3)
+        assert figures.embedding_tokens == longest + 8
+        assert figures.embedding_ms > 0
+        assert 1 <= figures.embedding_passes <= 3
+        assert figures.passes == figures.drawn_tokens == 0
+        if ready.can_generate:
+            engine.start(2, "The capital of France is")
+            engine.until_ended(2)
+            engine.receive_figures()
+            assert engine.figures is not None
+            drawn = engine.figures.drawn_tokens
+            assert drawn == len(engine.drawn[2])
+            ask(engine, 3, [[7]])
+            later = counted(engine, documents=4)
+            assert (later.embedding_tokens, later.drawn_tokens) == (longest + 9, drawn)
+
+
+def counted(engine: Engine, *, documents: int) -> Figures:
+    """The figures in which so many documents are counted."""
+    while not isinstance(frame := engine.receive(), Figures) or (
+        frame.embedding_documents < documents
+    ):
+        assert isinstance(frame, Figures | EmbeddingStep), frame
+    assert frame.embedding_documents == documents
+    return frame
 
 
 def test_a_ranker_gives_the_score_of_its_classification_head(
     vocabulary: Vocabulary, ranker: Path
 ) -> None:
     weights = {each.name: np.array(each.data) for each in gguf.GGUFReader(ranker).tensors}
-    documents = some_documents(20, longest=N_CTX_TRAIN, n_vocab=5 + len(WORDS))
+    documents = some_documents(20, longest=N_CTX_TRAIN, n_vocab=VOCABULARY)
     with embedding(vocabulary, ranker, "Cls") as (engine, _):
         firsts = one_at_a_time(engine, documents)
     with embedding(vocabulary, ranker, "Rank") as (engine, ready):
         assert ready.embedding == EmbeddingShape(N_CTX_TRAIN, 1, "Rank")
         ask(engine, 1, documents)
         found = answers(engine, k1=20)[1]
-    for place, first in enumerate(firsts):
-        hidden = np.tanh(weights["cls.weight"] @ first + weights["cls.bias"])
-        (expected,) = weights["cls.output.weight"] @ hidden + weights["cls.output.bias"]
-        (score,) = found[place]
-        assert score == pytest.approx(expected, abs=0.01)
+    hidden = np.tanh(np.array(firsts) @ weights["cls.weight"].T + weights["cls.bias"])
+    expected = hidden @ weights["cls.output.weight"].T + weights["cls.output.bias"]
+    assert expected.std() > 0.1, "scores that are all alike prove nothing"
+    scores = np.concatenate([found[place] for place in range(20)])
+    assert off(scores, expected) < CLOSE
 
 
 def test_what_cannot_be_embedded_says_why_and_the_rest_is_embedded(vocabulary: Vocabulary) -> None:

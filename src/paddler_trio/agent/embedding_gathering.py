@@ -31,11 +31,14 @@ class _Open:
 class Gathering:
     """The documents of one request while they are computed.
 
-    The engine knows only chunks, counted through over all documents: ``chunks`` is that list.
+    The engine knows only chunks, counted through over all documents: ``chunks`` is that list. It
+    is given them in portions, and ``tokens_away`` of them have not come back.
     """
 
     documents: Sequence[Prepared]
     chunks: list[tuple[int, ...]] = attrs.field(init=False)
+    tokens_away: int = attrs.field(default=0, init=False)
+    _num_given: int = attrs.field(default=0, init=False)
     _owners: list[tuple[_Open, int]] = attrs.field(init=False)
     """Of each chunk: its document, and the chunk's place in it."""
     _waiting: deque[_Open] = attrs.field(init=False)
@@ -56,12 +59,28 @@ class Gathering:
         """Everything was given out."""
         return not self._waiting
 
+    def next_portion(self, max_tokens: int) -> range:
+        """The chunks that go to the engine now: as many as have ``max_tokens`` together, or a
+        single longer one; none when all have gone."""
+        start = end = self._num_given
+        num_tokens = 0
+        while end < len(self.chunks):
+            length = len(self.chunks[end])
+            if end > start and num_tokens + length > max_tokens:
+                break
+            num_tokens += length
+            end += 1
+        self._num_given = end
+        self.tokens_away += num_tokens
+        return range(start, end)
+
     def take(self, index: int, values: bytes, problem: str = "") -> None:
         """The engine computed chunk ``index``, or could not."""
         owner, place = self._owners[index]
         owner.values[place] = values
         owner.num_missing -= 1
         owner.problem = owner.problem or problem
+        self.tokens_away -= len(self.chunks[index])
 
     def ready(self) -> list[Gathered]:
         """Documents whose turn it is, in order; each is given out once."""

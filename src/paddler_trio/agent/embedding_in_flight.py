@@ -42,6 +42,15 @@ class EngineLostError(EngineError):
         self.crashed = crashed
 
 
+@attrs.define
+class Portion:
+    """Chunks that the engine was given under one key: ``num_left`` of them have not come back,
+    and the first was the request's chunk ``first``."""
+
+    first: int
+    num_left: int
+
+
 @attrs.define(eq=False)
 class EmbeddingInFlight:
     """One request."""
@@ -56,9 +65,10 @@ class EmbeddingInFlight:
     """The link is gone."""
     is_over: bool = False
     """The last word on it was said."""
-    key: int | None = None
     engine: EngineProcess | None = None
     """The engine that works on it; None before and after."""
+    portions: dict[int, Portion] = attrs.field(factory=dict)
+    """What that engine has of it, by key."""
     arrived: list[Embedded] = attrs.field(factory=list)
     news: trio.Event = attrs.field(factory=trio.Event)
     lost: EngineLostError | None = None

@@ -3,6 +3,9 @@
 tokenise (worker thread) -> engine -> average, norm, JSON (worker thread) -> link. Documents come
 back from the engine in any order and go out in the order of the request: first those that are too
 long, then the vectors, then one ending. However a request ends it says so exactly once (W17).
+
+The engine is given a request a portion at a time, and the next one only after vectors of those
+before were sent: a link that is slow keeps the engine free for others, and few vectors waiting.
 """
 
 from __future__ import annotations
@@ -32,13 +35,14 @@ from paddler_trio.agent.embedding_in_flight import (
     EmbeddingInFlight,
     EmbeddingReply,
     EngineLostError,
+    Portion,
 )
-from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.model_server import ModelServer, Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, ModelFileError
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine_pipe import (
+    Embedded,
     EmbeddingStep,
     EmbedDocuments,
     StopEmbedding,
@@ -48,6 +52,8 @@ from paddler_trio.wire.generation import GenerateEmbeddingBatchParams
 log = structlog.get_logger("embeddings")
 
 PREPARING_THREADS = 2
+PORTION_TOKENS = 4096
+"""What the engine is given of a request at once: some passes, so that it need not wait for more."""
 RENDERED_AT_ONCE = 16
 """Documents that one visit to a worker thread turns into frames."""
 
@@ -114,10 +120,11 @@ class EmbeddingRequests:
 
     def on_engine_gone(self, reason: str, *, crashed: bool) -> None:
         """Everything that ran on it is lost."""
-        for running in self._by_key.values():
-            running.engine = None
-            running.lost = EngineLostError(reason, crashed=crashed)
-            running.news.set()
+        for running in self._running.values():
+            if running.engine is not None:
+                running.engine = None
+                running.lost = EngineLostError(reason, crashed=crashed)
+                running.news.set()
 
     # -------------------------------------------------- the life of a request
 
@@ -167,10 +174,12 @@ class EmbeddingRequests:
                     result = refused_result(document)
                     await running.reply.send_large(_frame(running.wire_id, result))
         gathering = Gathering([document for document in documents if document.chunks])
-        await self._hand_over(running, gathering, serving.engine)
+        running.engine = serving.engine
         while not gathering.is_complete:
+            self._feed(running, gathering)
             for embedded in await running.next_embedded():
-                gathering.take(embedded.index, embedded.values, embedded.problem)
+                index = self._chunk_of(running, embedded)
+                gathering.take(index, embedded.values, embedded.problem)
             ready_ones = gathering.ready()
             for start in range(0, len(ready_ones), RENDERED_AT_ONCE):
                 await self._deliver(running, ready_ones[start : start + RENDERED_AT_ONCE], form)
@@ -193,20 +202,25 @@ class EmbeddingRequests:
             raise EngineError("this agent serves no model any more")
         return serving
 
-    async def _hand_over(
-        self, running: EmbeddingInFlight, gathering: Gathering, engine: EngineProcess
-    ) -> None:
-        """Give the engine every chunk, in one frame."""
-        if not gathering.chunks:
-            return
-        documents = await trio.to_thread.run_sync(
-            lambda: [np.array(chunk, "<i4").tobytes() for chunk in gathering.chunks],
-            limiter=self._threads,
-        )
-        running.key = next(self._keys)
-        running.engine = engine
-        self._by_key[running.key] = running
-        engine.send(EmbedDocuments(running.key, documents))
+    def _feed(self, running: EmbeddingInFlight, gathering: Gathering) -> None:
+        """Give the engine the next portions, so that it has one and less than two of them."""
+        while running.engine is not None and gathering.tokens_away < PORTION_TOKENS:
+            portion = gathering.next_portion(PORTION_TOKENS)
+            if not portion:
+                return
+            documents = [np.array(gathering.chunks[i], "<i4").tobytes() for i in portion]
+            key = next(self._keys)
+            running.engine.send(EmbedDocuments(key, documents))
+            running.portions[key] = Portion(portion.start, len(portion))
+            self._by_key[key] = running
+
+    def _chunk_of(self, running: EmbeddingInFlight, embedded: Embedded) -> int:
+        """Which chunk of the request this is; a portion that is back is forgotten."""
+        portion = running.portions[embedded.key]
+        portion.num_left -= 1
+        if not portion.num_left:
+            del running.portions[embedded.key], self._by_key[embedded.key]
+        return portion.first + embedded.index
 
     async def _deliver(
         self, running: EmbeddingInFlight, gathered: Sequence[Gathered], form: Form
@@ -234,11 +248,11 @@ class EmbeddingRequests:
     def _forget(self, running: EmbeddingInFlight) -> None:
         """Sync, so it cannot be torn; what the engine still has of it is dropped."""
         running.return_unfinished("this agent is stopping")
-        if running.key is not None:
-            del self._by_key[running.key]
+        for key in running.portions:
+            del self._by_key[key]
             if running.engine is not None:
                 try:
-                    running.engine.send(StopEmbedding(running.key))
+                    running.engine.send(StopEmbedding(key))
                 except EngineError as error:
                     log.debug("nothing to stop", reason=str(error))
         del self._running[id(running.reply), running.wire_id]

@@ -18,12 +18,20 @@ from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOp
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 
+RATED = ("drawn_tokens", "embedding_tokens")
+"""Figures of an engine that only grow, and of which the speed is shown."""
 PHASE_COLOURS = {"serving": "green", "failed": "red", "waiting": "", "leaving": "yellow"}
 
 
 def agents(
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show every change as it happens, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--watch",
+            help="Show every change as it happens, until Ctrl-C; also what each engine does: "
+            "tokens drawn and tokens embedded a second, how much of the prompts came from the "
+            "cache, and cells in use.",
+        ),
     ] = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
@@ -37,7 +45,7 @@ def agents(
             for view in _changes(client.watch_fleet()):
                 _show(view, as_json=as_json)
         else:
-            rates = TokenRates()
+            rates = EngineRates()
             with Live(console=stdout(), auto_refresh=False) as live:
                 for view in _changes(client.watch_fleet()):
                     rates.look(view.agents, time.monotonic())
@@ -63,36 +71,40 @@ def _show(view: FleetView, *, as_json: bool) -> None:
 
 
 @attrs.define
-class TokenRates:
-    """Tokens a second of each agent, from what its engine had counted at two looks."""
+class EngineRates:
+    """What the engine of each agent does a second, from what it had counted at two looks."""
 
-    _seen: dict[str, tuple[float, float]] = attrs.field(factory=dict, init=False)
-    _rates: dict[str, float] = attrs.field(factory=dict, init=False)
+    _seen: dict[str, tuple[dict[str, float], float]] = attrs.field(factory=dict, init=False)
+    _rates: dict[str, dict[str, float]] = attrs.field(factory=dict, init=False)
 
     def look(self, shown: Iterable[AgentView], now_s: float) -> None:
         """What the agents say now; a look less than half a second after the last is too early."""
         for agent in shown:
             if agent.engine is None:
                 continue
-            drawn = agent.engine["drawn_tokens"]
-            before, before_s = self._seen.get(agent.id, (drawn, now_s))
-            if drawn < before:  # the engine was started anew
+            counted = {name: agent.engine.get(name, 0.0) for name in RATED}
+            before, before_s = self._seen.get(agent.id, (counted, now_s))
+            if any(counted[name] < before[name] for name in RATED):  # the engine was started anew
                 self._rates.pop(agent.id, None)
             elif now_s - before_s >= 0.5:
-                self._rates[agent.id] = (drawn - before) / (now_s - before_s)
+                elapsed_s = now_s - before_s
+                self._rates[agent.id] = {
+                    name: (counted[name] - before[name]) / elapsed_s for name in RATED
+                }
             elif agent.id in self._seen:
                 continue
-            self._seen[agent.id] = (drawn, now_s)
+            self._seen[agent.id] = (counted, now_s)
 
-    def of(self, agent: AgentView) -> float | None:
-        return self._rates.get(agent.id)
+    def of(self, agent: AgentView, name: str) -> float | None:
+        """How fast a figure of ``RATED`` grows; None if that is not known yet."""
+        return self._rates.get(agent.id, {}).get(name)
 
 
-def agents_table(shown: Iterable[AgentView], rates: TokenRates | None = None) -> Table:
+def agents_table(shown: Iterable[AgentView], rates: EngineRates | None = None) -> Table:
     """One row an agent, by name; with ``rates`` also what its engine does."""
     heads = ["name", "id", "protocol", "slots", "phase", "model", "issues"]
     if rates is not None:
-        heads[5:5] = ["tokens/s", "cached", "cells"]
+        heads[5:5] = ["tokens/s", "embedded/s", "cached", "cells"]
     table = Table(*heads, box=None)
     for agent in sorted(shown, key=lambda agent: (agent.label, agent.id)):
         table.add_row(
@@ -108,17 +120,20 @@ def agents_table(shown: Iterable[AgentView], rates: TokenRates | None = None) ->
     return table
 
 
-def _engine_columns(agent: AgentView, rates: TokenRates) -> tuple[str, str, str]:
-    """Tokens drawn a second, the share of prompts that came from the cache, cells in use."""
+def _engine_columns(agent: AgentView, rates: EngineRates) -> tuple[str, str, str, str]:
+    """Tokens drawn and tokens embedded a second, the share of prompts that came from the cache,
+    cells in use; an engine that has nothing of a kind shows a dash."""
     engine = agent.engine
     if engine is None:
-        return "-", "-", "-"
-    rate = rates.of(agent)
+        return "-", "-", "-", "-"
+    drawn, embedded = (rates.of(agent, name) for name in RATED)
     read = engine["cached_tokens"] + engine["prompt_tokens"]
+    cells = engine["cells_total"]
     return (
-        "-" if rate is None else f"{rate:.0f}",
+        "-" if drawn is None or not cells else f"{drawn:.0f}",
+        "-" if embedded is None or not engine.get("embedding_tokens") else f"{embedded:.0f}",
         f"{engine['cached_tokens'] / read:.0%}" if read else "-",
-        f"{engine['cells_used']:.0f}/{engine['cells_total']:.0f}",
+        f"{engine['cells_used']:.0f}/{cells:.0f}" if cells else "-",
     )
 
 

@@ -2,7 +2,7 @@
 
 llama.cpp's calls let go of the interpreter, so tokens are drawn beside it. Generation comes first:
 while it runs this thread takes few cores and asks the scheduler for less of them, so that a flood
-of documents slows answers a little and never stalls them (measured: ``docs/life_of_a_request.md``).
+of documents slows answers and never stalls them (measured: ``docs/life_of_a_request.md``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -19,6 +20,7 @@ import attrs
 import numpy as np
 
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
+from paddler_trio.engine.figures import Counters
 from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
 from paddler_trio.wire.engine_pipe import (
     Embedded,
@@ -44,6 +46,7 @@ class Embedder:
       threads: of a pass while nobody generates.
       is_generating: whether the other context works now; asked before each pass.
       report: called once a pass with what it produced; blocks if the agent does not read.
+      counters: where passes are counted.
     """
 
     context: EmbeddingContext
@@ -51,6 +54,7 @@ class Embedder:
     threads: int
     is_generating: Callable[[], bool]
     report: Callable[[EmbeddingStep], None]
+    counters: Counters
     commands: SimpleQueue[EmbeddingCommand] = attrs.field(factory=SimpleQueue, init=False)
     _queue: EmbeddingQueue = attrs.field(init=False)
     _tokens: dict[int, dict[int, Tokens]] = attrs.field(factory=dict, init=False)
@@ -62,14 +66,16 @@ class Embedder:
         self._queue = EmbeddingQueue(tokens, self.context.max_documents)
 
     def start(self, on_crash: Callable[[], None]) -> None:
-        """Run in a thread of its own; ``on_crash`` is called if that fails, and why is printed."""
+        """Run in a thread of its own, which ends with the process; ``on_crash`` is called if it
+        fails, and why is printed."""
 
         def run() -> None:
             try:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
                 self.run_forever()
-            except Exception:  # noqa: BLE001  # whatever it is, nobody embeds any more
-                traceback.print_exc()
+            except Exception as error:  # noqa: BLE001  # whatever it is, nobody embeds any more
+                if not isinstance(error, BrokenPipeError):  # that is the agent leaving first
+                    traceback.print_exc()
                 on_crash()
 
         threading.Thread(target=run, name="embedder", daemon=True).start()
@@ -89,7 +95,7 @@ class Embedder:
                 self._apply(self.commands.get_nowait())
 
     def run_pass(self) -> None:
-        """Compute one pack and report it."""
+        """Compute one pack and report it, and now and then what was counted."""
         pack = self._queue.next_pack()
         if pack:
             few = max(1, self.threads // 4)
@@ -99,6 +105,8 @@ class Embedder:
             step = EmbeddingStep(self._step)
             self._step = []
             self.report(step)
+        is_last = self._queue.is_empty and self.commands.empty()
+        self.counters.report_embedding(time.monotonic(), force=is_last)
 
     def _apply(self, command: EmbeddingCommand) -> None:
         match command:
@@ -130,6 +138,7 @@ class Embedder:
     def _compute(self, pack: Sequence[Document]) -> None:
         """Embed a pack; on failure split it until the culprit is alone (W14)."""
         tokens = [self._tokens[document.key][document.index] for document in pack]
+        started_s = time.perf_counter()
         try:
             vectors = self.context.compute(tokens)
         except EmbeddingFailedError as error:
@@ -140,6 +149,11 @@ class Embedder:
             self._compute(pack[:middle])
             self._compute(pack[middle:])
             return
+        self.counters.embedded(
+            documents=len(pack),
+            tokens=sum(document.length for document in pack),
+            pass_ms=1000 * (time.perf_counter() - started_s),
+        )
         for document, values in zip(pack, vectors, strict=True):
             self._answer(document, values)
 

@@ -31,6 +31,9 @@ POOLING_TYPES = {
     "Rank": lib.LLAMA_POOLING_TYPE_RANK,
 }
 _POOLING_NAMES = {number: name for name, number in POOLING_TYPES.items()}
+_LEARNED_POSITIONS = frozenset({"bert", "gpt2", "mpt", "starcoder"})
+"""Architectures with a row for each position; of some llama.cpp says all the same that they
+rotate."""
 _INT32S = ctypes.POINTER(ctypes.c_int32)
 _RECURRENT_SEQUENCES = 16
 """Each sequence of a recurrent model has a state of its own, of many megabytes."""
@@ -41,16 +44,19 @@ class EmbeddingFailedError(Exception):
 
 
 class EmbeddingContext:
-    """Not safe for use by several threads; may be used beside the context that generates."""
+    """Not safe for use by several threads; may be used beside the context that generates.
+
+    Lives as long as the process: an engine loads one model and ends with it.
+    """
 
     def __init__(self, llama: Llama, context: object, max_documents: int) -> None:
         """Take ownership of a context; use :meth:`open`."""
         self._context = context
         self._memory = lib.llama_get_memory(context)
         self._run = (
-            lib.llama_decode  # which also runs what has no memory
-            if lib.llama_model_has_decoder(llama.model)
-            else lib.llama_encode
+            lib.llama_encode  # of a model with both halves (T5) too: decoding would run the other
+            if lib.llama_model_has_encoder(llama.model)
+            else lib.llama_decode  # which also runs what has no memory
         )
         pooling = _POOLING_NAMES[lib.llama_pooling_type(context)]
         width = (
@@ -75,7 +81,7 @@ class EmbeddingContext:
         """Make the context; EngineError (permanent) when this model cannot embed so.
 
         Documents may have ``n_batch`` tokens, or as many as the model was trained with: learned
-        positions end there, and llama.cpp aborts beyond them. Scaled positions do not.
+        positions end there, and llama.cpp aborts beyond them. Rotated ones do not when scaled.
         """
         pooling = POOLING_TYPES[pooling_type]
         model = llama.model
@@ -85,8 +91,7 @@ class EmbeddingContext:
                 "classification head; use a reranking model, or Mean, Cls or Last",
                 permanent=True,
             )
-        has_learned_positions = lib.llama_model_rope_type(model) == lib.LLAMA_ROPE_TYPE_NONE
-        is_scaled = settings.rope_scaling not in ("", "none") and not has_learned_positions
+        is_scaled = settings.rope_scaling not in ("", "none") and _rotates_positions(llama)
         longest = max(1, n_batch if is_scaled else min(n_batch, llama.n_ctx_train))
         has_states = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
         sequences = _RECURRENT_SEQUENCES if has_states else lib.llama_max_parallel_sequences()
@@ -134,12 +139,6 @@ class EmbeddingContext:
         if self.shape.pooling == "None":
             return self._of_tokens([len(document) for document in documents])
         return [self._of_sequence(sequence) for sequence in range(len(documents))]
-
-    def close(self) -> None:
-        """Free the context; safe to say twice."""
-        if self._context is not None:
-            lib.llama_free(self._context)
-        self._context = self._memory = None
 
     def _of_sequence(self, sequence: int) -> bytes:
         pointer = lib.llama_get_embeddings_seq(self._context, sequence)
@@ -189,6 +188,12 @@ class _Batch:
         self._positions[:total] = np.concatenate([np.arange(length) for length in lengths])
         self._sequences[:total] = np.repeat(np.arange(len(documents)), lengths)
         self.raw.n_tokens = total
+
+
+def _rotates_positions(llama: Llama) -> bool:
+    if llama.metadata("general.architecture") in _LEARNED_POSITIONS:
+        return False
+    return bool(lib.llama_model_rope_type(llama.model) != lib.LLAMA_ROPE_TYPE_NONE)
 
 
 def _can_rank(llama: Llama) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import attrs
 
 from paddler_trio.scheduler.batching.streams import Streams
@@ -11,58 +14,80 @@ INTERVAL_S = 0.5
 
 
 @attrs.define
-class Counters:
-    """Since the model was loaded; see :class:`Figures`."""
+class _Rhythm:
+    """When one thread reports: after passes, and not again at once."""
 
-    passes: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    drawn_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    busy_ms: float = 0.0
-    draw_ms: float = 0.0
-    _last: tuple[int, int, float] = (0, 0, 0.0)
     _reported_passes: int = 0
     _due_s: float = 0.0
 
-    def passed(self, *, sequences: int, tokens: int, prompt_tokens: int, pass_ms: float) -> None:
-        """llama.cpp computed a pass of this shape."""
-        self.passes += 1
-        self.prompt_tokens += prompt_tokens
-        self.busy_ms += pass_ms
-        self._last = (sequences, tokens, pass_ms)
-
-    def is_due(self, now_s: float, *, force: bool) -> bool:
-        """Something happened since the last report, and that is a while ago, or ``force``."""
-        if self.passes == self._reported_passes or (now_s < self._due_s and not force):
+    def is_due(self, passes: int, now_s: float, *, force: bool) -> bool:
+        """There were passes since the last report, and that is a while ago, or ``force``."""
+        if passes == self._reported_passes or (now_s < self._due_s and not force):
             return False
-        self._reported_passes = self.passes
+        self._reported_passes = passes
         self._due_s = now_s + INTERVAL_S
         return True
 
-    def figures(self, streams: Streams, *, stored_tokens: int, stored_bytes: int) -> Figures:
-        """Everything, with what the streams hold now."""
-        sequences, tokens, pass_ms = self._last
-        cells = streams.cells
-        return Figures(
-            passes=self.passes,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            drawn_tokens=self.drawn_tokens,
-            drafted_tokens=self.drafted_tokens,
-            accepted_tokens=self.accepted_tokens,
-            preemptions=streams.preemptions,
-            busy_ms=self.busy_ms,
-            draw_ms=self.draw_ms,
-            last_sequences=sequences,
-            last_tokens=tokens,
-            last_ms=pass_ms,
-            running=len(streams.running),
-            waiting=streams.num_waiting,
-            cells_total=cells.num_used + cells.num_free,
-            cells_used=cells.num_used,
-            cells_resident=streams.num_resident,
-            stored_tokens=stored_tokens,
-            stored_bytes=stored_bytes,
-        )
+
+@attrs.define(eq=False)
+class Counters:
+    """The figures of one engine since the model was loaded, kept by the threads that compute.
+
+    No field of ``now`` is written by two threads, so counting needs no lock. Reporting does:
+    figures leave in the order in which they grew, whoever reports them.
+
+    Args:
+      report: takes a copy of the figures; from any of the threads, but one at a time.
+    """
+
+    report: Callable[[Figures], None]
+    now: Figures = attrs.field(factory=Figures, init=False)
+    _generation: _Rhythm = attrs.field(factory=_Rhythm, init=False)
+    _embedding: _Rhythm = attrs.field(factory=_Rhythm, init=False)
+    _reporting: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    # ------------------------------------------------------- the thread that generates
+
+    def passed(self, *, sequences: int, tokens: int, prompt_tokens: int, pass_ms: float) -> None:
+        """llama.cpp computed a pass of this shape."""
+        now = self.now
+        now.passes += 1
+        now.prompt_tokens += prompt_tokens
+        now.busy_ms += pass_ms
+        now.last_sequences, now.last_tokens, now.last_ms = sequences, tokens, pass_ms
+
+    def is_due(self, now_s: float, *, force: bool) -> bool:
+        """Something was generated since the last report, and that is a while ago, or ``force``."""
+        return self._generation.is_due(self.now.passes, now_s, force=force)
+
+    def report_streams(self, streams: Streams, *, stored_tokens: int, stored_bytes: int) -> None:
+        """Report everything, with what the streams hold now."""
+        now, cells = self.now, streams.cells
+        now.preemptions = streams.preemptions
+        now.running = len(streams.running)
+        now.waiting = streams.num_waiting
+        now.cells_total = cells.num_used + cells.num_free
+        now.cells_used = cells.num_used
+        now.cells_resident = streams.num_resident
+        now.stored_tokens = stored_tokens
+        now.stored_bytes = stored_bytes
+        self._report()
+
+    # ---------------------------------------------------------- the thread that embeds
+
+    def embedded(self, *, documents: int, tokens: int, pass_ms: float) -> None:
+        """llama.cpp computed a pass of the context that embeds."""
+        now = self.now
+        now.embedding_passes += 1
+        now.embedding_documents += documents
+        now.embedding_tokens += tokens
+        now.embedding_ms += pass_ms
+
+    def report_embedding(self, now_s: float, *, force: bool) -> None:
+        """Report everything if something was embedded since, a while ago, or ``force``."""
+        if self._embedding.is_due(self.now.embedding_passes, now_s, force=force):
+            self._report()
+
+    def _report(self) -> None:
+        with self._reporting:
+            self.report(attrs.evolve(self.now))

@@ -346,33 +346,42 @@ class EmbeddingStep:
     embedded: list[Embedded]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Figures:
-    """What the engine did since it was loaded, and what it holds now; at most twice a second.
+    """What the engine did since it was loaded, and what it holds now; at most twice a second from
+    each of its threads.
 
     Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
-    ``draw_ms`` drawing from them. ``last_*`` describe the newest pass.
+    ``draw_ms`` drawing from them. ``last_*`` describe the newest pass. Embeddings are counted
+    apart: ``embedding_documents`` (a chunk is one), ``embedding_tokens``, ``embedding_passes`` and
+    ``embedding_ms``, the time spent computing these. An encoder has no other figures than those.
+
+    Not frozen: the engine counts in one, and sends copies of it.
     """
 
-    passes: int
-    prompt_tokens: int
-    cached_tokens: int
-    drawn_tokens: int
-    drafted_tokens: int
-    accepted_tokens: int
-    preemptions: int
-    busy_ms: float
-    draw_ms: float
-    last_sequences: int
-    last_tokens: int
-    last_ms: float
-    running: int
-    waiting: int
-    cells_total: int
-    cells_used: int
-    cells_resident: int
-    stored_tokens: int
-    stored_bytes: int
+    passes: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    drawn_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    preemptions: int = 0
+    busy_ms: float = 0.0
+    draw_ms: float = 0.0
+    last_sequences: int = 0
+    last_tokens: int = 0
+    last_ms: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    cells_total: int = 0
+    cells_used: int = 0
+    cells_resident: int = 0
+    stored_tokens: int = 0
+    stored_bytes: int = 0
+    embedding_documents: int = 0
+    embedding_tokens: int = 0
+    embedding_passes: int = 0
+    embedding_ms: float = 0.0
 
 
 @attrs.frozen

@@ -250,7 +250,7 @@ def test_documents_come_out_in_their_order_whatever_order_chunks_come_in(
     documents = [Prepared(f"d{i}", ((i,),) * size) for i, size in enumerate(sizes)]
     gathering = Gathering(documents)
     assert gathering.chunks == [(i,) for i, size in enumerate(sizes) for _ in range(size)]
-    arrivals = list(range(len(gathering.chunks)))
+    arrivals = list(gathering.next_portion(1000))
     dice.shuffle(arrivals)  # type: ignore[attr-defined]
     out = []
     for index in arrivals:
@@ -262,3 +262,26 @@ def test_documents_come_out_in_their_order_whatever_order_chunks_come_in(
     assert values == [str(index).encode() for index in range(len(arrivals))]
     assert ["broken" in each.problem for each in out] == [b"3" in each.values for each in out]
     assert not gathering.ready()
+
+
+@given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=3), max_size=20))
+def test_every_chunk_is_handed_over_once_in_portions_that_keep_their_size(
+    lengths: list[list[int]],
+) -> None:
+    documents = [
+        Prepared(f"d{i}", tuple((7,) * length for length in chunks))
+        for i, chunks in enumerate(lengths)
+    ]
+    gathering = Gathering(documents)
+    given = []
+    while portion := gathering.next_portion(20):
+        sizes = [len(gathering.chunks[index]) for index in portion]
+        assert sum(sizes) == gathering.tokens_away
+        assert sum(sizes) <= 20 or len(sizes) == 1
+        for index in portion:
+            gathering.take(index, b"v")
+        assert gathering.tokens_away == 0
+        given += portion
+    assert given == list(range(len(gathering.chunks)))
+    gathering.ready()
+    assert gathering.is_complete

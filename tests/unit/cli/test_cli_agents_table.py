@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from paddler_trio.cli.agents import TokenRates, agents_table
+from paddler_trio.cli.agents import EngineRates, agents_table
 from paddler_trio.cli.management_client import AgentView
 
 
-def agent(drawn: float | None, number: str = "a") -> AgentView:
+def agent(drawn: float | None, number: str = "a", **figures: float) -> AgentView:
     engine = None
     if drawn is not None:
         engine = {
@@ -17,6 +17,7 @@ def agent(drawn: float | None, number: str = "a") -> AgentView:
             "cached_tokens": 75.0,
             "cells_used": 10.0,
             "cells_total": 40.0,
+            **figures,
         }
     return AgentView(
         id=number,
@@ -33,32 +34,55 @@ def agent(drawn: float | None, number: str = "a") -> AgentView:
     )
 
 
-def shown(*agents: AgentView, rates: TokenRates | None) -> str:
+def shown(*agents: AgentView, rates: EngineRates | None) -> str:
     console = Console(width=200, no_color=True)
     with console.capture() as capture:
         console.print(agents_table(agents, rates))
     return capture.get()
 
 
+def cells_of(table: str, row: int) -> dict[str, str]:
+    """The words of a row under their heads; every cell of these tables is one word."""
+    lines = [line.split() for line in table.splitlines()]
+    return dict(zip(lines[0], lines[row], strict=True))
+
+
 def test_a_rate_is_what_was_drawn_between_two_looks() -> None:
-    rates = TokenRates()
+    rates = EngineRates()
     rates.look([agent(100)], 10.0)
-    assert rates.of(agent(100)) is None
+    assert rates.of(agent(100), "drawn_tokens") is None
     rates.look([agent(180)], 10.2)
-    assert rates.of(agent(180)) is None, "too early to say"
+    assert rates.of(agent(180), "drawn_tokens") is None, "too early to say"
     rates.look([agent(500)], 12.0)
-    assert rates.of(agent(500)) == 200
+    assert rates.of(agent(500), "drawn_tokens") == 200
     rates.look([agent(3)], 13.0)
-    assert rates.of(agent(3)) is None, "another engine"
+    assert rates.of(agent(3), "drawn_tokens") is None, "another engine"
 
 
 def test_the_engine_is_shown_only_when_watching() -> None:
-    rates = TokenRates()
+    rates = EngineRates()
     rates.look([agent(0)], 0.0)
     rates.look([agent(50)], 1.0)
-    watched = shown(agent(50), agent(None, "b"), rates=rates)
-    assert "tokens/s" in watched
-    assert "50" in watched
-    assert "75%" in watched
-    assert "10/40" in watched
+    watched = cells_of(shown(agent(50), agent(None, "b"), rates=rates), 1)
+    assert watched["tokens/s"] == "50"
+    assert watched["embedded/s"] == "-"
+    assert watched["cached"] == "75%"
+    assert watched["cells"] == "10/40"
     assert "tokens/s" not in shown(agent(50), rates=None)
+
+
+def test_what_is_embedded_has_a_rate_of_its_own_and_an_encoder_no_other() -> None:
+    def both(drawn: float, embedded: float) -> list[AgentView]:
+        nothing = {"prompt_tokens": 0.0, "cached_tokens": 0.0, "cells_used": 0.0}
+        encoder = agent(0, "b", embedding_tokens=embedded, cells_total=0.0, **nothing)
+        return [agent(drawn, embedding_tokens=embedded), encoder]
+
+    rates = EngineRates()
+    rates.look(both(0, 1000), 0.0)
+    rates.look(both(50, 1600), 2.0)
+    table = shown(*both(50, 1600), rates=rates)
+    decoder, encoder = cells_of(table, 1), cells_of(table, 2)
+    assert (decoder["tokens/s"], decoder["embedded/s"], decoder["cells"]) == ("25", "300", "10/40")
+    assert (encoder["tokens/s"], encoder["embedded/s"], encoder["cells"]) == ("-", "300", "-")
+    rates.look(both(60, 10), 4.0)
+    assert rates.of(agent(60), "embedding_tokens") is None, "another engine"
