@@ -24,7 +24,7 @@ INTRODUCTION = """\
 `tools/document_cli.py` from the commands themselves; `paddler-trio COMMAND --help` says the same.
 
 **Exit codes.** 0: done. 1: it did not work, and one line on standard error says why. 2: the command
-line is wrong. 130: interrupted with Ctrl-C. The two daemons end with 0 after an orderly stop.
+line is wrong. 130: interrupted with Ctrl-C. Daemons end with 0 after an orderly stop.
 
 **Output.** Answers go to standard output; progress, warnings and errors go to standard error. On a
 terminal there are colours and live tables, in a pipe there is plain text. `--json` prints one JSON
@@ -77,6 +77,31 @@ Exit code 1 and one line if an agent would refuse the request; 2 if a file canno
     "chat": """\
 The model's reasoning goes to standard error. Ctrl-C closes the connection, which stops the request
 on the agent.
+""",
+    "rpc-server": """\
+A model that fits no machine can be spread over several: start an RPC server on each that lends its
+devices, and give the agent their addresses.
+
+```sh
+paddler-trio rpc-server --addr 127.0.0.1:50052      # on the machine that lends, called far
+
+ssh -N -o ServerAliveInterval=10 -L 50052:127.0.0.1:50052 far &             # on the agent's
+paddler-trio agent --rpc 127.0.0.1:50052
+paddler-trio model swap big.gguf --n-gpu-layers -1
+```
+
+* Lent devices are GPUs to the agent: they take layers only with `--n-gpu-layers`, and come before
+  its own GPUs in `--tensor-split` and `--main-gpu`. The CPU is lent where there is no GPU.
+* One engine at a time has a server; another agent's is told so after five seconds.
+* An engine dies of a server that it loses: requests go on elsewhere or wait, the agent reports the
+  address, and serves again when the server is back. A machine that vanishes is noticed within half
+  a minute.
+* Both sides have to be the same release of llama.cpp. `paddler-trio doctor` says whether a build
+  has RPC; those that `make setup` chooses have it.
+* The protocol knows no keys and no encryption: see [security](security.md#rpc-servers).
+
+The first line on standard output says where it serves, once it does. It ends at the first SIGTERM
+or Ctrl-C, whatever it is computing, with exit code 0.
 """,
     "tree": """\
 Each line is a task: its name, where it stands in the code, how often it was restarted and its last

@@ -5,9 +5,10 @@ advertise features that fault when used (AMX tiles are the known case), old comp
 others, and pip's wheel cache hands back a broken build without looking at CMAKE_ARGS. So:
 
 1. A build already proven in this environment is kept; that answer takes a fraction of a second.
+   One of our own choice is kept only as long as we would still build it in this way.
 2. Otherwise recipes are tried in order, from everything this CPU can use down to the baseline
-   every 64-bit CPU runs. Whoever sets CMAKE_ARGS (CUDA, Vulkan, ...) gets exactly that and
-   nothing else is tried.
+   every 64-bit CPU runs. Each has the RPC back end, so that a model can be spread over machines.
+   Whoever sets CMAKE_ARGS (CUDA, Vulkan, ...) gets exactly that and nothing else is tried.
 3. A recipe counts when a child process has decoded a prompt with it. Its wheel is then kept in
    ``${XDG_CACHE_HOME:-~/.cache}/paddler-trio/wheels`` for the next checkout on this machine.
 
@@ -61,6 +62,9 @@ COMPILER_JOB_BYTES = 1 << 30  # room for one compiler on the larger files of lla
 LEAN = "set(LLAMA_BUILD_COMMON OFF)\n"
 LEAN_OPTIONS = ("-DLLAMA_ALL_WARNINGS=OFF", "-DGGML_ALL_WARNINGS=OFF")
 
+# For `agent --rpc` and `rpc-server`: a small library that does nothing until it is asked to.
+RPC = "-DGGML_RPC=ON"
+
 # CMake option -> what /proc/cpuinfo must list for it. AMX is never asked for: it faults on
 # virtual machines that advertise it. Nor is AVX512_BF16: gcc 12 does not compile it.
 BASIC = {
@@ -91,6 +95,9 @@ class Recipe:
     lean: bool = True
 
 
+FOUND = Recipe("found installed", ())  # by whoever made the environment: not ours to replace
+
+
 @dataclass(frozen=True)
 class Marker:
     """What is remembered of a proof, in the environment it was made for."""
@@ -100,6 +107,7 @@ class Marker:
     cpu: str
     libraries: str
     system_info: str
+    cmake_args: tuple[str, ...] = ()  # of the recipe; empty where this was not yet remembered
 
 
 # --- pure ---------------------------------------------------------------------------------------
@@ -121,7 +129,7 @@ def choose_recipes(flags: Iterable[str], *, machine: str, requested: str | None)
     present = frozenset(flags)
     if machine.lower() not in {"x86_64", "amd64"} or not present:
         # ggml's own probe is right on ARM; without flags to read there is nothing better.
-        return [Recipe("native", ()), Recipe("baseline", ("-DGGML_NATIVE=OFF",))]
+        return [Recipe("native", (RPC,)), Recipe("baseline", ("-DGGML_NATIVE=OFF", RPC))]
 
     def recipe(name: str, options: dict[str, set[str]]) -> Recipe:
         switches = {
@@ -131,7 +139,7 @@ def choose_recipes(flags: Iterable[str], *, machine: str, requested: str | None)
         if switches["GGML_AVX512"] == "OFF":
             switches |= dict.fromkeys(WIDE, "OFF")
         arguments = tuple(f"-D{option}={switch}" for option, switch in switches.items())
-        return Recipe(name, ("-DGGML_NATIVE=OFF", *arguments))
+        return Recipe(name, ("-DGGML_NATIVE=OFF", *arguments, RPC))
 
     ladder = [recipe("avx512", BASIC | WIDE), recipe("avx2", BASIC), recipe("baseline", {})]
     distinct = {step.cmake_args: step for step in ladder}  # of equals the humbler name stays
@@ -177,7 +185,12 @@ def build_started(log: str) -> bool:
 
 
 def is_proven(
-    marker: Marker | None, *, requested: str | None, cpu: str, libraries: str | None
+    marker: Marker | None,
+    *,
+    requested: str | None,
+    cpu: str,
+    libraries: str | None,
+    recipes: Sequence[Recipe],
 ) -> bool:
     """Whether a remembered proof still speaks for what is installed, and for what is asked."""
     return (
@@ -185,6 +198,18 @@ def is_proven(
         and libraries is not None
         and (marker.cpu, marker.libraries) == (cpu, libraries)
         and requested in (None, marker.requested)  # a build of one's own stays until asked anew
+        and not is_outdated(marker, libraries=libraries, recipes=recipes)
+    )
+
+
+def is_outdated(marker: Marker | None, *, libraries: str | None, recipes: Sequence[Recipe]) -> bool:
+    """Whether what is installed was our own choice, and is none that we would make today."""
+    return (
+        marker is not None
+        and marker.libraries == libraries
+        and marker.requested is None
+        and marker.recipe != FOUND.name
+        and marker.cmake_args not in [recipe.cmake_args for recipe in recipes]
     )
 
 
@@ -199,8 +224,9 @@ def digest(parts: Iterable[str]) -> str:
 def read_marker() -> Marker | None:
     """The remembered proof of this environment; None if there is none that can be read."""
     try:
-        return Marker(**json.loads(MARKER.read_text()))
-    except (OSError, ValueError, TypeError):
+        facts = json.loads(MARKER.read_text())
+        return Marker(**facts | {"cmake_args": tuple(facts.get("cmake_args", ()))})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
@@ -339,7 +365,7 @@ def remember(recipe: Recipe, proof: Proof, *, requested: str | None, cpu: str) -
     libraries = fingerprint_libraries()
     if libraries is None:
         raise SetupError(f"{DISTRIBUTION} {VERSION} was installed and is not there any more")
-    marker = Marker(recipe.name, requested, cpu, libraries, proof.system_info)
+    marker = Marker(recipe.name, requested, cpu, libraries, proof.system_info, recipe.cmake_args)
     MARKER.write_text(json.dumps(asdict(marker), indent=1) + "\n")
     say(f"==> llama.cpp ({recipe.name}) decoded {proof.tokens} tokens here: {proof.system_info}")
 
@@ -417,13 +443,19 @@ def run(arguments: Sequence[str]) -> None:
     if sys.prefix == sys.base_prefix:
         raise SetupError("run me with the Python of a virtual environment: `make setup` does")
     marker, libraries = read_marker(), fingerprint_libraries()
-    if is_proven(marker, requested=requested, cpu=digest(flags), libraries=libraries):
+    cpu = digest(flags)
+    if is_proven(marker, requested=requested, cpu=cpu, libraries=libraries, recipes=recipes):
         return
-    if libraries is not None and requested is None:
+    if requested is None and is_outdated(marker, libraries=libraries, recipes=recipes):
+        say("==> the installed build is of an older recipe: building it anew")
+    elif libraries is not None and requested is None:
         proof = prove_in_child(BUNDLED_MODEL)
         if proof.ok and "AMX" not in proof.system_info:
-            found = Recipe("found installed", ())
-            remember(found, proof, requested=None, cpu=digest(flags))
+            if marker is not None and marker.libraries == libraries:  # only the CPU is another
+                known = Recipe(marker.recipe, marker.cmake_args)
+                remember(known, proof, requested=marker.requested, cpu=cpu)
+            else:
+                remember(FOUND, proof, requested=None, cpu=cpu)
             return
         say(f"==> the installed build is not kept: {proof.error or 'it uses AMX'}")
     provide(recipes, requested=requested, flags=flags)

@@ -33,7 +33,7 @@ def paddler_trio(*arguments: str) -> str:
 def commands_in(*path: str) -> list[str]:
     """The commands that the help of ``path`` lists."""
     panel = paddler_trio(*path, "--help").partition(" Commands ")[2]
-    return re.findall(r"^│ ([a-z]+) ", panel, re.M)
+    return re.findall(r"^│ ([a-z-]+) ", panel, re.M)
 
 
 def test_every_command_has_its_section() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import tomllib
@@ -44,7 +45,8 @@ def test_a_cpu_with_everything_is_tried_from_the_widest_to_the_baseline() -> Non
     assert "-DGGML_AVX512_VNNI=ON" in ladder["avx512"]
     assert "-DGGML_AVX512=OFF" in ladder["avx2"]
     assert "-DGGML_AVX2=ON" in ladder["avx2"]
-    assert not any(argument.endswith("=ON") for argument in ladder["baseline"])
+    on = [argument for argument in ladder["baseline"] if argument.endswith("=ON")]
+    assert on == ["-DGGML_RPC=ON"]
 
 
 def test_a_cpu_without_avx512_starts_one_step_lower() -> None:
@@ -70,7 +72,8 @@ def test_no_recipe_asks_for_what_the_cpu_lacks_or_for_what_is_known_to_fault(
     assert len(set(ladder.values())) == len(ladder)
     for arguments in ladder.values():
         assert arguments[0] == "-DGGML_NATIVE=OFF"
-        for argument in arguments:
+        assert arguments[-1] == "-DGGML_RPC=ON"
+        for argument in arguments[:-1]:
             assert "AMX" not in argument
             assert "BF16" not in argument
             option, _, switch = argument.removeprefix("-D").partition("=")
@@ -81,7 +84,8 @@ def test_arm_and_machines_without_a_list_of_flags_leave_the_choice_to_ggml() -> 
     for machine, flags in (("aarch64", {"asimd"}), ("arm64", set()), ("x86_64", set())):
         chosen = setup_llama.choose_recipes(flags, machine=machine, requested=None)
         assert [recipe.name for recipe in chosen] == ["native", "baseline"]
-        assert chosen[0].cmake_args == ()
+        assert chosen[0].cmake_args == ("-DGGML_RPC=ON",)
+        assert chosen[1].cmake_args == ("-DGGML_NATIVE=OFF", "-DGGML_RPC=ON")
 
 
 def test_what_the_user_asks_for_is_all_that_is_tried() -> None:
@@ -144,22 +148,137 @@ def test_a_build_that_never_compiled_is_told_from_one_the_compiler_refused() -> 
     assert setup_llama.build_started("  [1/136] c++ -c a.cpp\nFAILED: a.o\n")
 
 
+OURS = setup_llama.Recipe("avx2", ("-DA=ON",))
+THERE = {"requested": None, "cpu": "cpu", "libraries": "libraries", "recipes": [OURS]}
+
+
+def marker_of(recipe: Any, requested: str | None = None) -> Any:
+    return setup_llama.Marker(
+        recipe.name, requested, "cpu", "libraries", "CPU : AVX2 = 1", recipe.cmake_args
+    )
+
+
 def test_a_proof_is_void_once_the_cpu_or_the_libraries_differ() -> None:
-    marker = setup_llama.Marker("avx2", None, "cpu", "libraries", "CPU : AVX2 = 1")
-    there = {"requested": None, "cpu": "cpu", "libraries": "libraries"}
-    assert setup_llama.is_proven(marker, **there)
-    assert not setup_llama.is_proven(None, **there)
+    marker = marker_of(OURS)
+    assert setup_llama.is_proven(marker, **THERE)
+    assert not setup_llama.is_proven(None, **THERE)
     for change in ({"cpu": "other"}, {"libraries": "other"}, {"libraries": None}):
-        assert not setup_llama.is_proven(marker, **(there | change))
-    assert not setup_llama.is_proven(marker, **(there | {"requested": "-DGGML_CUDA=on"}))
+        assert not setup_llama.is_proven(marker, **(THERE | change))
+    assert not setup_llama.is_proven(marker, **(THERE | {"requested": "-DGGML_CUDA=on"}))
 
 
 def test_a_build_of_the_users_own_stays_until_another_one_is_asked_for() -> None:
-    marker = setup_llama.Marker("your CMAKE_ARGS", "-DGGML_CUDA=on", "cpu", "libraries", "")
-    there = {"cpu": "cpu", "libraries": "libraries"}
-    assert setup_llama.is_proven(marker, requested=None, **there)
-    assert setup_llama.is_proven(marker, requested="-DGGML_CUDA=on", **there)
-    assert not setup_llama.is_proven(marker, requested="-DGGML_VULKAN=on", **there)
+    recipe = setup_llama.Recipe("your CMAKE_ARGS", ("-DGGML_CUDA=on",), lean=False)
+    marker = marker_of(recipe, requested="-DGGML_CUDA=on")
+    assert setup_llama.is_proven(marker, **THERE)
+    assert setup_llama.is_proven(marker, **(THERE | {"requested": "-DGGML_CUDA=on"}))
+    assert not setup_llama.is_proven(marker, **(THERE | {"requested": "-DGGML_VULKAN=on"}))
+
+
+def test_a_build_of_our_choice_stays_only_as_long_as_we_would_choose_it() -> None:
+    older = setup_llama.Recipe("avx2", ())
+    assert not setup_llama.is_proven(marker_of(older), **THERE)
+    humbler = setup_llama.Recipe("baseline", ("-DA=OFF",))
+    ladder = {"recipes": [OURS, humbler]}
+    assert setup_llama.is_proven(marker_of(humbler), **(THERE | ladder))
+    assert setup_llama.is_proven(marker_of(setup_llama.FOUND), **THERE)
+
+
+class Checkout:
+    """An environment that was set up before, with everything that takes minutes left out."""
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, libraries: str | None = "libraries"
+    ) -> None:
+        self.marker = folder / "llama-proof.json"
+        self.provided: list[str] = []
+        monkeypatch.delenv("CMAKE_ARGS", raising=False)
+        monkeypatch.setattr(sys, "base_prefix", "/usr")  # as in any virtual environment
+        monkeypatch.setattr(setup_llama, "MARKER", self.marker)
+        monkeypatch.setattr(setup_llama, "read_cpu_flags", lambda: frozenset(AVX2_FLAGS))
+        monkeypatch.setattr(setup_llama, "fingerprint_libraries", lambda: libraries)
+        monkeypatch.setattr(
+            setup_llama, "prove_in_child", lambda _: Proof(True, 8, system_info="CPU : AVX2 = 1")
+        )
+        monkeypatch.setattr(
+            setup_llama, "provide", lambda recipes, **_: self.provided.append(recipes[0].name)
+        )
+
+    def remembers(self, **facts: object) -> None:
+        cpu = setup_llama.digest(AVX2_FLAGS)
+        base = {"requested": None, "cpu": cpu, "libraries": "libraries", "system_info": ""}
+        self.marker.write_text(json.dumps(base | facts))
+
+    def set_up(self) -> dict[str, Any]:
+        """What is remembered afterwards."""
+        setup_llama.run([])
+        facts: dict[str, Any] = json.loads(self.marker.read_text())
+        return facts
+
+
+def todays(name: str) -> list[str]:
+    return list(recipes_for(AVX2_FLAGS)[name])
+
+
+def test_a_checkout_from_before_a_recipe_changed_is_built_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = Checkout(tmp_path, monkeypatch)
+    checkout.remembers(recipe="avx2")  # as it was written before arguments were remembered
+    checkout.set_up()
+    assert checkout.provided == ["avx2"]
+    checkout.remembers(recipe="avx2", cmake_args=todays("avx2")[:-1])
+    checkout.set_up()
+    assert checkout.provided == ["avx2", "avx2"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"recipe": "avx2", "cmake_args": todays("avx2")},
+        {"recipe": "baseline", "cmake_args": todays("baseline")},
+        {"recipe": "your CMAKE_ARGS", "requested": "-DGGML_CUDA=on"},
+        {"recipe": "found installed"},
+    ],
+)
+def test_other_checkouts_are_left_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, object]
+) -> None:
+    checkout = Checkout(tmp_path, monkeypatch)
+    checkout.remembers(**facts)
+    before = checkout.marker.read_text()
+    checkout.set_up()
+    assert checkout.provided == []
+    assert checkout.marker.read_text() == before
+
+
+@pytest.mark.parametrize("spoilt", [None, "[]", "{", '{"recipe": "avx2"}', '{"cmake_args": 1}'])
+def test_a_build_that_nothing_is_remembered_of_is_proven_and_not_ours_to_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str | None
+) -> None:
+    checkout = Checkout(tmp_path, monkeypatch)
+    if spoilt is not None:
+        checkout.marker.write_text(spoilt)
+    assert checkout.set_up()["recipe"] == "found installed"
+    assert checkout.provided == []
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"recipe": "baseline", "cmake_args": todays("baseline")},
+        {"recipe": "your CMAKE_ARGS", "requested": "-DA=on", "cmake_args": ["-DA=on"]},
+    ],
+)
+def test_on_another_cpu_a_known_build_is_proven_again_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, object]
+) -> None:
+    checkout = Checkout(tmp_path, monkeypatch)
+    checkout.remembers(cpu="another", **facts)
+    remembered = checkout.set_up()
+    assert checkout.provided == []
+    assert remembered["cpu"] == setup_llama.digest(AVX2_FLAGS)
+    assert facts.items() <= remembered.items()
 
 
 def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

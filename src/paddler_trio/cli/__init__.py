@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import typer
 
-from paddler_trio.cli import agent, agents, balancer, chat, demo, doctor, key, model, template, tree
+from paddler_trio.cli import (
+    agent,
+    agents,
+    balancer,
+    chat,
+    demo,
+    doctor,
+    key,
+    model,
+    rpc_server,
+    template,
+    tree,
+)
 
 app = typer.Typer(
     name="paddler-trio",
@@ -26,6 +38,7 @@ app.add_typer(key.key, name="key")
 app.command()(agents.agents)
 app.command()(chat.chat)
 app.command()(tree.tree)
+app.command()(rpc_server.rpc_server)
 app.command()(doctor.doctor)
 app.command()(demo.demo)
 

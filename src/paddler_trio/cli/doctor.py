@@ -98,8 +98,12 @@ def judge_devices(proof: Proof) -> list[Finding]:
         how = "for a GPU: CMAKE_ARGS=-DGGML_CUDA=on make clean setup"
         devices = Finding("devices", "ok", "the CPU alone", how)
     if proof.has_rpc:
-        return [devices, Finding("RPC back end", "ok", "in this build")]
-    how = "for `agent --rpc`: CMAKE_ARGS=-DGGML_RPC=ON make clean setup"
+        how = "`rpc-server` lends this machine's devices, `agent --rpc` uses those of others"
+        return [devices, Finding("RPC back end", "ok", "in this build", how)]
+    how = (
+        "for `agent --rpc` and `rpc-server`: `make clean setup`; to CMAKE_ARGS of your own "
+        "add -DGGML_RPC=ON"
+    )
     return [devices, Finding("RPC back end", "ok", "not in this build", how)]
 
 

@@ -31,6 +31,7 @@ from paddler_trio.engine.figures import Counters
 from paddler_trio.engine.llama import ENCODER_ONLY, Llama
 from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
+from paddler_trio.engine.rpc_devices import first_gpu_is_lent
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.engine.vision import ImageCache, Vision
 from paddler_trio.errors import EngineError, WireError
@@ -206,7 +207,7 @@ def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, st
             load.projection_path,
             llama,
             threads=max(1, load.threads // 2),  # those who generate meanwhile keep the others
-            use_gpu=load.n_gpu_layers != 0,
+            use_gpu=load.n_gpu_layers != 0 and not first_gpu_is_lent(),
         )
     except EngineError as error:
         return None, str(error)

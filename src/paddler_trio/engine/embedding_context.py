@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.options import set_context_options
+from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine_pipe import EmbeddingShape
 from paddler_trio.wire.engine_settings import EngineSettings
@@ -133,7 +134,8 @@ class EmbeddingContext:
         if self._memory is not None:
             lib.llama_memory_clear(self._memory, False)
         self._batch.fill(documents)
-        code = self._run(self._context, self._batch.raw)
+        with TURNS:
+            code = self._run(self._context, self._batch.raw)
         if code != 0:
             raise EmbeddingFailedError(f"llama.cpp could not compute this document (code {code})")
         if self.shape.pooling == "None":

@@ -17,6 +17,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from paddler_trio.engine.options import model_params, read_loras, set_context_options
+from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.wire.engine_settings import EngineSettings
@@ -336,7 +337,8 @@ class Llama:
           before.
         """
         self._abort[0] = b"\0"
-        return int(lib.llama_decode(self._context, self.batch.raw))
+        with TURNS:
+            return int(lib.llama_decode(self._context, self.batch.raw))
 
     def decode_embeddings(
         self, rows: np.ndarray, *, positions: np.ndarray, stream: int, logits: bool
@@ -353,13 +355,14 @@ class Llama:
         """
         self._abort[0] = b"\0"
         batch = EmbeddingBatch(rows, positions=positions, stream=stream, logits=logits)
-        if not self._attends_ahead:
-            return int(lib.llama_decode(self._context, batch.raw))
-        lib.llama_set_causal_attn(self._context, False)
-        try:
-            return int(lib.llama_decode(self._context, batch.raw))
-        finally:
-            lib.llama_set_causal_attn(self._context, True)
+        with TURNS:
+            if not self._attends_ahead:
+                return int(lib.llama_decode(self._context, batch.raw))
+            lib.llama_set_causal_attn(self._context, False)
+            try:
+                return int(lib.llama_decode(self._context, batch.raw))
+            finally:
+                lib.llama_set_causal_attn(self._context, True)
 
     @property
     def context(self) -> object:

@@ -6,10 +6,12 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from paddler_trio.engine.ggml import ggml_function
+from paddler_trio.engine.rpc_devices import add_rpc_servers
+from paddler_trio.engine.rpc_sockets import watch_connections
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine_settings import EngineSettings
 
@@ -74,13 +76,15 @@ def model_params(
     split = _tensor_split(settings)
     if split is not None:
         params.tensor_split = split
-    overrides = _tensor_overrides(settings)
+    if settings.rpc:
+        add_rpc_servers(settings.rpc, n_gpu_layers=n_gpu_layers)
+    overrides = _tensor_overrides(settings)  # may name buffers of RPC servers
     if overrides is not None:
         params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
-    if settings.rpc:
-        _add_rpc_servers(settings.rpc)
     yield params
     del split, overrides  # llama.cpp read them while it loaded
+    if settings.rpc:
+        watch_connections()  # it made them while it loaded
 
 
 def _tensor_split(settings: EngineSettings) -> ctypes.Array[ctypes.c_float] | None:
@@ -94,15 +98,6 @@ def _tensor_split(settings: EngineSettings) -> ctypes.Array[ctypes.c_float] | No
         )
     parts: ctypes.Array[ctypes.c_float] = (ctypes.c_float * limit)(*settings.tensor_split)
     return parts
-
-
-def _ggml(name: str) -> Any:
-    """A function of ggml's registry, which llama-cpp-python does not declare."""
-    function = getattr(lib._lib, name, None)
-    if function is None:
-        raise EngineError(f"this build of llama.cpp has no {name}", permanent=True)
-    function.restype = ctypes.c_void_p
-    return function
 
 
 def _tensor_overrides(settings: EngineSettings) -> ctypes.Array[_BufferOverride] | None:
@@ -126,44 +121,16 @@ def _tensor_overrides(settings: EngineSettings) -> ctypes.Array[_BufferOverride]
 
 def _buffer_types() -> dict[str, int]:
     """Where tensors can live on this machine, by name."""
-    count = _ggml("ggml_backend_dev_count")
-    count.restype = ctypes.c_size_t
+    count = ggml_function("ggml_backend_dev_count", result=ctypes.c_size_t)
     found: dict[str, int] = {}
-    name_of = _ggml("ggml_backend_buft_name")
-    name_of.argtypes, name_of.restype = [ctypes.c_void_p], ctypes.c_char_p
-    get, buffer_of = _ggml("ggml_backend_dev_get"), _ggml("ggml_backend_dev_buffer_type")
-    get.argtypes, buffer_of.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+    name_of = ggml_function("ggml_backend_buft_name", ctypes.c_void_p, result=ctypes.c_char_p)
+    get = ggml_function("ggml_backend_dev_get", ctypes.c_size_t)
+    buffer_of = ggml_function("ggml_backend_dev_buffer_type", ctypes.c_void_p)
     for index in range(count()):
         buffer = buffer_of(get(index))
         if buffer:
             found[name_of(buffer).decode()] = buffer
     return found
-
-
-def _add_rpc_servers(servers: list[str]) -> None:
-    """Make the devices of RPC servers known to llama.cpp, in a process that loads one model."""
-    by_name = _ggml("ggml_backend_reg_by_name")
-    by_name.argtypes = [ctypes.c_char_p]
-    registry = by_name(b"RPC")
-    if not registry:
-        raise EngineError(
-            "rpc: this build of llama.cpp has no RPC back end; build it with "
-            "CMAKE_ARGS=-DGGML_RPC=ON make clean setup",
-            permanent=True,
-        )
-    address_of = _ggml("ggml_backend_reg_get_proc_address")
-    address_of.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    address = address_of(registry, b"ggml_backend_rpc_add_server")
-    if not address:
-        raise EngineError("rpc: this llama.cpp cannot add RPC servers", permanent=True)
-    add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
-    register = _ggml("ggml_backend_register")
-    register.argtypes = [ctypes.c_void_p]
-    for server in servers:
-        added = add_server(server.encode())
-        if not added:
-            raise EngineError(f"rpc: no RPC server answers at {server}", permanent=True)
-        register(added)
 
 
 def read_loras(settings: EngineSettings) -> list[tuple[str, float]]:

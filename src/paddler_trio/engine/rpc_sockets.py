@@ -1,0 +1,70 @@
+"""The sockets that llama.cpp opens for its RPC protocol, found among those of this process.
+
+llama.cpp has no time limits on them: a machine that vanishes without a word would be waited for
+without end, by the engine that computes on it and by the server that works for it. The kernel can
+watch instead. llama.cpp hands its sockets to nobody, so they are looked up.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
+"""Silent for ten seconds, then asked four times: lost after half a minute at most."""
+UNACKNOWLEDGED_MS = 30_000
+
+
+def tcp_sockets() -> Iterator[socket.socket]:
+    """This process's TCP sockets, each as a copy that is closed when the next one is asked for."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            copy = os.dup(int(entry.name))
+        except OSError:  # closed since the list was made
+            continue
+        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            os.close(copy)
+            continue
+        with socket.socket(fileno=copy) as found:
+            if found.family in (socket.AF_INET, socket.AF_INET6) and (
+                found.type == socket.SOCK_STREAM
+            ):
+                yield found
+
+
+def listening_socket() -> tuple[str, int] | None:
+    """Host and port this process listens on, the first found; None if it does not listen.
+
+    Connections that are accepted from then on are watched by the kernel.
+    """
+    for found in tcp_sockets():
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            _watch(found)  # what is accepted inherits it
+            host, port = found.getsockname()[:2]
+            return str(host), int(port)
+    return None
+
+
+def watch_connections() -> int:
+    """Have the kernel watch every connection of this process; how many there are."""
+    watched = 0
+    for found in tcp_sockets():
+        try:
+            found.getpeername()
+        except OSError:  # it listens, or has lost its other side already
+            continue
+        _watch(found)
+        watched += 1
+    return watched
+
+
+def _watch(found: socket.socket) -> None:
+    tcp = socket.IPPROTO_TCP
+    found.setsockopt(tcp, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    found.setsockopt(tcp, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    found.setsockopt(tcp, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+    found.setsockopt(tcp, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
