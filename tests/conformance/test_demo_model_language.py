@@ -14,13 +14,11 @@ import jinja2
 import pytest
 
 import paddler_trio.models
+from paddler_trio.agent.answers.automaton import Automaton
+from paddler_trio.agent.answers.formats import format_of
+from paddler_trio.agent.answers.pieces import TokenClass
+from paddler_trio.agent.answers.turns import prompt_end
 from paddler_trio.agent.chat_template import ChatTemplate
-from paddler_trio.agent.token_classes import (
-    TokenClass,
-    TokenClassifier,
-    derive_markers,
-    opening_class,
-)
 from paddler_trio.agent.tool_calls import Parsed, ToolCallOutcome, ToolCallReader
 from paddler_trio.agent.utf8_carry import Utf8Carry
 from paddler_trio.agent.vocabulary import Vocabulary
@@ -99,15 +97,18 @@ def test_the_prompt_is_the_one_the_model_was_evaluated_with(
 def test_a_recorded_answer_falls_apart_into_what_its_check_expects(
     vocabulary: Vocabulary, template: ChatTemplate, case: Case
 ) -> None:
-    markers = derive_markers(template.source)
-    opening = opening_class(
-        render(template, vocabulary, case, add_generation_prompt=True),
-        render(template, vocabulary, case, add_generation_prompt=False),
-        markers,
+    form = format_of(template)
+    carry, classifier = Utf8Carry(), Automaton(form.rules)
+    classifier.begin_with(
+        prompt_end(
+            render(template, vocabulary, case, add_generation_prompt=True),
+            render(template, vocabulary, case, add_generation_prompt=False),
+            form,
+        )
     )
+    opening = classifier.current
     assert opening is (TokenClass.UNDETERMINABLE if case["thinking"] else TokenClass.CONTENT)
 
-    carry, classifier = Utf8Carry(), TokenClassifier(markers, opening)
     calls = ToolCallReader(case.get("tools", []))
     said: dict[TokenClass, str] = defaultdict(str)
     outcomes: list[ToolCallOutcome] = []

@@ -26,15 +26,13 @@ from paddler_trio.wire.generate import Constraint, ConversationPrompt
 GENERIC_CALLS = CallFormat(opener="", syntax=JsonCalls(), between="\n")
 """What a model is made to write that knows no tool calls, if it has to call one."""
 
-_HARMONY_TURN = "<|start|>assistant"
-_HARMONY_CONTENT = "<|channel|>final<|message|>"
-
 
 @attrs.frozen
 class AnswerStart:
     """How an answer begins: the model's format, and what its prompt leaves open.
 
-    ``prompt``: the prompt's text, or its end. ``opening``: the class of the answer's first letter.
+    ``prompt``: what the prompt says after the conversation. ``opening``: the class of the answer's
+    first letter.
     """
 
     form: ModelFormat
@@ -47,16 +45,20 @@ class AnswerStart:
         Where the template closed the section already, nothing opens it again.
         """
         form = self.form
-        ends = form.rules.markers_of(TokenClass.REASONING).texts - {form.reasoning_close}
-        is_harmony = form.name == "gpt-oss"
+        opening, closing = form.reasoning_open or "", form.reasoning_close or ""
+        ends = form.rules.markers_of(TokenClass.REASONING).texts - {closing}
+        is_closed = self.opening is TokenClass.CONTENT and (
+            not closing or closing in self.prompt or not opening
+        )
+        is_open = self.opening is TokenClass.REASONING
         return Reasoning(
-            open=form.reasoning_open or "",
-            close=form.reasoning_close or "",
-            is_open=self.opening is TokenClass.REASONING,
-            may_open=thinking is not False and self.opening is TokenClass.UNDETERMINABLE,
+            open=opening.removeprefix(_said(self.prompt, opening)),
+            close=closing,
+            is_open=is_open,
+            may_open=thinking is not False and not is_open and not is_closed,
             avoided=tuple(sorted(ends)),
-            turn_open=_HARMONY_TURN if is_harmony else "",
-            content_open=_HARMONY_CONTENT if is_harmony else "",
+            turn_open=form.turn_open,
+            content_open="" if self.prompt.endswith(form.content_open) else form.content_open,
         )
 
     def calls(self, conversation: ConversationPrompt, vocabulary: Vocabulary) -> CallRules:

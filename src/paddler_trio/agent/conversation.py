@@ -17,7 +17,7 @@ from datetime import datetime
 import attrs
 
 from paddler_trio.agent.chat_template import RESERVED_VARIABLES, ChatTemplate, open_ended
-from paddler_trio.agent.message_adaptation import adapt
+from paddler_trio.agent.message_adaptation import adapt, adapt_tools
 from paddler_trio.agent.messages import Message, read_documents, read_messages, read_tools
 from paddler_trio.agent.prompt_fence import PromptFence
 from paddler_trio.agent.template_probe import TemplateTraits, own_variables, probe
@@ -131,8 +131,9 @@ def prepare_conversation(
         )
     model = templates.chosen(has_tools=bool(tools), has_documents=bool(documents))
     fence = templates.fence
-    adapted = adapt([_guarded(message, fence) for message in messages], model.traits)
-    guarded_tools = [fence.guard_all(tool) for tool in tools]
+    guarded = [_guarded(message, fence) for message in messages]
+    adapted = adapt(guarded, model.traits, thinking=conversation.thinking)
+    guarded_tools = [fence.guard_all(tool) for tool in adapt_tools(tools, model.traits)]
     return PreparedConversation(
         model=model,
         templates=templates,

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from paddler_trio.agent.answers.automaton import Automaton
+from paddler_trio.agent.answers.pieces import Piece, TokenClass
 from paddler_trio.agent.stop_texts import StopTexts
-from paddler_trio.agent.token_classes import Piece, TokenClass, TokenClassifier
 from paddler_trio.agent.tool_calls import (
     Parsed,
     ParsedCall,
@@ -58,7 +59,7 @@ class Generation:
       is_extended: its ``Done`` says how it finished and how long it took.
     """
 
-    classifier: TokenClassifier
+    classifier: Automaton
     tools: ToolCallReader | None
     stop: StopTexts | None = None
     is_extended: bool = False

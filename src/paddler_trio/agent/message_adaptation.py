@@ -15,6 +15,9 @@ arguments as JSON text, or as objects   the other form
 calls without a content                 an empty content, or null
 the role ``tool``                       a user turn with the result; if calls are lost as well,
                                         one line of JSON for each in the assistant's content
+tools without a description, without    empty ones
+parameters, without their properties
+a variable that switches thinking       the word for it in the system message, if it reads one
 ======================================  ======================================================
 
 A template that refuses two turns of one role in succession gets turns that were made here joined
@@ -27,26 +30,68 @@ import json
 from collections.abc import Mapping, Sequence
 
 from paddler_trio.agent.messages import IMAGE_PARTS, Message, text_of
-from paddler_trio.agent.template_probe import CallContent, TemplateTraits
+from paddler_trio.agent.template_probe import THINKING_WORDS, CallContent, TemplateTraits
 from paddler_trio.errors import ChatTemplateError
 
 _JOINT = "\n\n"
 _OTHER_CONTENTS: Mapping[CallContent, str | None] = {"empty": "", "null": None}
 
 
-def adapt(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+def adapt(
+    messages: Sequence[Message], traits: TemplateTraits, *, thinking: bool | None = None
+) -> list[Message]:
     """``messages``, as :func:`paddler_trio.agent.messages.read_messages` gives them, adapted.
+
+    Args:
+      thinking: whether the model shall think; None leaves it to the template.
 
     Raises:
       ChatTemplateError: arguments of a call are no JSON object, which the template needs.
     """
     adapted = [_role(message, traits) for message in messages]
+    if thinking is not None and traits.thinking is None and traits.thinking_words:
+        adapted = _with_word(adapted, THINKING_WORDS[thinking])
     adapted = [_calls(message, traits, index) for index, message in enumerate(adapted)]
     if not traits.tool_role:
         adapted = _results_as_user(adapted, joins=traits.alternates)
     if not traits.system_role:
         adapted = _system_into_user(adapted)
     return [_content(message, traits) for message in adapted]
+
+
+def adapt_tools(tools: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+    """Function tools, with what the template refuses to be without."""
+    return [_tool(tool, traits) for tool in tools] if traits.tool_needs else list(tools)
+
+
+def _tool(tool: Message, traits: TemplateTraits) -> Message:
+    function = tool["function"]
+    assert isinstance(function, Mapping)  # read_tools judged it
+    needs = traits.tool_needs
+    filled = dict(function)
+    if "description" in needs and filled.get("description") is None:
+        filled["description"] = ""
+    parameters = filled.get("parameters")
+    if needs & {"parameters", "properties"} and parameters is None:
+        parameters = {"type": "object", "properties": {}}
+    if "properties" in needs and isinstance(parameters, Mapping):
+        parameters = {"properties": {}, **parameters}
+    if parameters is not None:
+        filled["parameters"] = parameters
+    return {**tool, "function": filled}
+
+
+def _with_word(messages: Sequence[Message], word: str) -> list[Message]:
+    """The word at the end of the first message, if that is the system's, else in front of it."""
+    first = messages[0]
+    if first["role"] != "system":
+        return [{"role": "system", "content": word}, *messages]
+    content = first.get("content")
+    if isinstance(content, list):
+        added: object = [*content, {"type": "text", "text": word}]
+    else:
+        added = f"{content}\n{word}" if content else word
+    return [{**first, "content": added}, *messages[1:]]
 
 
 def _role(message: Message, traits: TemplateTraits) -> Message:

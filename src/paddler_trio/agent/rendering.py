@@ -9,12 +9,12 @@ import attrs
 
 from paddler_trio.agent.answer_binding import AnswerStart, form_of
 from paddler_trio.agent.answer_start import PromptStart, rendered
+from paddler_trio.agent.answers.automaton import Automaton
 from paddler_trio.agent.answers.whole import probe_of
 from paddler_trio.agent.conversation import prepare_conversation
 from paddler_trio.agent.image_parts import images_in, show_images
 from paddler_trio.agent.messages import has_images
 from paddler_trio.agent.refusal import Refusal, bad_request
-from paddler_trio.agent.token_classes import TokenClassifier
 from paddler_trio.errors import ChatTemplateError
 from paddler_trio.wire.engine_pipe import Image
 from paddler_trio.wire.generate import ConversationPrompt
@@ -35,14 +35,14 @@ class Rendering:
 
     text: str
     start: AnswerStart
-    classifier: TokenClassifier
+    classifier: Automaton
     images: tuple[Image, ...] = ()
 
 
 def plain(text: str, language: Language) -> Rendering:
     """A text that is continued as it stands: nobody can say what its answer begins with."""
     form = form_of(language.templates.default.template, language.markers)
-    return Rendering(text, AnswerStart(form), TokenClassifier(form.rules))
+    return Rendering(text, AnswerStart(form), Automaton(form.rules))
 
 
 def render(
@@ -73,7 +73,7 @@ def render(
         start = rendered(conversation, prepared, language.markers)
     except ChatTemplateError as error:
         raise Refusal("ChatTemplateError", str(error)) from error
-    binding = AnswerStart(start.form, start.text, start.opening)
+    binding = AnswerStart(start.form, start.end, start.opening)
     return Rendering(
         start.text,
         binding,
@@ -84,13 +84,13 @@ def render(
 
 def _classifier(
     conversation: ConversationPrompt, start: PromptStart, *, as_paddler: bool
-) -> TokenClassifier:
+) -> Automaton:
     """Who tells the sections of the answer apart, at the place where the prompt leaves it."""
     form = attrs.evolve(start.form, calls_end_reasoning=True) if as_paddler else start.form
     functions = [tool.get("function") for tool in conversation.tools]
     names = [function.get("name") for function in functions if isinstance(function, Mapping)]
     probe = probe_of(start.form, [name for name in names if isinstance(name, str)])
-    classifier = TokenClassifier(form.rules, probe=probe)
+    classifier = Automaton(form.rules, probe=probe)
     classifier.begin_with(start.end)
     return classifier
 

@@ -187,12 +187,6 @@ class AgentRequests:
         for token in step.drawn:
             drawn.setdefault(token.key, []).append(token)
         endings = {ending.key: ending for ending in step.endings}
-        for key in drawn.keys() | endings.keys():
-            running = self._by_key.get(key)
-            if running is None or running.generation is None or running.is_over:
-                continue
-            replies[id(running.reply)] = running.reply
-            self._pass_on(running, running.generation, drawn.get(key, []), endings.get(key))
         for progress in step.progress:
             running = self._by_key.get(progress.key)
             if running is None or running.generation is None or running.is_over:
@@ -200,6 +194,12 @@ class AgentRequests:
             replies[id(running.reply)] = running.reply
             told = running.generation.progress(progress)
             running.reply.results(running.wire_id, [], told)
+        for key in drawn.keys() | endings.keys():
+            running = self._by_key.get(key)
+            if running is None or running.generation is None or running.is_over:
+                continue
+            replies[id(running.reply)] = running.reply
+            self._pass_on(running, running.generation, drawn.get(key, []), endings.get(key))
         for reply in replies.values():
             reply.flush()
 

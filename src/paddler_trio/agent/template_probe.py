@@ -28,6 +28,8 @@ Form = Literal["either", "string", "other"]
 """Which form of a value comes out right: both, text only, or only the richer one."""
 CallContent = Literal["empty", "missing", "null"]
 """The content of an assistant's message that only calls tools."""
+ToolPart = Literal["description", "parameters", "properties"]
+"""What a tool's function need not have; ``properties`` are those of its parameters."""
 
 _MAX_PROBE_S = 0.25
 _MAX_PROBES_S = 1.0
@@ -38,24 +40,37 @@ _ARGUMENTS: Mapping[Form, object] = {
     "other": {_KEY: _VALUE},
     "string": f'{{"{_KEY}": "{_VALUE}"}}',
 }
-_TOOL: Mapping[str, object] = {
-    "type": "function",
-    "function": {
-        "name": _NAME,
-        "description": "looks something up",
-        "parameters": {
-            "type": "object",
-            "properties": {_KEY: {"type": "string", "description": "what to look up"}},
-            "required": [_KEY],
-        },
+_PARTS_OF_TOOL: Mapping[str, object] = {
+    "description": "looks something up",
+    "parameters": {
+        "type": "object",
+        "properties": {_KEY: {"type": "string", "description": "what to look up"}},
+        "required": [_KEY],
     },
 }
+
+
+def _tool(*parts: str, **others: object) -> Mapping[str, object]:
+    """A tool with these of its usual parts, and with others."""
+    usual = {part: _PARTS_OF_TOOL[part] for part in parts}
+    return {"type": "function", "function": {"name": _NAME, **usual, **others}}
+
+
+_TOOL = _tool("description", "parameters")
 _BOOLEAN_SWITCHES = ("enable_thinking", "thinking", "enable_reasoning", "reasoning", "think")
 _WORD_SWITCHES = ("thinking_mode", "reasoning_effort", "thinking_option", "reasoning_mode")
 _OFF_WORDS = ("off", "none", "disabled", "no_think", "disable", "no", "/no_think", "minimal")
 _ON_WORDS = ("on", "enabled", "high", "medium", "think", "enable", "yes", "/think")
-_INVERSE_SWITCHES = ("skip_thinking", "disable_thinking", "no_think", "no_thinking")
+_INVERSE_SWITCHES = (
+    "skip_thinking",
+    "skip_reasoning",
+    "disable_thinking",
+    "no_think",
+    "no_thinking",
+)
 _BUDGETS = ("thinking_budget", "reasoning_budget")
+THINKING_WORDS: Mapping[bool, str] = {True: "/think", False: "/no_think"}
+"""What people write to models that are switched by a word in the system message."""
 
 
 @attrs.frozen
@@ -87,8 +102,12 @@ class TemplateTraits:
     """With which of them the template fails, or prints ``None``."""
     alternates: bool = False
     """Refuses two turns of the same role in succession."""
+    tool_needs: frozenset[ToolPart] = frozenset()
+    """Without which of these the template refuses a tool."""
     thinking: ThinkingSwitch | None = None
-    """None: the model cannot be told to think or not to."""
+    """None: no variable tells the model to think or not to."""
+    thinking_words: bool = False
+    """Reads ``THINKING_WORDS`` in the system message and prints none of them."""
     reasoning_history: bool = False
     """Prints the reasoning of an earlier turn, at least while tools are being called."""
 
@@ -178,9 +197,35 @@ class _Probe:
             call_contents=calls.contents,
             refused_contents=calls.refused,
             alternates=self.text([user]) is not None and self.text([user, user]) is None,
+            tool_needs=self._tool_needs(user),
             thinking=self._thinking(user),
+            thinking_words=self._reads_words(user, parts=wraps),
             reasoning_history=calls.reasoning_known,
         )
+
+    def _tool_needs(self, user: Mapping[str, object]) -> frozenset[ToolPart]:
+        if self.text([user], tools=[_TOOL]) is None:
+            return frozenset()
+        less: Mapping[ToolPart, Mapping[str, object]] = {
+            "description": _tool("parameters"),
+            "parameters": _tool("description"),
+            "properties": _tool("description", parameters={"type": "object"}),
+        }
+        return frozenset(
+            part for part, tool in less.items() if self.text([user], tools=[tool]) is None
+        )
+
+    def _reads_words(self, user: Mapping[str, object], *, parts: bool) -> bool:
+        if any(word not in self.template.source for word in THINKING_WORDS.values()):
+            return False
+        prompts: list[str] = []
+        for word in THINKING_WORDS.values():
+            said = f"{_SYSTEM} {word}"
+            prompt = self.text([_says("system", said, parts=parts), user])
+            if prompt is None or said in prompt:
+                return False
+            prompts.append(prompt)
+        return len(set(prompts)) > 1
 
     def _thinking(self, user: Mapping[str, object]) -> ThinkingSwitch | None:
         """The first of the usual variables that makes a difference."""
@@ -247,7 +292,8 @@ class _Calls:
         self._probe = probe
         self._user = user
         self._parts = parts
-        self._announced = (probe.text([user], tools=[_TOOL]) or "").count(_NAME)
+        # How a template lists its tools says nothing about how it prints a call.
+        self._announced = probe.text([user], tools=[_TOOL]) or ""
         empty = _contents("", parts=parts)
         self._fields: dict[CallContent, Mapping[str, object]] = {
             "empty": empty,
@@ -262,7 +308,11 @@ class _Calls:
             for form in _ARGUMENTS
         }
         best = {form: self._best(texts[form]) for form in _ARGUMENTS}
-        right = {form for form, text in best.items() if text is not None and _is_unquoted(text)}
+        right = {
+            form
+            for form, text in best.items()
+            if text is not None and _is_unquoted(text, beyond=self._announced)
+        }
         self.arguments: Form = "either"
         if right == {"other"}:
             self.arguments = "other"
@@ -294,7 +344,7 @@ class _Calls:
         return next(iter([*shown, *rendered]), None)
 
     def _shows_call(self, text: str) -> bool:
-        return text.count(_NAME) > self._announced and _VALUE in text
+        return text.count(_NAME) > self._announced.count(_NAME) and _VALUE in text
 
     def _assistant(self, arguments: object, fields: Mapping[str, object]) -> Mapping[str, object]:
         call = {
@@ -338,7 +388,11 @@ def _is_plain(needle: str, text: str) -> bool:
     return needle in text and not any(each in text for each in dumped)
 
 
-def _is_unquoted(text: str) -> bool:
-    """Whether the arguments came out neither as a Python dictionary nor as JSON inside JSON."""
+def _is_unquoted(text: str, *, beyond: str) -> bool:
+    """Whether the arguments came out neither as a Python dictionary nor as JSON inside JSON.
+
+    What ``beyond`` has already is not the call's.
+    """
     wrong = (f"'{_KEY}'", f'\\"{_KEY}', '{\\"', f'"{{"{_KEY}"')
-    return _KEY in text and _VALUE in text and not any(each in text for each in wrong)
+    printed = _KEY in text and _VALUE in text
+    return printed and not any(text.count(each) > beyond.count(each) for each in wrong)

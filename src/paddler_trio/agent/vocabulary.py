@@ -79,6 +79,10 @@ class Vocabulary:
         controls = self._find_controls()
         self.control_texts = frozenset(controls.values())
         self._control_tokens = frozenset(controls)
+        self.end_tokens = tuple(
+            token for token in sorted(controls) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
+        )
+        """The control tokens with which the model says that its answer is complete."""
         self.fence = self._make_fence(controls)
 
     @classmethod

@@ -13,6 +13,7 @@ import pytest
 from grammar_engine import open_engine
 
 from paddler_trio.agent.answer_binding import GENERIC_CALLS, AnswerStart, grammar_of_answer
+from paddler_trio.agent.answers.automaton import Automaton
 from paddler_trio.agent.answers.call_syntax import NamedJson, TaggedCalls
 from paddler_trio.agent.answers.families import known_format
 from paddler_trio.agent.answers.model_format import CallFormat, ModelFormat
@@ -37,7 +38,7 @@ SOURCES = {
     "deepseek-dsml": "｜DSML｜ function_calls",  # noqa: RUF001
     "kimi-k2": "<|tool_call_begin|><|tool_call_argument_begin|>",
     "kimi-k3": "<|open|><|close|><|sep|>",
-    "command-r7b": "<|START_ACTION|>",
+    "command-r7b": "<|START_ACTION|><|START_RESPONSE|><|CHATBOT_TOKEN|>",
     "command-r": "Action:```json<|CHATBOT_TOKEN|>",
     "granite-3": "<|tool_call|>",
     "functionary-v3.1": "<function=<|python_tag|>",
@@ -45,6 +46,8 @@ SOURCES = {
     "gemma-4": "<|tool_call><tool_call|>",
     "minimax-m2": "<think></think><minimax:tool_call>",
     "minimax-m3": "]<]minimax[>[",
+    "muse": "<atem:function_calls><|message|>",
+    "hyperclova": "assistant/think -> tool/function_call",
     "gpt-oss": "<|channel|><|message|><|start|>",
     "lfm2": "<|tool_call_start|>",
     "olmo-3": "<function_calls></function_calls>",
@@ -311,6 +314,65 @@ def test_no_text_in_a_call_contains_what_ends_the_call(vocabulary: Vocabulary) -
         assert engine.accepts(call % "a </tool_cal b")
         assert engine.accepts(call % r"\u003c/tool_call>")
         assert not engine.accepts(call % "a </tool_call> b")
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt", "before", "thought"),
+    [
+        (
+            "gpt-oss",
+            "<|start|>assistant",
+            "<|channel|>final<|message|>",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant",
+        ),
+        (
+            "muse",
+            "<|start|>assistant",
+            " to=user<|message|>",
+            " to=self<|message|>hm<|eom|><|start|>assistant",
+        ),
+        (
+            "solar-open",
+            "<|begin|>assistant",
+            "<|content|>",
+            "<|think|>hm<|end|><|begin|>assistant",
+        ),
+        ("functionary-v3.2", ">>>", "all\n", ""),
+        (
+            "command-r7b",
+            "<|CHATBOT_TOKEN|>",
+            "<|START_RESPONSE|>",
+            "<|START_THINKING|>hm<|END_THINKING|>",
+        ),
+        ("kimi-k3", "<|open|>response<|sep|>", "", ""),
+        ("hyperclova", "<|im_start|>assistant", "\n", ""),  # its thought ends as our turns do
+    ],
+)
+def test_an_answer_of_a_given_form_begins_as_its_family_begins_one(
+    vocabulary: Vocabulary, family: str, prompt: str, before: str, thought: str
+) -> None:
+    form = format_named(family)
+    automaton = Automaton(form.rules)
+    automaton.begin_with(prompt)
+    constraint = JsonSchemaGrammar('{"const": 7}')
+    grammar = grammar_for(
+        form,
+        vocabulary,
+        constraint=constraint,
+        opening=automaton.current,
+        prompt=prompt,
+        tools=(),
+        thinking=True,
+    )
+    assert grammar is not None
+    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
+        assert engine.accepts(f"{before}7")
+        assert not before or not engine.accepts("7")
+        assert engine.accepts(f"{thought}{before}7")
+    reader = AnswerReader(form, prompt_end=prompt)
+    reader.feed(f"{thought}{before}7")
+    answer = reader.end()
+    assert (answer.content, answer.reasoning) == ("7", "hm" if thought else "")
 
 
 def test_gpt_oss_goes_on_where_its_prompt_ends(vocabulary: Vocabulary) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from four_markers import Markers, automaton
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.agent.answers.pieces import TokenClass
 from paddler_trio.agent.generation import Generation
 from paddler_trio.agent.stop_texts import StopTexts
-from paddler_trio.agent.token_classes import Markers, TokenClass, TokenClassifier
 from paddler_trio.wire.engine_pipe import Ending, TokenLogprob
 
 Json: TypeAlias = Any  # results are looked into freely
@@ -21,7 +22,7 @@ TAGS = ("ContentToken", "ReasoningToken", "ToolCallToken", "UndeterminableToken"
 def answer(
     *stops: str, opening: TokenClass = TokenClass.CONTENT, is_extended: bool = True
 ) -> Generation:
-    classifier = TokenClassifier(MARKERS, opening)
+    classifier = automaton(MARKERS, opening)
     return Generation(classifier, None, StopTexts(stops) if stops else None, is_extended)
 
 

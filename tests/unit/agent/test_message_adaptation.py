@@ -72,6 +72,26 @@ WANTS_NULL = """\
 {% endif %}
 {% endfor %}
 """
+LISTS_TOOLS_AS_PYTHON = "TOOLS {{ tools }}\n" + KNOWS_ALL.replace(
+    "arguments if arguments is string else arguments | tojson", "arguments | tojson"
+)
+NEEDS_WHOLE_TOOLS = """\
+{% for tool in tools or [] %}
+{{ tool.function.name + ': ' + tool.function.description }}
+{% for name in tool.function.parameters.properties.keys() %} {{ name }}{% endfor %}
+
+{% endfor %}
+{% for m in messages %}{{ m.role }}: {{ m.content }}
+{% endfor %}
+"""
+READS_WORDS = """\
+{% set ns = namespace(think=true) %}
+{% for m in messages %}
+{% if '/think' in m.content %}{% set ns.think = true %}
+{% elif '/no_think' in m.content %}{% set ns.think = false %}{% endif %}
+{{ m.role }}: {{ m.content.replace('/think', '').replace('/no_think', '') | trim }}
+{% endfor %}
+assistant: {{ '<think>' if ns.think else '<think></think>' }}"""
 SYSTEM = {"role": "system", "content": "Be kind."}
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "callid001", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
@@ -188,3 +208,40 @@ def test_what_was_given_is_not_changed() -> None:
     for source in (STRICT, FORGETFUL, WANTS_PARTS, WANTS_OBJECTS, WANTS_TEXT, KNOWS_ALL):
         prompt(source, *messages)
     assert json.dumps(messages) == before
+
+
+def test_how_a_template_lists_its_tools_says_nothing_about_its_calls() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    rendered = prompt(LISTS_TOOLS_AS_PYTHON, USER, CALLS, tools=[tool])
+    assert 'CALL f {"a": 1}' in rendered
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        {"name": "f"},
+        {"name": "f", "description": None, "parameters": {}},
+        {"name": "f", "parameters": {"type": "object"}},
+    ],
+)
+def test_tools_get_what_a_template_refuses_to_be_without(function: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": function}
+    rendered = prompt(NEEDS_WHOLE_TOOLS, USER, tools=[tool])
+    assert rendered.startswith("f: \n")
+    assert json.dumps(tool) in prompt(KNOWS_ALL, USER, tools=[tool])
+
+
+@pytest.mark.parametrize("messages", [(USER,), (SYSTEM, USER)])
+@pytest.mark.parametrize(("thinking", "end"), [(True, "<think>"), (False, "<think></think>")])
+def test_models_that_are_switched_by_a_word_are_told_it(
+    messages: tuple[dict[str, Any], ...], thinking: bool, end: str
+) -> None:
+    rendered = prompt(READS_WORDS, *messages, thinking=thinking)
+    assert rendered.endswith(f"user: hi\nassistant: {end}")
+    assert "/" not in rendered.partition("assistant")[0]
+
+
+def test_the_word_is_told_in_parts_too_and_only_where_it_is_read() -> None:
+    parts = {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}
+    assert prompt(READS_WORDS, parts, USER, thinking=False).endswith("<think></think>")
+    assert "think" not in prompt(KNOWS_ALL, USER, thinking=False)

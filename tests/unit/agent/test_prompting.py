@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import attrs
 import pytest
 
+from paddler_trio.agent.answers.pieces import TokenClass
 from paddler_trio.agent.call_reading import call_reader
 from paddler_trio.agent.model_templates import templates_of
 from paddler_trio.agent.prompting import Language, Prompted, prompt_of
 from paddler_trio.agent.refusal import Refusal
 from paddler_trio.agent.rendering import render
-from paddler_trio.agent.token_classes import TokenClass
 from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.wire.desired_state import InferenceParameters
 from paddler_trio.wire.generate import (

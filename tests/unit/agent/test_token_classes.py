@@ -5,17 +5,11 @@ from itertools import groupby, pairwise
 
 import attrs
 import pytest
+from four_markers import Markers, automaton
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paddler_trio.agent.token_classes import (
-    Markers,
-    Piece,
-    TokenClass,
-    TokenClassifier,
-    derive_markers,
-    opening_class,
-)
+from paddler_trio.agent.answers.pieces import Piece, TokenClass
 
 CONTENT, REASONING = TokenClass.CONTENT, TokenClass.REASONING
 TOOL_CALL, UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
@@ -36,7 +30,7 @@ awkward_text = st.lists(
 def classify(
     markers: Markers, pieces: Iterable[str], opening: TokenClass = UNDETERMINABLE
 ) -> list[Piece]:
-    classifier = TokenClassifier(markers, opening)
+    classifier = automaton(markers, opening)
     return [p for piece in pieces for p in classifier.feed(piece)] + classifier.flush()
 
 
@@ -68,7 +62,7 @@ def test_the_pieces_are_the_text_without_the_markers_that_were_passed(
     markers: Markers, text: str
 ) -> None:
     assume(not any_begins_another(markers))  # else the text alone does not say which was passed
-    classifier = TokenClassifier(markers)
+    classifier = automaton(markers)
     rest = text
     passed = 0
     for piece in [p for letter in text for p in classifier.feed(letter)] + classifier.flush():
@@ -98,7 +92,7 @@ def strip_marker_before(rest: str, following: str, markers: Markers) -> str:
 @given(awkward_text)
 def test_what_is_held_back_could_still_become_a_marker(text: str) -> None:
     markers = [QWEN.reasoning_open, QWEN.reasoning_close, QWEN.tool_open, QWEN.tool_close]
-    classifier = TokenClassifier(QWEN)
+    classifier = automaton(QWEN)
     for letter in text:
         classifier.feed(letter)
         held = classifier.held_back
@@ -134,7 +128,7 @@ def test_a_whole_answer_falls_into_its_sections() -> None:
 
 
 def test_text_that_is_no_marker_is_never_held() -> None:
-    classifier = TokenClassifier(QWEN)
+    classifier = automaton(QWEN)
     assert classifier.feed("int main() {\n  return 0;\n}") != []
     assert classifier.held_back == ""
     assert [p.text for p in classifier.feed("a < b <t")] == ["a < b "]
@@ -142,7 +136,7 @@ def test_text_that_is_no_marker_is_never_held() -> None:
 
 
 def test_without_markers_everything_is_undeterminable_and_passes_at_once() -> None:
-    classifier = TokenClassifier(Markers(), CONTENT)
+    classifier = automaton(Markers())
     assert classifier.feed("<think>") == [Piece(UNDETERMINABLE, "<think>", 0)]
 
 
@@ -182,38 +176,3 @@ def test_calls_without_a_close_marker_last_until_the_next_one_or_the_end() -> No
 
 def test_an_unfinished_marker_at_the_end_is_text() -> None:
     assert said(QWEN, "<think>a</thi") == [(REASONING, "a</thi")]
-
-
-@pytest.mark.parametrize(
-    ("added", "expected"),
-    [
-        ("<|im_start|>assistant\n", UNDETERMINABLE),
-        ("<|im_start|>assistant\n<think>\n", REASONING),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", CONTENT),
-        ("<|im_start|>assistant\n</think>", CONTENT),
-        ("", UNDETERMINABLE),
-    ],
-)
-def test_an_answer_starts_in_the_class_its_prompt_opened(added: str, expected: TokenClass) -> None:
-    conversation = "<|im_start|>user\n<think>fooled you<tool_call><|im_end|>\n"
-    assert opening_class(conversation + added, conversation, QWEN) is expected
-
-
-def test_a_template_that_ends_a_conversation_differently_is_read_from_the_difference() -> None:
-    assert opening_class("<u>hi</u><think>\n", "<u>hi</u></s>", QWEN) is REASONING
-    assert opening_class("<u><think>hi</u><a>", "<u><think>hi</u></s>", QWEN) is UNDETERMINABLE
-
-
-@pytest.mark.parametrize(
-    ("source", "markers"),
-    [
-        ("{{ '<think>' }}</think>{# #}<tool_call>{}</tool_call>", QWEN),
-        ("{%- if x %}[TOOL_CALLS]{% endif %}[THINK][/THINK]", MISTRAL),
-        ("{{ content.split('</think>')[-1] }}", Markers("<think>", "</think>", None, None)),
-        ("<|tool_call>call:f{}<tool_call|>", Markers(None, None, "<|tool_call>", "<tool_call|>")),
-        ("<|tool_call|>[]", Markers(None, None, "<|tool_call|>", None)),
-        ("{# <think> and <tool_call></tool_call> are explained here #}{{ messages }}", Markers()),
-    ],
-)
-def test_markers_follow_from_the_template_in_force(source: str, markers: Markers) -> None:
-    assert derive_markers(source) == markers

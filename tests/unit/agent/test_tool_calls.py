@@ -5,10 +5,10 @@ import json
 import string
 
 import pytest
+from four_markers import Markers, automaton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddler_trio.agent.token_classes import Markers, TokenClassifier
 from paddler_trio.agent.tool_calls import (
     Parsed,
     ParsedCall,
@@ -160,7 +160,7 @@ def test_values_that_no_json_text_can_carry_on_are_refused(value: str) -> None:
 def test_sections_are_judged_one_by_one_as_they_end() -> None:
     calls = reader(WEATHER)
     call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
-    classifier = TokenClassifier(Markers(None, None, "<tool_call>", "</tool_call>"))
+    classifier = automaton(Markers(None, None, "<tool_call>", "</tool_call>"))
     outcomes = [o for p in classifier.feed(f"I look.{call}{call}!") for o in calls.feed_piece(p)]
     assert outcomes == [Parsed((paris(1),)), Parsed((paris(2),))]
     assert calls.close_section() == []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
@@ -44,8 +44,8 @@ class Marker:
     ``kept`` letters at its end are part of the new section, which is how an opener that is the
     call's own beginning stays readable. ``closes_inside``: the marker is text of the section it
     ends. ``tells`` is what that text was, where only its end says so. With ``until`` everything
-    up to that text is a header, for ``read_header`` to judge. ``spares_strings``: the section is
-    JSON, in whose strings the marker is text.
+    up to that text is a header, for ``read_header`` to judge. ``spares_values``: inside the values
+    of a call, such as JSON's strings, the marker is text.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Marker:
     tells: TokenClass | None = None
     until: str | None = None
     read_header: ReadHeader | None = None
-    spares_strings: bool = False
+    spares_values: bool = False
 
 
 class Likeness(Enum):
@@ -69,13 +69,33 @@ class Likeness(Enum):
 OpeningProbe: TypeAlias = Callable[[str], Likeness]
 
 
+class Tracker(Protocol):
+    """Follows the values of a section of calls while it is written."""
+
+    @property
+    def is_inside(self) -> bool:
+        """The text so far ends inside a value."""
+
+    def feed(self, text: str) -> None:
+        """More of the section."""
+
+
 class SectionRules:
     """The markers of every class. Immutable; made once a template, used by all its answers."""
 
-    __slots__ = ("_by_text", "_sets")
+    __slots__ = ("_by_text", "_sets", "new_tracker")
 
-    def __init__(self, markers: Mapping[TokenClass, tuple[Marker, ...]]) -> None:
-        """``markers``: where two of one class have the same text, the later one counts."""
+    def __init__(
+        self,
+        markers: Mapping[TokenClass, tuple[Marker, ...]],
+        new_tracker: Callable[[], Tracker] = StringTracker,
+    ) -> None:
+        """Where two markers of one class have the same text, the later one counts.
+
+        Args:
+          new_tracker: knows a section's values, for markers that spare them.
+        """
+        self.new_tracker = new_tracker
         self._by_text = {
             kind: {marker.text: marker for marker in markers.get(kind, ())} for kind in _KINDS
         }
@@ -110,7 +130,7 @@ class Automaton:
         "_recipient",
         "_rules",
         "_section",
-        "_strings",
+        "_tracker",
     )
 
     def __init__(
@@ -128,7 +148,7 @@ class Automaton:
         self._hidden = 0  # so much of what is held back belongs to the prompt
         self._is_fresh = True
         self._section = 0
-        self._strings = StringTracker()
+        self._tracker = rules.new_tracker()
 
     @property
     def current(self) -> TokenClass:
@@ -194,10 +214,10 @@ class Automaton:
                 self._held_back = text[undecided:]
                 return pieces
             marker = self._rules.marker(self._class, found.group())
-            if marker.spares_strings:
+            if marker.spares_values:
                 self._emit(text[start : found.start()], pieces)
                 start = found.start()
-                if self._strings.is_inside:
+                if self._tracker.is_inside:
                     searched = found.end()
                     continue
             after, goal = found.end(), Goal(marker.leads_to)
@@ -234,7 +254,7 @@ class Automaton:
             self._came_from = was
         self._class, self._recipient = goal.token_class, goal.recipient
         self._section += 1
-        self._strings = StringTracker()
+        self._tracker = self._rules.new_tracker()
 
     def _waits_for_call(self, probe: OpeningProbe, rest: str, *, is_end: bool) -> bool:
         """Whether more is needed to tell; a section that begins like a call becomes one."""
@@ -255,7 +275,7 @@ class Automaton:
         self._hidden = max(0, self._hidden - len(text))
         if visible:
             if self._class is TokenClass.TOOL_CALL:
-                self._strings.feed(visible)
+                self._tracker.feed(visible)
             self._is_fresh = self._is_fresh and visible.isspace()
             pieces.append(
                 Piece(self._class, visible, self._section, self._recipient, self._came_from)

@@ -20,7 +20,8 @@ class JsonCalls:
     """``{"name": "f", "arguments": {...}}``, alone or in a list.
 
     With ``name_is_key`` a call is ``{"f": {...}}``. ``id_key``: where the model writes an id, in
-    front of the name if ``id_comes_first``.
+    front of the name if ``id_comes_first``. ``code_tool``: a section that is no call is code for
+    that tool, or for another that runs code.
     """
 
     name_key: str = "name"
@@ -31,6 +32,7 @@ class JsonCalls:
     name_is_key: bool = False
     before: str = ""
     after: str = ""
+    code_tool: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,6 +43,7 @@ class NamedJson:
     (``functions.f:0``; the decorated name is the call's id then). ``id_mark`` comes before an id
     of the model's own, which stands after the name or, if ``id_comes_first``, before it. Where
     ``header_names`` is set the name is part of the section's marker, and the section is JSON.
+    ``code_tool``: as in :class:`JsonCalls`.
     """
 
     before_name: str = ""
@@ -51,6 +54,7 @@ class NamedJson:
     after_name: str = ""
     after_arguments: str = ""
     header_names: bool = False
+    code_tool: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +65,8 @@ class TaggedCalls:
     argument is ``before_key`` key ``key_end`` ... ``before_value`` value ``value_end``. Where
     attributes may stand is written "..." here; where there are none, ``head_end`` or
     ``before_value`` is empty. ``value_blank`` stands around every value, ``blank`` after every
-    tag. ``text_attribute`` is an attribute that says whether the value is a text or JSON.
+    tag. ``text_attribute`` is an attribute that says whether the value is a text or JSON. Where
+    values are ``exact`` a line break at their ends is theirs, elsewhere it may be layout.
     """
 
     before_name: str
@@ -76,6 +81,7 @@ class TaggedCalls:
     blank: str = "\n"
     text_attribute: str = ""
     has_cdata: bool = False
+    exact: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -150,6 +156,7 @@ DSML = TaggedCalls(
     value_end="</｜DSML｜parameter>",  # noqa: RUF001
     call_end="</｜DSML｜invoke>",  # noqa: RUF001
     text_attribute="string",
+    exact=True,
 )
 ATEM = TaggedCalls(
     before_name='<atem:invoke name="',
@@ -160,6 +167,7 @@ ATEM = TaggedCalls(
     before_value=">",
     value_end="</atem:parameter>",
     call_end="</atem:invoke>",
+    exact=True,
 )
 STEP_ML = TaggedCalls(
     before_name='<steptml:invoke name="',
@@ -183,6 +191,7 @@ PARAM = TaggedCalls(
     call_end="</function>",
     blank="",
     has_cdata=True,
+    exact=True,
 )
 KIMI_K3 = TaggedCalls(
     before_name='<|open|>call tool="',
@@ -195,6 +204,7 @@ KIMI_K3 = TaggedCalls(
     call_end="<|close|>call<|sep|>",
     blank="",
     text_attribute="type",
+    exact=True,
 )
 MISTRAL = NamedJson(after_name="[ARGS]")
 MISTRAL_WITH_ID = NamedJson(id_mark="[CALL_ID]", after_name="[ARGS]")

@@ -29,6 +29,7 @@ _REASONING_MARKS = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<thought>", "</thought>"),
     ("<longcat_think>", "</longcat_think>"),
+    ("<|thought_start|>", "<|thought_end|>"),
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
 )
@@ -60,6 +61,7 @@ _FAMILIES: tuple[tuple[Callable[[str], bool], Callable[[str], ModelFormat]], ...
     (_mentions("<|channel|>", "<|message|>", "<|start|>"), lambda _: headers.harmony()),
     (_mentions("<|open|>", "<|close|>", "<|sep|>"), lambda _: marked.kimi_k3()),
     (_mentions("<|tool_call:begin|>", "<|tool_calls|>"), lambda _: marked.solar()),
+    (_mentions("assistant/think", "-> tool/function_call"), lambda _: headers.hyperclova()),
     (_mentions(">>>all", "<|start_header_id|>"), lambda _: headers.functionary_3_2()),
     (_mentions(">>>${recipient}"), lambda _: headers.functionary_3_2()),
     (_mentions("]<]minimax[>["), _of("minimax-m3")),
@@ -104,7 +106,7 @@ _FAMILIES: tuple[tuple[Callable[[str], bool], Callable[[str], ModelFormat]], ...
     (_mentions("<|python_start|>"), _of("llama-4")),
     (_mentions("<start_function_call>"), _of("functiongemma")),
     (_mentions("<longcat_arg_key>"), _of("longcat")),
-    (_mentions("<|start_header_id|>", '"parameters": '), marked.llama_3),
+    (_mentions("<|start_header_id|>", '"parameters": '), lambda _: marked.llama_3()),
     (_mentions("<|function_call|>", "<|role_sep|>"), _of("gigachat-3.1")),
     (_mentions("function call", "<|role_sep|>", "<|message_sep|>"), _of("gigachat-3")),
     (_mentions('<function name="', '<param name="'), lambda _: marked.minicpm()),
@@ -130,12 +132,9 @@ def known_format(template_source: str) -> ModelFormat | None:
     return None
 
 
-_REASONS_BY_HEADER = frozenset({"gpt-oss", "muse", "solar-open"})
-
-
 def with_reasoning(form: ModelFormat, template_source: str) -> ModelFormat:
     """The format with the reasoning markers that the template mentions, if it has none yet."""
-    if form.reasoning_close is not None or form.name in _REASONS_BY_HEADER:
+    if form.reasoning_close is not None:
         return form
     source = _JINJA_COMMENT.sub("", template_source)
     for opening, closing in _REASONING_MARKS:

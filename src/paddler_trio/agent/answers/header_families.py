@@ -6,7 +6,7 @@ import re
 
 from paddler_trio.agent.answers import call_syntax as known
 from paddler_trio.agent.answers.automaton import Goal, Marker
-from paddler_trio.agent.answers.call_syntax import NamedJson
+from paddler_trio.agent.answers.call_syntax import JsonCalls, NamedJson
 from paddler_trio.agent.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.agent.answers.pieces import TokenClass
 
@@ -51,6 +51,8 @@ def harmony() -> ModelFormat:
         ),
         reasoning_open="<|channel|>analysis<|message|>",
         reasoning_close="<|end|>",
+        turn_open="<|start|>assistant",
+        content_open="<|channel|>final<|message|>",
         more_markers=tuple(
             (kind, marker) for kind in TokenClass for marker in (begins, channel, *ends)
         ),
@@ -70,6 +72,10 @@ def muse() -> ModelFormat:
     ends = [Marker(mark, _CONTENT) for mark in ("<|eom|>", "<|eot|>")]
     return ModelFormat(
         name="muse",
+        reasoning_open="<|start|>assistant to=self<|message|>",
+        reasoning_close="<|eom|>",
+        turn_open="<|start|>assistant",
+        content_open=" to=user<|message|>",
         more_markers=tuple((kind, marker) for kind in TokenClass for marker in (begins, *ends)),
         calls=CallFormat(
             opener="<|start|>assistant to=",
@@ -80,6 +86,37 @@ def muse() -> ModelFormat:
             one_a_section=True,
             between="<|eom|>",
         ),
+    )
+
+
+_HYPERCLOVA_HEADERS = {
+    "": Goal(_CONTENT),
+    "/think": Goal(_REASONING),
+    "-> tool/function_call": Goal(_CALL),
+}
+
+
+def hyperclova() -> ModelFormat:
+    begins = Marker(
+        "<|im_start|>assistant",
+        _CONTENT,
+        until="\n",
+        read_header=lambda header: _HYPERCLOVA_HEADERS.get(header.strip()),
+    )
+    ends = [Marker(mark, _CONTENT) for mark in ("<|im_end|>", "<|endofturn|>", "<|stop|>")]
+    return ModelFormat(
+        name="hyperclova",
+        calls=CallFormat(
+            opener="<|im_start|>assistant -> tool/function_call\n",
+            closer="<|im_end|>",
+            syntax=JsonCalls(in_list=True, before="[", after="]"),
+            between=", ",
+        ),
+        reasoning_open="<|im_start|>assistant/think\n",
+        reasoning_close="<|im_end|>",
+        turn_open="\n<|im_start|>assistant",
+        content_open="\n",
+        more_markers=tuple((kind, marker) for kind in TokenClass for marker in (begins, *ends)),
     )
 
 
@@ -96,6 +133,7 @@ def functionary_3_2() -> ModelFormat:
     begins = Marker(">>>", _CONTENT, until="\n", read_header=_functionary_goal)
     return ModelFormat(
         name="functionary-v3.2",
+        content_open="all\n",
         more_markers=tuple((kind, begins) for kind in (_UNDETERMINABLE, _CONTENT, _CALL)),
         calls=CallFormat(
             opener=">>>",

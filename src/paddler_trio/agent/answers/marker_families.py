@@ -22,6 +22,7 @@ def kimi_k3() -> ModelFormat:
         name="kimi-k3",
         reasoning_open="<|open|>think<|sep|>",
         reasoning_close="<|close|>think<|sep|>",
+        content_open="<|open|>response<|sep|>",
         calls=CallFormat(
             opener="<|open|>tools<|sep|>", closer="<|close|>tools<|sep|>", syntax=known.KIMI_K3
         ),
@@ -38,11 +39,14 @@ def kimi_k3() -> ModelFormat:
 def solar() -> ModelFormat:
     to_content = Marker("<|content|>", _CONTENT)
     ends = tuple(
-        (kind, Marker(mark, _CONTENT)) for kind in (_REASONING, _CALL) for mark in ("<|end|>",)
+        (kind, Marker("<|end|>", _CONTENT)) for kind in (_UNDETERMINABLE, _REASONING, _CALL)
     )
     return ModelFormat(
         name="solar-open",
         reasoning_open="<|think|>",
+        reasoning_close="<|end|>",
+        turn_open="<|begin|>assistant",
+        content_open="<|content|>",
         calls=CallFormat(opener="<|tool_calls|>", closer="<|calls|>", syntax=known.SOLAR),
         content_marks=("<|begin|>assistant", "<|content|>", "<|end|>"),
         more_markers=((_REASONING, to_content), *ends),
@@ -130,10 +134,12 @@ def mistral(source: str) -> ModelFormat:
 
 
 def cohere(source: str) -> ModelFormat:
+    openers = ("<|START_RESPONSE|>", "<|START_TEXT|>")
     return ModelFormat(
         name="command-r7b",
         reasoning_open="<|START_THINKING|>",
         reasoning_close="<|END_THINKING|>",
+        content_open=next((mark for mark in openers if mark in source), ""),
         calls=CallFormat(
             opener="<|START_ACTION|>", closer="<|END_ACTION|>", syntax=known.COHERE, between=",\n"
         ),
@@ -188,13 +194,19 @@ def seed() -> ModelFormat:
     )
 
 
-def llama_3(source: str) -> ModelFormat:
+def llama_3() -> ModelFormat:
     python = Marker("<|python_tag|>", _CALL)
+    end_of_message = "<|eom_id|>"
     return ModelFormat(
         name="llama-3",
-        calls=CallFormat(opener="", syntax=JsonCalls(arguments_key="parameters"), between="; "),
+        calls=CallFormat(
+            opener="",
+            syntax=JsonCalls(arguments_key="parameters", code_tool="ipython"),
+            between="; ",
+        ),
         other_openers=(python,),
-        content_marks=tuple(mark for mark in ("<|eom_id|>",) if mark in source),
+        content_marks=(end_of_message,),
+        more_markers=((_CALL, Marker(end_of_message, _CONTENT)),),
     )
 
 
@@ -203,10 +215,15 @@ def functionary_3_1() -> ModelFormat:
     return ModelFormat(
         name="functionary-v3.1",
         calls=CallFormat(
-            opener=opener, kept=len(opener), syntax=known.FUNCTION_JSON, one_a_section=True
+            opener=opener,
+            kept=len(opener),
+            syntax=attrs.evolve(known.FUNCTION_JSON, code_tool="python"),
+            one_a_section=True,
         ),
         other_openers=(Marker("<|python_tag|>", _CALL),),
-        more_markers=((_CALL, Marker("</function>", _CONTENT, closes_inside=True)),),
+        more_markers=(
+            (_CALL, Marker("</function>", _CONTENT, closes_inside=True, spares_values=True)),
+        ),
     )
 
 
@@ -268,6 +285,8 @@ def tool_calls_tag(source: str) -> ModelFormat:
             content_marks=("[END FINAL RESPONSE]",),
             calls_end_reasoning=False,
         )
+    if "<beginning_of_sentence>" in source:  # MiniMax M1, whose template tells nothing of thoughts
+        return attrs.evolve(form, reasoning_open="<think>", reasoning_close="</think>")
     return form
 
 

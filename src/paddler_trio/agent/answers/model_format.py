@@ -7,11 +7,14 @@ writes a grammar for calls all of it.
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 
 from paddler_trio.agent.answers.automaton import Marker, SectionRules
-from paddler_trio.agent.answers.call_syntax import CallSyntax, JsonCalls, NamedJson
+from paddler_trio.agent.answers.call_syntax import CallSyntax, JsonCalls, NamedJson, TaggedCalls
 from paddler_trio.agent.answers.pieces import TokenClass
+from paddler_trio.agent.answers.value_tags import ValueTracker
 
 _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
 _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
@@ -64,6 +67,8 @@ class ModelFormat:
         part of the reasoning, as in the thoughts of a model that quotes its own markers.
       other_openers: further texts that begin calls.
       content_marks: texts that only say that content begins or ends; they are not shown.
+      turn_open: what the model writes behind ``reasoning_close`` before anything else.
+      content_open: what it writes before every text for the user.
       more_markers: further markers of the classifier, by the class they count in.
     """
 
@@ -74,11 +79,16 @@ class ModelFormat:
     calls_end_reasoning: bool = True
     other_openers: tuple[Marker, ...] = ()
     content_marks: tuple[str, ...] = ()
+    turn_open: str = ""
+    content_open: str = ""
     more_markers: tuple[tuple[TokenClass, Marker], ...] = ()
     rules: SectionRules = attrs.field(init=False, eq=False, repr=False)
 
     @rules.default
     def _make_rules(self) -> SectionRules:
+        syntax = None if self.calls is None else self.calls.syntax
+        if isinstance(syntax, TaggedCalls):
+            return SectionRules(_markers_of(self), partial(ValueTracker, syntax))
         return SectionRules(_markers_of(self))
 
     @property
@@ -88,7 +98,12 @@ class ModelFormat:
 
 
 def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
-    """The table of ``token_classes``, with what a family has beyond it."""
+    """What each marker does in each class.
+
+    Openers open in any text but calls. Closers close what they close; while nobody can say what a
+    text is they say it. In content nothing is open, so a closer is plain text. Where calls have no
+    closer the next opener begins the next section.
+    """
     calls = form.calls
     opens_call: list[Marker] = list(form.other_openers)
     closes_call: list[Marker] = []
@@ -110,8 +125,8 @@ def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
         ],
         _CALL: closes_call or opens_call,
     }
-    if calls is not None and isinstance(calls.syntax, JsonCalls | NamedJson):
-        markers[_CALL] = [attrs.evolve(marker, spares_strings=True) for marker in markers[_CALL]]
+    if calls is not None and isinstance(calls.syntax, JsonCalls | NamedJson | TaggedCalls):
+        markers[_CALL] = [attrs.evolve(marker, spares_values=True) for marker in markers[_CALL]]
     for kind, marker in form.more_markers:
         markers[kind].append(marker)
     return {kind: tuple(found) for kind, found in markers.items()}

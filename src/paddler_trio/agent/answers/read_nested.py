@@ -10,7 +10,7 @@ from paddler_trio.agent.answers.call_syntax import NestedTags
 from paddler_trio.agent.answers.calls import Emit, NotACallError, ToolSchemas
 from paddler_trio.agent.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
 from paddler_trio.agent.answers.source import Reading, Source, stops_of
-from paddler_trio.agent.answers.typed_values import ANY, json_of, types_of
+from paddler_trio.agent.answers.typed_values import Expected, expected_of, json_of
 
 MAX_DEPTH = 32
 
@@ -57,7 +57,7 @@ class _Body:
         """Keys and the JSON text of their values."""
         found: list[tuple[str, str]] = []
         while (key := self._opening()) is not None:
-            found.append((key, self._value(key, types_of(schema, key), 0)))
+            found.append((key, self._value(key, expected_of(schema, key), 0)))
         if self._text[self._at :].strip():
             raise NotACallError("text between the arguments of a call")
         return found
@@ -75,7 +75,8 @@ class _Body:
         self._at = match.end()
         return match[1]
 
-    def _value(self, key: str, types: frozenset[str], depth: int) -> str:
+    def _value(self, key: str, expected: Expected, depth: int) -> str:
+        types = expected.types
         if depth > MAX_DEPTH:
             raise NotACallError(f"arguments are nested deeper than {MAX_DEPTH}")
         closing = f"{self._mark}</{key}>"
@@ -84,7 +85,10 @@ class _Body:
             pairs: list[tuple[str, str]] = []
             following: str | None = inner
             while following is not None:
-                pairs.append((following, self._value(following, ANY, depth + 1)))
+                inside = expected.member(following)
+                if following == "item" and not inside.rules:
+                    inside = expected.item()
+                pairs.append((following, self._value(following, inside, depth + 1)))
                 following = self._opening()
             self._close(closing)
             if all(name == "item" for name, _ in pairs) and "array" in types:

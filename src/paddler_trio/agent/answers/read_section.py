@@ -27,6 +27,12 @@ from paddler_trio.agent.answers.calls import (
     TooDeepError,
     ToolSchemas,
 )
+from paddler_trio.agent.answers.read_code import (
+    CODE_TOOLS,
+    code_tool_of,
+    is_code,
+    read_code_call,
+)
 from paddler_trio.agent.answers.read_json import read_json_call, read_json_list
 from paddler_trio.agent.answers.read_loose import (
     read_python_call,
@@ -64,6 +70,7 @@ _BETWEEN = (
     "<｜tool_call_end｜>",  # noqa: RUF001
     "]<]minimax[>[</tool_call>",
     "```json",
+    "```python",
     "```",
 )
 _WORD = re.compile(r"[\w.:/-]+")
@@ -135,13 +142,26 @@ class SectionReader:
 
     def _read_addressed(self, recipient: str) -> Reading[None]:
         self._lost_at = 0
-        if (yield from self._source.skip_blank()):
+        following = yield from self._source.skip_blank()
+        takes_code = recipient in CODE_TOOLS and recipient in self._schemas
+        if takes_code and following not in ("", "{"):
+            yield from read_code_call(self._source, recipient, self._schemas, self._emit)
+        elif following:
             yield from read_arguments(self._source, recipient, None, self._emit)
         self._lost_at = None
         yield from self._read_all()
 
     def _read_all(self) -> Reading[None]:
         source = self._source
+        code_tool = (
+            self._syntax.code_tool if isinstance(self._syntax, JsonCalls | NamedJson) else ""
+        )
+        if code_tool and (yield from is_code(source, self._schemas)):
+            self._lost_at = source.taken
+            name = code_tool_of(self._schemas, code_tool)
+            yield from read_code_call(source, name, self._schemas, self._emit)
+            self._lost_at = None
+            return
         while True:
             char = yield from source.skip_blank()
             if char == "":

@@ -16,12 +16,12 @@ from paddler_trio.agent.answers.calls import (
     WrittenCall,
 )
 from paddler_trio.agent.answers.json_text import parse_json
-from paddler_trio.agent.answers.source import Reading, Source, stops_of
+from paddler_trio.agent.answers.source import Reading, Sink, Source, stops_of
 from paddler_trio.agent.answers.typed_values import (
     ANY,
     TextValue,
+    expected_of,
     json_of,
-    types_of,
     without_layout,
 )
 
@@ -87,7 +87,7 @@ def read_tagged_call(
         ends = (syntax.call_end,) if syntax.call_end else ()
         following = yield from source.starts_with(syntax.before_key, *ends)
         if following is None:
-            if syntax.call_end:
+            if syntax.call_end and not (source.ended and source.is_spent):
                 raise NotACallError(f"expected {syntax.before_key!r} or {syntax.call_end!r}")
             if source.is_cut_off:
                 raise NotACallError("the call does not end")
@@ -126,12 +126,12 @@ def _read_argument(
     attributes = ""
     if syntax.before_value:
         attributes = yield from _read_short(source, syntax.before_value)
-    types = _types_said(syntax, attributes) or types_of(schema, key)
+    types = _types_said(syntax, attributes) or expected_of(schema, key).types
     writer.begin_pair(key)
     if syntax.has_cdata:
         yield from _skip_blank_before_cdata(source)
         if (yield from source.take_text("<![CDATA[")):
-            value = TextValue(writer.grow)
+            value = TextValue(writer.grow, is_exact=True)
             complete = yield from source.take_until(stops_of("]]>"), value.feed)
             value.end()
             if complete is not None:
@@ -140,15 +140,32 @@ def _read_argument(
                 raise NotACallError(f"the argument {key!r} does not end")
             return
     if types == _TEXT:
-        value = TextValue(writer.grow)
-        if (yield from source.take_until(stops_of(syntax.value_end), value.feed)) is None:
+        value = TextValue(writer.grow, is_exact=syntax.exact)
+        if not (yield from _take_value(source, syntax, value.feed)):
             raise NotACallError(f"the argument {key!r} does not end")
         value.end()
         return
     parts: list[str] = []
-    if (yield from source.take_until(stops_of(syntax.value_end), parts.append)) is None:
+    if not (yield from _take_value(source, syntax, parts.append)):
         raise NotACallError(f"the argument {key!r} does not end")
-    writer.grow(json_of(without_layout("".join(parts)), types))
+    text = "".join(parts)
+    writer.grow(json_of(text if syntax.exact else without_layout(text), types))
+
+
+def _take_value(source: Source, syntax: TaggedCalls, sink: Sink) -> Reading[bool]:
+    """The value up to the tag that ends it, which is taken; whether there is one.
+
+    Code may speak about tags: one that neither an argument nor the call's end follows is text.
+    """
+    while (yield from source.take_until(stops_of(syntax.value_end), sink)) is not None:
+        if not syntax.call_end:
+            return True
+        with source.recording() as blanks:
+            is_end = not (yield from source.skip_blank())
+        if is_end or (yield from source.starts_with(syntax.before_key, syntax.call_end)):
+            return True
+        sink(syntax.value_end + "".join(blanks))
+    return False
 
 
 def _skip_blank_before_cdata(source: Source) -> Reading[None]:

@@ -93,6 +93,8 @@ def turn_ends_of(template: ChatTemplate, form: ModelFormat, *, eos_token: str = 
     """The texts that end a turn of this model, as far as they are not markers of its format."""
     source = template.source
     ends = {end for end in _TURN_ENDS if end in source}
+    if "<|eot_id|>" in ends:
+        ends.add("<|eom_id|>")  # of the same vocabulary, behind a call that is to be answered
     if "eos_token" in source:
         ends.update(_WITHOUT_MENTION)
     if eos_token:

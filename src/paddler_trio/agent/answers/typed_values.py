@@ -7,7 +7,9 @@ else is JSON (or Python's spelling of it) where it reads as such and a schema al
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import attrs
 
 from paddler_trio.agent.answers.json_text import parse_json
 from paddler_trio.agent.answers.literals import parse_literal
@@ -17,14 +19,50 @@ _MAX_DEPTH = 16
 _MAX_VISITS = 500
 
 
-def types_of(schema: Mapping[str, object], key: str) -> frozenset[str]:
-    """The JSON types that the property ``key`` may have; all of them where nothing says less."""
-    properties = schema.get("properties")
-    rules = properties.get(key) if isinstance(properties, Mapping) else None
-    if not isinstance(rules, Mapping):
-        return ANY
-    visits = iter(range(_MAX_VISITS))
-    return _types(rules, schema, 0, visits)
+@attrs.frozen
+class Expected:
+    """What a schema says of one value: any of ``rules`` may hold, nothing is known without them."""
+
+    rules: tuple[Mapping[str, object], ...]
+    root: Mapping[str, object]
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The JSON types that the value may have."""
+        visits = iter(range(_MAX_VISITS))
+        found = (_types(rules, self.root, 0, visits) for rules in self.rules)
+        return frozenset[str]().union(*found) or ANY
+
+    def member(self, key: str) -> Expected:
+        """What is said of the property ``key``, if the value is an object."""
+        tables = (rules.get("properties") for rules in self._spread())
+        found = (table.get(key) for table in tables if isinstance(table, Mapping))
+        return self._of(found)
+
+    def item(self) -> Expected:
+        """What is said of every item, if the value is an array."""
+        return self._of(rules.get("items") for rules in self._spread())
+
+    def _of(self, found: Iterable[object]) -> Expected:
+        return Expected(tuple(rules for rules in found if isinstance(rules, Mapping)), self.root)
+
+    def _spread(self) -> list[Mapping[str, object]]:
+        """The rules, and those they are put together from."""
+        spread = list(self.rules)
+        for rules in spread:  # grows on the way
+            reference = rules.get("$ref")
+            options = [_resolved(reference, self.root)] if isinstance(reference, str) else []
+            for keyword in ("anyOf", "oneOf", "allOf"):
+                listed = rules.get(keyword)
+                options += listed if isinstance(listed, list | tuple) else ()
+            left = _MAX_VISITS - len(spread)
+            spread += [option for option in options if isinstance(option, Mapping)][:left]
+        return spread
+
+
+def expected_of(schema: Mapping[str, object], key: str) -> Expected:
+    """What the schema of a tool's parameters says of one of them."""
+    return Expected((schema,), schema).member(key)
 
 
 def _types(
@@ -126,13 +164,14 @@ def _may_be_quoted(types: frozenset[str]) -> bool:
 class TextValue:
     """A string value, passed on as pieces of its JSON text; the quotes are included.
 
-    One line break at its beginning is layout, and so is then one at its end.
+    One line break at its beginning is layout, and so is then one at its end, unless ``is_exact``.
     """
 
-    __slots__ = ("_held_back", "_is_laid_out", "_sink", "_started")
+    __slots__ = ("_held_back", "_is_exact", "_is_laid_out", "_sink", "_started")
 
-    def __init__(self, sink: Callable[[str], object]) -> None:
+    def __init__(self, sink: Callable[[str], object], *, is_exact: bool = False) -> None:
         self._sink = sink
+        self._is_exact = is_exact
         self._started = False
         self._is_laid_out = False
         self._held_back = ""
@@ -144,8 +183,8 @@ class TextValue:
         if not self._started:
             self._started = True
             self._sink('"')
-            self._is_laid_out = text.startswith("\n")
-            text = text.removeprefix("\n")
+            self._is_laid_out = text.startswith("\n") and not self._is_exact
+            text = text.removeprefix("\n") if self._is_laid_out else text
         text = self._held_back + text
         self._held_back = "\n" if self._is_laid_out and text.endswith("\n") else ""
         text = text.removesuffix("\n") if self._held_back else text

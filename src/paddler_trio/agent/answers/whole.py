@@ -16,6 +16,7 @@ import attrs
 
 from paddler_trio.agent.answers.automaton import Automaton, OpeningProbe
 from paddler_trio.agent.answers.bare_calls import bare_call_probe
+from paddler_trio.agent.answers.call_syntax import TaggedCalls
 from paddler_trio.agent.answers.calls import Arguments
 from paddler_trio.agent.answers.json_text import parse_json
 from paddler_trio.agent.answers.model_format import ModelFormat
@@ -137,6 +138,11 @@ class AnswerReader:
         self._begins_after_reasoning = self._automaton.came_from is _REASONING
         if may_reason:
             self._automaton.doubt()
+        # A call between tags may go on with further arguments as long as its section is open.
+        calls = form.calls
+        self._needs_closer = (
+            calls is not None and isinstance(calls.syntax, TaggedCalls) and bool(calls.closer)
+        )
         self._calls = reader_of_calls(form, belt, accepts_any_tool=not belt)
         self._runs: list[_Run] = []
         self._deltas: list[ToolCallDelta] = []
@@ -150,10 +156,13 @@ class AnswerReader:
         """The answer is over.
 
         Args:
-          is_partial: it was cut off; calls that had begun are given as far as they came.
+          is_partial: it was cut off; calls that had begun are given as far as they came, and a
+            marker that had begun is shown to nobody.
         """
-        self._take(self._automaton.flush())
-        is_cut_off = is_partial and self._automaton.current is _CALL
+        if not is_partial:
+            self._take(self._automaton.flush())
+        is_open = self._automaton.current is _CALL
+        is_cut_off = is_open and (is_partial or self._needs_closer)
         self._judge(self._calls.close_section(is_cut_off=is_cut_off))
         return WholeAnswer(
             content=self._content(),

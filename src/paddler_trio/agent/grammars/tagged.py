@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from paddler_trio.agent.answers.call_syntax import TaggedCalls
-from paddler_trio.agent.answers.typed_values import ANY, types_of
+from paddler_trio.agent.answers.typed_values import ANY, expected_of
 from paddler_trio.agent.grammars.automaton import Automaton, intersection, texts_but, write
 from paddler_trio.agent.grammars.merging import NothingMatchesError, Schema, SchemaError
 from paddler_trio.agent.grammars.regex import automaton_of
@@ -131,7 +131,7 @@ class _Arguments:
         if any(text and text in name for text in (syntax.key_end, *self._schemas.avoided)):
             raise SchemaError(path, f"{name!r} cannot be a key in this model's calls")
         assert isinstance(self._schema, Mapping), "it has properties"
-        types = types_of(self._schema, name)
+        types = expected_of(self._schema, name).types
         closing = name if _key_closes(syntax) else ""
         ways: list[str] = []
         if "string" not in types or types == ANY:
@@ -173,7 +173,7 @@ class _Arguments:
             # Blanks at its ends are read away where a value may be JSON.
             words = automaton_of(r"[A-Za-z](?:[\s\S]*\S)?", anchored=True)
             return intersection(words, texts_but(_LOOSE_WORDS))
-        if self._syntax.value_blank:
+        if self._syntax.value_blank or self._syntax.exact:
             return automaton_of(r"[\s\S]*", anchored=True)
         return automaton_of(r"(?:[^\n][\s\S]*)?", anchored=True)  # a line break would be layout
 

@@ -24,13 +24,33 @@ TOOLS: list[dict[str, Any]] = [
                     "units": {"anyOf": [{"type": "string"}, {"type": "null"}]},
                     "area": {"type": "object"},
                     "hours": {"type": "array", "items": {"type": "integer"}},
+                    "place": {
+                        "anyOf": [
+                            {"type": "array", "items": {"type": "string"}},
+                            {"$ref": "#/$defs/place"},
+                        ]
+                    },
                 },
                 "required": ["city"],
+                "$defs": {
+                    "place": {
+                        "type": "object",
+                        "properties": {"zip": {"type": "string"}, "floor": {"type": "integer"}},
+                    }
+                },
             },
         },
     },
     {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "python",
+            "parameters": {"type": "object", "properties": {"code": {"type": "string"}}},
+        },
+    },
 ]
+CODE = 'import math\nprint(f"{math.pi}", {"a": [1]})'
 BERN = {"city": "Bern"}
 ALL = {
     "city": 'Z"ü\nrich',
@@ -91,6 +111,7 @@ LFM = "<|tool_call_start|>[]<|tool_call_end|><think></think>"
 KIMI_K3 = "<|open|>think<|sep|><|close|>think<|sep|>"
 MUSE = "<atem:function_calls><|message|><|start|>"
 SOLAR = "<|tool_call:begin|><|tool_calls|><|calls|>"
+HYPERCLOVA = "<|im_start|>assistant/think <|im_start|>assistant -> tool/function_call"
 FUNCTIONARY = ">>>all\n<|start_header_id|>"
 END = "<｜tool▁call▁end｜>"
 
@@ -580,5 +601,148 @@ CASES = [
         raw="t\n[BEGIN FINAL RESPONSE]\nc\n[END FINAL RESPONSE]",
         reasoning="t",
         content="c\n",
+    ),
+    Case(
+        family="qwen-coder",
+        template=QWEN_CODER,
+        raw="<tool_call>\n<function=python>\n<parameter=code>\n# </parameter> is no end\n"
+        "print('</tool_call>')  # nor this: </function>\n</parameter>\n</function>\n</tool_call>c",
+        content="c",
+        calls=(
+            (
+                "python",
+                {
+                    "code": "# </parameter> is no end\nprint('</tool_call>')  # nor this: </function>"
+                },
+            ),
+        ),
+    ),
+    Case(
+        family="qwen-coder",
+        template=QWEN_CODER,
+        raw="<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n</tool_call>",
+        calls=(("weather", BERN),),
+    ),
+    Case(
+        family="glm",
+        template=GLM,
+        raw="<tool_call>python\n<arg_key>code</arg_key>\n<arg_value>a = '</tool_call>'</arg_value>\n</tool_call>c",
+        content="c",
+        calls=(("python", {"code": "a = '</tool_call>'"}),),
+    ),
+    Case(
+        family="minimax-m2",
+        template=MINIMAX,
+        raw='<minimax:tool_call>\n<invoke name="python">\n<parameter name="code">x = "</minimax:tool_call></invoke>"'
+        "\n</parameter>\n</invoke>\n</minimax:tool_call>",
+        calls=(("python", {"code": 'x = "</minimax:tool_call></invoke>"\n'}),),
+    ),
+    Case(
+        family="deepseek-dsml",
+        template=DSML,
+        raw='<｜DSML｜function_calls>\n<｜DSML｜invoke name="python">\n'
+        '<｜DSML｜parameter name="code" string="true">\n\nx\n</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        calls=(("python", {"code": "\n\nx\n"}),),
+    ),
+    Case(
+        family="minicpm",
+        template='<function name=""><param name=""></param></function></think>',
+        raw='<function name="python"><param name="code"><![CDATA[\nx\n]]></param></function>',
+        calls=(("python", {"code": "\nx\n"}),),
+    ),
+    Case(
+        family="minimax-m3",
+        template=M3,
+        raw=']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Bern]<]minimax[>[</city>'
+        "]<]minimax[>[<place>]<]minimax[>[<zip>03012]<]minimax[>[</zip>]<]minimax[>[<floor>3]<]minimax[>[</floor>"
+        "]<]minimax[>[</place>]<]minimax[>[</invoke>\n"
+        ']<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Bern]<]minimax[>[</city>]<]minimax[>[<place>'
+        "]<]minimax[>[<item>1]<]minimax[>[</item>]<]minimax[>[<item>true]<]minimax[>[</item>"
+        "]<]minimax[>[</place>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+        calls=(
+            ("weather", {"city": "Bern", "place": {"zip": "03012", "floor": 3}}),
+            ("weather", {"city": "Bern", "place": ["1", "true"]}),
+        ),
+    ),
+    Case(
+        family="llama-3",
+        template=LLAMA,
+        raw=f"<|python_tag|>{CODE}<|eom_id|>",
+        calls=(("python", {"code": CODE}),),
+    ),
+    Case(
+        family="llama-3",
+        template=LLAMA,
+        raw='<|python_tag|>print("hi")',
+        calls=(("python", {"code": 'print("hi")'}),),
+    ),
+    Case(
+        family="llama-3",
+        template=LLAMA,
+        raw='<|python_tag|>weather(city="Bern")',
+        calls=(("weather", BERN),),
+    ),
+    Case(
+        family="functionary-v3.1",
+        template="<function=<|python_tag|>",
+        raw=f"c<|python_tag|>{CODE}",
+        content="c",
+        calls=(("python", {"code": CODE}),),
+    ),
+    Case(
+        family="functionary-v3.1",
+        template="<function=<|python_tag|>",
+        raw='<function=python>{"code": "</function>"}</function><function=now>{}</function>',
+        calls=(("python", {"code": "</function>"}), ("now", {})),
+    ),
+    Case(
+        family="functionary-v3.2",
+        template=FUNCTIONARY,
+        prompt_end=">>>",
+        raw=f"all\nc>>>python\n{CODE}",
+        content="c",
+        calls=(("python", {"code": CODE}),),
+    ),
+    Case(
+        family="gpt-oss",
+        template=HARMONY,
+        prompt_end="<|start|>assistant",
+        raw=f"<|channel|>analysis to=python code<|message|>{CODE}<|call|>",
+        calls=(("python", {"code": CODE}),),
+    ),
+    Case(
+        family="hyperclova",
+        template=HYPERCLOVA,
+        prompt_end="<|im_start|>assistant",
+        raw="/think\nt\n<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n<|im_start|>assistant -> tool/function_call\n"
+        '[{"name": "weather", "arguments": {"city": "Bern"}}, {"name": "now", "arguments": {}}]<|im_end|><|stop|>',
+        reasoning="t",
+        content="c",
+        calls=(("weather", BERN), ("now", {})),
+    ),
+    Case(
+        family="hyperclova",
+        template=HYPERCLOVA,
+        prompt_end="<|im_start|>assistant",
+        raw="\nc<|im_end|><|endofturn|>",
+        content="c",
+    ),
+    Case(
+        family="lfm2",
+        template="<|thought_start|><|thought_end|><|tool_call_start|><|tool_call_end|>",
+        raw='<|thought_start|>\nt\n<|thought_end|>\n<|tool_call_start|>\n```python\nweather(city="Bern")\nnow()\n```\n'
+        "<|tool_call_end|>\nc",
+        reasoning="t",
+        content="c",
+        calls=(("weather", BERN), ("now", {})),
+    ),
+    Case(
+        family="tool-calls-tag",
+        template="<beginning_of_sentence><tool_calls>\\n",
+        raw='<think>\nt\n</think>\n\nc\n\n<tool_calls>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_calls>',
+        reasoning="t",
+        content="c",
+        calls=(("weather", BERN),),
     ),
 ]

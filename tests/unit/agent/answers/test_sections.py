@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from paddler_trio.agent.answers.automaton import Automaton
 from paddler_trio.agent.answers.bare_calls import MAX_HELD_CHARS
+from paddler_trio.agent.answers.call_syntax import QWEN_CODER
 from paddler_trio.agent.answers.families import known_format
 from paddler_trio.agent.answers.formats import ExplicitMarkers, format_of
 from paddler_trio.agent.answers.json_strings import StringTracker
 from paddler_trio.agent.answers.model_format import ModelFormat
 from paddler_trio.agent.answers.pieces import Piece, TokenClass
 from paddler_trio.agent.answers.turns import prompt_end, turn_ends_of, without_turn_end
+from paddler_trio.agent.answers.value_tags import ValueTracker
 from paddler_trio.agent.answers.whole import AnswerReader, probe_of
 from paddler_trio.agent.chat_template import ChatTemplate
 from paddler_trio.agent.tool_calls import ToolBelt
@@ -272,3 +274,41 @@ def test_how_a_text_is_cut_changes_no_string(text: str, data: st.DataObject) -> 
     for piece in cut(text, data):
         in_pieces.feed(piece)
     assert at_once.is_inside == in_pieces.is_inside
+
+
+tags = st.lists(
+    st.sampled_from(
+        ["<parameter=a>", "</parameter>", "</function>", "<function=f>", "<para", " ", "\n", "x"]
+    )
+).map("".join)
+
+
+@steady
+@given(tags, st.data())
+def test_how_a_text_with_tags_is_cut_changes_nothing_about_its_values(
+    text: str, data: st.DataObject
+) -> None:
+    at_once, in_pieces = ValueTracker(QWEN_CODER), ValueTracker(QWEN_CODER)
+    at_once.feed(text)
+    for piece in cut(text, data):
+        in_pieces.feed(piece)
+    assert at_once.is_inside == in_pieces.is_inside
+
+
+@pytest.mark.parametrize(
+    ("text", "is_inside"),
+    [
+        ("<function=f><parameter=a>x", True),
+        ("<function=f><parameter=a>x</parameter> and", True),
+        ("<function=f><parameter=a>x</parameter>\n", False),
+        ("<function=f><parameter=a>x</parameter>\n<parameter=b>", True),
+        ("<function=f><parameter=a>x</parameter>\n</function>", False),
+        ("<function=f><parameter=a>never closed</function>\n", False),
+    ],
+)
+def test_a_value_ends_where_an_argument_or_the_end_of_the_call_follows(
+    text: str, is_inside: bool
+) -> None:
+    tracker = ValueTracker(QWEN_CODER)
+    tracker.feed(text)
+    assert tracker.is_inside is is_inside
