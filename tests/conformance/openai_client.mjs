@@ -40,6 +40,21 @@ const final = await runner.finalChatCompletion();
 told.call = final.choices[0].message.tool_calls[0].function;
 told.finish = final.choices[0].finish_reason;
 
+const asked = {
+  model, input: "Who are you?", max_output_tokens: 40, temperature: 0,
+  reasoning: { effort: "none" },
+};
+told.response = (await client.responses.create(asked)).output_text;
+const events = client.responses.stream(asked);
+told.deltas = "";
+events.on("response.output_text.delta", (event) => { told.deltas += event.delta; });
+told.finalResponse = (await events.finalResponse()).output_text;
+
+const { response, request_id: requestId } = await client.chat.completions.create({
+  model, messages: who, max_tokens: 1,
+}).withResponse();
+told.sameId = response.headers.get("x-request-id") === requestId;
+
 try {
   await client.chat.completions.create({ model, messages: who, no_such_field: 1 });
 } catch (error) {

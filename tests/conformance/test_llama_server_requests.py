@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fleet import Fleet
+from fleet import BUNDLED_MODEL, Fleet
 
 BOOK: Any = [
     {"role": "system", "content": "Book"},
@@ -46,7 +46,8 @@ def events(http: httpx.Client, path: str, **body: Any) -> list[dict[str, Any]]:
     assert answer.headers["content-type"].startswith("text/event-stream")
     blocks = answer.text.split("\n\n")
     assert blocks.pop() == ""
-    data = [block.removeprefix("data: ") for block in blocks if not block.startswith(":")]
+    lines = [line for block in blocks for line in block.split("\n")]
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     return [json.loads(line) for line in data if line != "[DONE]"]
 
 
@@ -161,6 +162,84 @@ def test_a_prompt_that_does_not_fit(http: httpx.Client) -> None:
         error = refused(http, "/chat/completions", messages=BOOK * 200, stream=stream)
         assert error["type"] == "exceed_context_size_error"
         assert error["n_prompt_tokens"] > error["n_ctx"] == 1024
+        assert "exceeds the available context size" in error["message"]
+
+
+def test_an_answer_that_was_begun_is_gone_on_with(http: httpx.Client) -> None:
+    for content in ("Whill", [{"type": "text", "text": "Whill"}]):
+        messages = [*HELLO, {"role": "assistant", "content": content}]
+        asked: Any = {"messages": messages, "max_tokens": 2, "verbose": True, **NO_THINKING}
+        body = post(http, "/chat/completions", **asked)
+        assert body["__verbose"]["prompt"].endswith("Whill")
+        fresh = post(http, "/chat/completions", **asked, continue_final_message=False)
+        assert not fresh["__verbose"]["prompt"].endswith("Whill")
+
+
+def test_what_the_model_was_given_is_told_to_who_asks(http: httpx.Client) -> None:
+    asked: Any = {"messages": BOOK, "max_tokens": 2, "temperature": 0.5}
+    told = post(http, "/chat/completions", **asked, verbose=True)["__verbose"]
+    assert "best book" in told["prompt"]
+    assert told["generation_settings"]["temperature"] == 0.5
+    assert "__verbose" not in post(http, "/chat/completions", **asked, verbose=False)
+    *_, last = events(http, "/chat/completions", **asked, verbose=True)
+    assert last["__verbose"]["prompt"] == told["prompt"]
+    text = post(http, "/v1/completions", prompt="Once", max_tokens=2, verbose=True)
+    assert text["__verbose"]["prompt"] == "Once"
+
+
+def test_rates_leave_the_first_token_out(http: httpx.Client) -> None:
+    one = post(http, "/completion", prompt="I believe", n_predict=1)["timings"]
+    assert one["predicted_n"] == 1
+    assert (one["predicted_per_second"], one["predicted_per_token_ms"]) == (0.0, 0.0)
+    many = post(http, "/completion", prompt="I believe", n_predict=16, ignore_eos=True)["timings"]
+    assert many["predicted_per_second"] == pytest.approx(15 / many["predicted_ms"] * 1000)
+    assert all(value >= 0 for value in many.values())
+
+
+def test_hints_for_drafts_are_taken(http: httpx.Client) -> None:
+    asked: Any = {"prompt": "Hello", "n_predict": 4, "temperature": 0}
+    plain = post(http, "/completion", **asked)["content"]
+    hinted = {"speculative.p_min": 0.0, "speculative.n_max": 4}
+    assert post(http, "/completion", **asked, **hinted)["content"] == plain
+
+
+def test_responses_without_a_version_in_the_path(http: httpx.Client) -> None:
+    told = events(http, "/responses", input="Hello", max_output_tokens=6, timings_per_token=True)
+    assert [each["type"] for each in told[:2]] == ["response.created", "response.in_progress"]
+    deltas = [each for each in told if "delta" in each]
+    assert all("predicted_per_second" in each["timings"] for each in deltas)
+    assert "prompt_per_second" in told[-1]["timings"]
+    assert post(http, "/responses/input_tokens", input="Hello")["input_tokens"] > 1
+
+
+def test_progress_of_prompts_is_told() -> None:
+    long = "the quick brown fox jumps over the lazy dog " * 20
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("/chat/completions", {"messages": [{"role": "user", "content": long}], "max_tokens": 2}),
+        ("/v1/completions", {"prompt": long, "max_tokens": 2}),
+        ("/completion", {"prompt": long, "n_predict": 2}),
+        ("/responses", {"input": long, "max_output_tokens": 2}),
+    ]
+    with (
+        Fleet.start(agents=1, model=None) as fleet,
+        httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=30) as http,
+    ):
+        fleet.desire(BUNDLED_MODEL, context_size=4096, n_batch=64)
+        fleet.wait_serving()
+        for path, body in asked:
+            wishes = {"return_progress": True, "timings_per_token": True, "cache_prompt": False}
+            told = events(http, path, **body, **wishes)
+            reports = [each for each in told if "prompt_progress" in each]
+            progress = [each["prompt_progress"] for each in reports]
+            assert len(progress) > 1
+            first, last = progress[0], progress[-1]
+            assert first["processed"] == first["cache"] == 0
+            assert last["processed"] == last["total"] > 100
+            counts = [each["processed"] for each in progress]
+            assert counts == sorted(set(counts))
+            timings = reports[0]["timings"]
+            assert (timings["prompt_n"], timings["prompt_ms"], timings["predicted_n"]) == (0, 0, 0)
+            assert not any("prompt_progress" in each for each in events(http, path, **body))
 
 
 def test_several_choices_and_a_slot_that_is_only_a_hint(http: httpx.Client) -> None:
@@ -224,7 +303,10 @@ def test_a_completion_in_llama_servers_dialect(http: httpx.Client) -> None:
     assert (body["stop"], body["stop_type"], body["truncated"]) == (True, "limit", False)
     assert type(body["has_new_line"]) is bool
     assert len(body["tokens"]) == 8
-    assert body["generation_settings"]["n_predict"] == 8
+    settings = body["generation_settings"]
+    assert settings["n_predict"] == 8
+    assert (settings["seed"], settings["logit_bias"]) == (2**32 - 1, [])
+    assert {"adaptive_target", "adaptive_decay", "samplers", "temperature"} <= set(settings)
     assert post(http, "/completions", n_predict=2, prompt="Once upon")["tokens"] == []
 
 
@@ -315,7 +397,59 @@ def test_what_is_served(http: httpx.Client, fleet: Fleet) -> None:
     assert "/" not in props["model_path"], "where it lies is nobody's business"
     assert props["total_slots"] == 4
     assert props["default_generation_settings"]["n_ctx"] == 1024
-    assert [slot["is_processing"] for slot in http.get("/slots").json()] == [False] * 4
+    assert props["default_generation_settings"]["params"]["seed"] == 2**32 - 1
+    assert props["modalities"] == {"vision": False, "video": False, "audio": False}
+    slots = http.get("/slots").json()
+    assert [slot["is_processing"] for slot in slots] == [False] * 4
+    assert [(slot["id"], slot["n_ctx"]) for slot in slots] == [(each, 1024) for each in range(4)]
+    assert http.get("/slots?fail_on_no_slot=1").status_code == 200
+    (listed,) = http.get("/v1/models").json()["models"]
+    assert (listed["name"], listed["capabilities"]) == ("paddler-demo", ["completion"])
+    assert (model["aliases"], model["tags"]) == (["paddler-demo.gguf"], [])
+    assert http.get("/models/paddler-demo").json()["id"] == "paddler-demo"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/props"),
+        ("POST", "/slots/1?action=save"),
+        ("POST", "/lora-adapters"),
+        ("POST", "/infill"),
+        ("GET", "/metrics"),
+        ("POST", "/v1/audio/transcriptions"),
+        ("POST", "/audio/transcriptions"),
+        ("POST", "/v1/chat/completions/control"),
+    ],
+)
+def test_what_a_fleet_has_not_is_said_by_name(http: httpx.Client, method: str, path: str) -> None:
+    answer = http.request(method, path, json={} if method == "POST" else None)
+    assert answer.status_code == 501
+    error = answer.json()["error"]
+    assert error["type"] == "not_supported_error"
+    assert error["message"].startswith(f"{method} {path.split('?')[0].removesuffix('/1')} is not")
+
+
+def test_no_slot_is_free_where_there_is_none(lonely: Fleet) -> None:
+    with httpx.Client(base_url=lonely.inference_url, trust_env=False) as nobody:
+        assert nobody.get("/slots").json() == []
+        answer = nobody.get("/slots?fail_on_no_slot=1")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert nobody.get("/props").json()["total_slots"] == 0
+
+
+def test_adapters_are_the_operators() -> None:
+    with Fleet.start(agents=0, model=None) as fleet:
+        url = f"{fleet.management_url}/api/v2/balancer_desired_state"
+        with httpx.Client(trust_env=False, timeout=10) as management:
+            both = management.get(url).json()
+            both["extras"] = {"engine": {"lora": ["/where/one.gguf", "/where/two.gguf=0.5"]}}
+            management.put(url, json=both).raise_for_status()
+            told = management.get(f"{fleet.inference_url}/lora-adapters").json()
+    assert told == [
+        {"id": 0, "path": "one.gguf", "scale": 1.0},
+        {"id": 1, "path": "two.gguf", "scale": 0.5},
+    ]
 
 
 def test_pages_of_allowed_origins_may_use_it() -> None:
@@ -341,7 +475,8 @@ def test_pages_of_allowed_origins_may_use_it() -> None:
             assert good.headers["access-control-allow-headers"] == "authorization, x-stainless-os"
             assert "access-control-allow-origin" not in bad.headers
             assert read.headers["access-control-allow-origin"] == page
-            assert read.json() == {"object": "list", "data": []}
+            assert read.json() == {"object": "list", "data": [], "models": []}
+            assert "Access-Control-Allow-Origin" in {name.decode() for name, _ in good.headers.raw}
 
 
 # -------------------------------------------------------------------------- bodies and their limits

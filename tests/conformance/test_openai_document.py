@@ -35,6 +35,7 @@ OPERATIONS = [
     ("GET", "/v1/models"),
     ("GET", "/props"),
     ("GET", "/slots"),
+    ("GET", "/lora-adapters"),
 ]
 MAY_BE_LONG = {"max_tokens", "max_completion_tokens", "n_predict", "n", "n_cmpl", "best_of"}
 

@@ -70,6 +70,9 @@ def test_the_javascript_client(fleet: Fleet, node: Path) -> None:
     assert told["call"]["name"] == "get_weather"
     assert json.loads(told["call"]["arguments"]) == {"city": "Paris"}
     assert told["finish"] == "tool_calls"
+    assert "paddler" in told["response"]
+    assert told["deltas"] == told["finalResponse"] == told["response"]
+    assert told["sameId"] is True
     assert told["refused"] == "no_such_field"
     assert told["unknown"] == "model_not_found"
     assert told["models"] == ["paddler-demo"]

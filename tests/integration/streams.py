@@ -50,7 +50,7 @@ class Heard:
                 self.first_token_s = time.monotonic()
             self.text += value
             self.tokens += 1
-        else:
+        elif tag != "Progress":
             self.endings.append(tag)
             if tag == "Done":
                 self.usage = value["usage"]

@@ -193,10 +193,14 @@ def test_a_long_prompt_is_told_how_far_it_is(vocabulary: Vocabulary) -> None:
         engine.start(1, tokens, max_tokens=1)
         engine.start(2, "short", max_tokens=1)
         engine.until_ended(1, 2)
-        assert {progress.key for progress in engine.progress} == {1}
-        computed = [progress.computed for progress in engine.progress]
+        short, *_ = [progress for progress in engine.progress if progress.key == 2]
+        assert short.computed == short.total == len(engine.tokens("short"))
+        told = [progress for progress in engine.progress if progress.key == 1]
+        computed = [progress.computed for progress in told]
         assert computed == sorted(set(computed))
-        assert all(0 < progress.computed < progress.total == 6000 for progress in engine.progress)
+        assert len(computed) > 1
+        assert computed[-1] == 6000
+        assert all(0 < progress.computed <= progress.total == 6000 for progress in told)
 
 
 # ------------------------------------------------------------------------------------- drawing

@@ -15,16 +15,16 @@ KEY_NAME = "paddler_trio.key_name"
 def who_asks(scope: Scope) -> tuple[str, Priority]:
     """The client among whom the queue is fair, and the class; HttpProblem 400 for a bad header.
 
-    ``X-Paddler-Client`` is any text; without it the name of the API key counts, and without one
-    everybody is the one anonymous client. ``X-Paddler-Priority`` is high, normal (the default) or
-    low.
+    With an API key the client is its name: nobody gets more turns by calling himself many.
+    Without one it is what ``X-Paddler-Client`` says, any text; without both, everybody is the one
+    anonymous client. ``X-Paddler-Priority`` is high, normal (the default) or low.
     """
-    said = header(scope, CLIENT_HEADER)
-    client = str(scope.get(KEY_NAME, "")) if said is None else said.decode("latin-1")
-    if len(client) > MAX_CLIENT_CHARS:
+    said = (header(scope, CLIENT_HEADER) or b"").decode("latin-1")
+    if len(said) > MAX_CLIENT_CHARS:
         raise HttpProblem(
-            400, f"X-Paddler-Client has {len(client)} characters, the limit is {MAX_CLIENT_CHARS}"
+            400, f"X-Paddler-Client has {len(said)} characters, the limit is {MAX_CLIENT_CHARS}"
         )
+    client = str(scope.get(KEY_NAME, "")) or said
     name = (header(scope, PRIORITY_HEADER) or b"normal").decode("latin-1").strip().upper()
     if name not in Priority.__members__:
         raise HttpProblem(

@@ -289,10 +289,11 @@ class DecodeLoop:
                 self.stored.store(kept, sequence.stream)
 
     def _note_progress(self, shares: tuple[Share, ...], now_s: float) -> None:
-        """Whoever waits for a long prompt hears that it gets on."""
+        """Whoever waits for a long prompt hears that it gets on, and everybody that it is whole."""
         for share in shares:
             request = self._requests[share.sequence.key]
-            if share.wants_logits or now_s < request.next_progress_s:
+            is_whole = share.wants_logits and share.sequence.num_drawn == 0
+            if not is_whole and (share.wants_logits or now_s < request.next_progress_s):
                 continue
             request.next_progress_s = now_s + PROGRESS_INTERVAL_S
             sequence = share.sequence

@@ -67,6 +67,7 @@ class Ended:
     """The last piece of every choice.
 
     ``reason`` is one of the engine's: ``stop``, ``length``, ``cells``, ``stop_text``, ``stopped``.
+    ``prompt_tokens`` of the ``usage`` are all that was read, images too, which agents count apart.
     """
 
     reason: str
@@ -203,13 +204,19 @@ def _ended(done: Mapping[str, object], num_calls: int, max_tokens: int | None) -
     ended = Ended(
         reason=reason,
         stop_text=stop_text if isinstance(stop_text, str) else None,
-        usage=usage,
+        usage=_with_images(usage),
         timings=timings if isinstance(timings, dict) else {},
         num_calls=num_calls,
     )
     if finish is None and max_tokens is not None and completion_tokens(ended) >= max_tokens:
         return attrs.evolve(ended, reason="length")
     return ended
+
+
+def _with_images(usage: Mapping[str, int]) -> Mapping[str, int]:
+    """As all these dialects count: what an image became is part of the prompt."""
+    seen = usage.get("input_image_tokens", 0) + usage.get("input_audio_tokens", 0)
+    return {**usage, "prompt_tokens": usage["prompt_tokens"] + seen}
 
 
 @attrs.define
@@ -295,11 +302,9 @@ def timings_of(ending: Ended) -> Json:
     cached = int(told.get("cached_n", ending.usage.get("cached_prompt_tokens", 0)))
     timings: Json = {
         "cache_n": cached,
-        **_pace("prompt", ending.usage["prompt_tokens"] - cached, told.get("prompt_ms", 0.0)),
-        **_pace(
-            "predicted",
-            int(told.get("predicted_n", completion_tokens(ending))),
-            told.get("predicted_ms", 0.0),
+        **_prompt_pace(ending.usage["prompt_tokens"] - cached, told.get("prompt_ms", 0.0)),
+        **_predicted_pace(
+            int(told.get("predicted_n", completion_tokens(ending))), told.get("predicted_ms", 0.0)
         ),
     }
     if "draft_n" in told:
@@ -308,12 +313,31 @@ def timings_of(ending: Ended) -> Json:
     return timings
 
 
-def _pace(name: str, count: int, took_ms: float) -> Json:
+def prompt_timings_of(news: Prefilled, took_ms: float) -> Json:
+    """The same before there is a token."""
+    return {
+        "cache_n": news.cached,
+        **_prompt_pace(news.done - news.cached, took_ms),
+        **_predicted_pace(0, 0.0),
+    }
+
+
+def _prompt_pace(count: int, took_ms: float) -> Json:
+    return _pace("prompt", count, count, took_ms)
+
+
+def _predicted_pace(count: int, took_ms: float) -> Json:
+    """The first token comes of the prompt's last pass: what took time are the ones after it."""
+    return _pace("predicted", count, max(0, count - 1), took_ms)
+
+
+def _pace(name: str, count: int, timed: int, took_ms: float) -> Json:
+    took_ms = round(took_ms, 3)
     return {
         f"{name}_n": count,
-        f"{name}_ms": round(took_ms, 3),
-        f"{name}_per_token_ms": round(took_ms / count, 3) if count else 0.0,
-        f"{name}_per_second": round(count / took_ms * 1000, 3) if took_ms else 0.0,
+        f"{name}_ms": took_ms,
+        f"{name}_per_token_ms": took_ms / timed if timed else 0.0,
+        f"{name}_per_second": timed / took_ms * 1000 if took_ms else 0.0,
     }
 
 
@@ -322,12 +346,18 @@ class Stopwatch:
     """What is known of ``timings`` while tokens still come, measured where they are passed on."""
 
     now_s: Callable[[], float]
-    _began_s: float = attrs.field(init=False)
+    began_s: float = attrs.field(init=False)
+    _prompt: Prefilled | None = attrs.field(default=None, init=False)
     _first_token_s: float | None = attrs.field(default=None, init=False)
     _num_tokens: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._began_s = self.now_s()
+        self.began_s = self.now_s()
+
+    def prefilled(self, news: Prefilled) -> None:
+        """So much of the prompt is computed."""
+        if self._first_token_s is None:
+            self._prompt = news
 
     def passed(self, num_tokens: int) -> None:
         """So many tokens more were passed on."""
@@ -336,9 +366,15 @@ class Stopwatch:
             self._first_token_s = self.now_s()
 
     def timings(self) -> Json | None:
-        """None before the first token."""
+        """None before the first token. Of a prompt whose agent does not tell of it, only the time
+        is known; all numbers of tokens are 0."""
         if self._first_token_s is None:
             return None
-        predicted_ms = (self.now_s() - self._first_token_s) * 1000
-        prompt_ms = round((self._first_token_s - self._began_s) * 1000, 3)
-        return {"prompt_ms": prompt_ms, **_pace("predicted", self._num_tokens, predicted_ms)}
+        prompt = Prefilled(0, 0, 0) if self._prompt is None else self._prompt
+        return {
+            "cache_n": prompt.cached,
+            **_prompt_pace(
+                prompt.total - prompt.cached, (self._first_token_s - self.began_s) * 1000
+            ),
+            **_predicted_pace(self._num_tokens, (self.now_s() - self._first_token_s) * 1000),
+        }

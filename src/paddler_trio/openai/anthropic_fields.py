@@ -261,6 +261,7 @@ def messages_record(limits: SurfaceLimits) -> Record:
                 "Kept nowhere: it is a label for the provider's own books.",
             ),
             accepted("service_tier", OneOf(("auto", "standard_only")), "There is one tier."),
+            refused("diagnostics", "there are none to be told"),
             accepted("inference_geo", Text(), "The models run where the agents are."),
             *sampling_fields(),
             *cache_fields(),

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import trio
 
-from paddler_trio.openai.chat_request import Delivery, read_chat
+from paddler_trio.openai.chat_request import Delivery, Json, read_chat
 from paddler_trio.openai.chat_response import ChatStream, Heading, WholeChat
 from paddler_trio.openai.errors import blaming
 from paddler_trio.openai.exchange import Exchange
+from paddler_trio.openai.generation_settings import generation_settings
 from paddler_trio.openai.images import fetch_images
-from paddler_trio.openai.models import fingerprint, model_name, must_generate
+from paddler_trio.openai.models import (
+    cluster_parameters,
+    fingerprint,
+    model_name,
+    must_generate,
+)
+from paddler_trio.openai.questions import end_tokens, rendered
 from paddler_trio.openai.run import gather, stream
+from paddler_trio.openai.steps import Work
 from paddler_trio.openai.surface import Surface
 
 
@@ -21,6 +30,7 @@ async def chat_completions(surface: Surface, exchange: Exchange) -> None:
     heading = heading_of(surface, request.delivery)
     must_generate(surface)
     works = await fetch_images(request.works(), surface.settings)
+    verbose = await verbose_of(surface, request.delivery, works[0])
     with blaming(prompt="messages", constraint=request.constrained_by):
         if request.delivery.is_stream:
             teller = ChatStream.of(
@@ -30,6 +40,7 @@ async def chat_completions(surface: Surface, exchange: Exchange) -> None:
                 raw_calls=request.takes_raw_calls,
                 max_tokens=request.max_tokens,
                 now_s=trio.current_time,
+                verbose=verbose,
             )
             await stream(
                 surface.dispatcher,
@@ -46,9 +57,28 @@ async def chat_completions(surface: Surface, exchange: Exchange) -> None:
                 request.n,
                 raw_calls=request.takes_raw_calls,
                 max_tokens=request.max_tokens,
+                verbose=verbose,
             )
             await gather(surface.dispatcher, exchange, works, whole.take)
             await exchange.send_json(200, whole.body())
+
+
+async def verbose_of(surface: Surface, delivery: Delivery, work: Work) -> Json | None:
+    """What the model is given for ``work``, if the request wants to be told; an agent is asked."""
+    if not delivery.is_verbose:
+        return None
+    generate = work["Generate"]
+    assert isinstance(generate, Mapping)
+    return {
+        "prompt": (await rendered(surface, generate["prompt"]))["prompt"],
+        "generation_settings": generation_settings(
+            cluster_parameters(surface),
+            generate,
+            is_stream=delivery.is_stream,
+            with_timings=delivery.with_timings,
+            end_tokens=await end_tokens(surface, generate),
+        ),
+    }
 
 
 def heading_of(surface: Surface, delivery: Delivery) -> Heading:

@@ -63,7 +63,7 @@ def _part(part: object) -> Json:
 
 def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> Json:
     """Whether an answer is opened, or the last message goes on."""
-    continues = values.get("continue_final_message") is True
+    continues = values.get("continue_final_message", _goes_on(values, messages[-1])) is True
     opens = values.get("add_generation_prompt", not continues)
     if continues and opens:
         raise invalid(
@@ -82,6 +82,20 @@ def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> Json:
             f"messages[{len(messages) - 1}].role",
         )
     return {"continue_final_message": continues, "add_generation_prompt": opens}
+
+
+def _goes_on(values: Mapping[str, object], last: Json) -> bool:
+    """llama-server's rule where the request does not say: text of the assistant that stands last
+    is the beginning of the answer. A call is no text, and wants its result first."""
+    says = "add_generation_prompt" in values
+    is_begun = last["role"] == "assistant" and not last.get("tool_calls")
+    return is_begun and not says and bool(_text_in(last.get("content")))
+
+
+def _text_in(content: object) -> str:
+    if not isinstance(content, list):
+        return str(content or "")
+    return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
 
 
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:

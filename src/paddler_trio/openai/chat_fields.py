@@ -87,14 +87,25 @@ def stream_fields() -> tuple[Field, ...]:
     return (
         Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
         Field("stream_options", options, "Only with stream."),
+        *pace_fields(),
+    )
+
+
+def pace_fields() -> tuple[Field, ...]:
+    """What llama.cpp tells of an answer while it is on its way."""
+    return (
         Field("timings_per_token", Flag(), "With stream: every chunk carries timings."),
-        refused("return_progress", "comments tell how far a prompt is", neutral=(False,)),
+        Field("return_progress", Flag(), "With stream: chunks tell how far the prompt is."),
         Field(
             "sse_ping_interval",
             Whole(-1, 3600),
             "Seconds of silence after which a comment is sent; -1 for none.",
         ),
     )
+
+
+def verbose_field() -> Field:
+    return Field("verbose", Flag(), "Tell under __verbose what the model was given.")
 
 
 def thinking_fields() -> tuple[Field, ...]:
@@ -195,8 +206,10 @@ def chat_record(limits: SurfaceLimits) -> Record:
             Field(
                 "continue_final_message",
                 Flag(),
-                "The answer goes on with the last message, which is the assistant's.",
+                "The answer goes on with the last message, which is the assistant's; absent, with "
+                "add_generation_prompt absent: if there is text in it and no call.",
             ),
+            verbose_field(),
             *cache_fields(),
             *accepted_fields(),
             *refused_fields(),

@@ -28,6 +28,8 @@ class Delivery:
     Attributes:
       model: the name to echo; None for the served one's.
       with_stop_text: a stop text that ended the answer is part of it.
+      with_progress: chunks tell how far the prompt is.
+      is_verbose: what the model was given is told beside the answer.
       ping_s: seconds of silence before a comment, over the surface's own.
     """
 
@@ -39,6 +41,8 @@ class Delivery:
     with_logprobs: bool = False
     with_stop_text: bool = False
     with_timings: bool = False
+    with_progress: bool = False
+    is_verbose: bool = False
     ping_s: float | None = None
 
 
@@ -123,7 +127,7 @@ def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
     reasoning = values.get("reasoning", {})
     assert isinstance(options, Mapping)
     assert isinstance(reasoning, Mapping)
-    model, ping_s = values.get("model"), values.get("sse_ping_interval")
+    model = values.get("model")
     hidden = values.get("include_reasoning") is False or reasoning.get("exclude") is True
     return Delivery(
         model=str(model) if model else None,
@@ -134,11 +138,14 @@ def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
         with_logprobs=logprobs is not None,
         with_stop_text=values.get("include_stop_str_in_output") is True,
         with_timings=values.get("timings_per_token") is True,
-        ping_s=_ping_s(ping_s),
+        with_progress=values.get("return_progress") is True,
+        is_verbose=values.get("verbose") is True,
+        ping_s=ping_s_of(values.get("sse_ping_interval")),
     )
 
 
-def _ping_s(interval: object) -> float | None:
+def ping_s_of(interval: object) -> float | None:
+    """Seconds of silence before a comment: None for the surface's own, infinite for none."""
     if not isinstance(interval, int):
         return None
     return float("inf") if interval <= 0 else float(interval)
@@ -148,7 +155,7 @@ def only_streams(values: Mapping[str, object]) -> None:
     """Refuse what only a stream can honour."""
     if values.get("stream") is True:
         return
-    for name in ("stream_options", "timings_per_token", "sse_ping_interval"):
+    for name in ("stream_options", "timings_per_token", "return_progress", "sse_ping_interval"):
         if values.get(name):
             raise invalid(f"{name} is only possible with stream: true", name)
 

@@ -24,6 +24,7 @@ from paddler_trio.openai.answer import (
 )
 from paddler_trio.openai.chat_request import Delivery
 from paddler_trio.openai.errors import ApiError
+from paddler_trio.openai.prompt_progress import Reports
 from paddler_trio.openai.steps import Step
 from paddler_trio.wire.codec import dumps
 
@@ -54,11 +55,15 @@ class Heading:
 
 @attrs.define
 class WholeChat:
-    """All choices of an answer that is told at once."""
+    """All choices of an answer that is told at once.
+
+    ``verbose``: what is told beside it of what the model was given; None for nothing.
+    """
 
     heading: Heading
     delivery: Delivery
     answers: list[Answer]
+    verbose: Json | None = None
 
     @classmethod
     def of(
@@ -69,9 +74,10 @@ class WholeChat:
         *,
         raw_calls: bool,
         max_tokens: int | None = None,
+        verbose: Json | None = None,
     ) -> WholeChat:
         answers = [Answer(AnswerReader(raw_calls, max_tokens)) for _ in range(n)]
-        return cls(heading, delivery, answers)
+        return cls(heading, delivery, answers, verbose)
 
     def take(self, step: Step) -> None:
         self.answers[step.choice].take(step.results, step.tokens)
@@ -83,6 +89,7 @@ class WholeChat:
             "choices": [self._choice(index) for index in range(len(self.answers))],
             "usage": usage_of(endings),
             "timings": timings_of(endings[0]),
+            **verbosely(self.verbose),
         }
 
     def _choice(self, index: int) -> Json:
@@ -110,6 +117,11 @@ class WholeChat:
             "logprobs": logprobs,
             "finish_reason": answer.ended.finish_reason,
         }
+
+
+def verbosely(told: Json | None) -> Json:
+    """llama-server's member for what the model was given."""
+    return {} if told is None else {"__verbose": told}
 
 
 def with_stop_text(content: str, ended: Ended, delivery: Delivery) -> str:
@@ -140,12 +152,15 @@ class ChatStream:
 
     Args:
       watch: for timings that are asked for with every chunk.
+      verbose: what is told with the last chunk of a choice of what the model was given.
     """
 
     heading: Heading
     delivery: Delivery
     watch: Stopwatch
     _readers: list[AnswerReader]
+    _reports: Reports
+    verbose: Json | None = None
     _fast: list[bytes] | None = attrs.field(init=False)
     """The beginning of a plain content chunk of each choice; None if chunks carry more."""
 
@@ -163,9 +178,12 @@ class ChatStream:
         raw_calls: bool,
         now_s: Callable[[], float],
         max_tokens: int | None = None,
+        verbose: Json | None = None,
     ) -> ChatStream:
         readers = [AnswerReader(raw_calls, max_tokens) for _ in range(n)]
-        return cls(heading, delivery, Stopwatch(now_s), readers)
+        watch = Stopwatch(now_s)
+        reports = Reports(watch, delivery.with_progress, delivery.with_timings)
+        return cls(heading, delivery, watch, readers, reports, verbose)
 
     def opening(self) -> bytes:
         return b"".join(
@@ -197,6 +215,11 @@ class ChatStream:
     # --------------------------------------------------------------------- inside
 
     def _piece(self, choice: int, piece: Piece) -> bytes:
+        reports = self._reports.before(choice, piece)
+        told = (self._chunk(choice, {}, is_plain=True, more=members) for members in reports)
+        return b"".join(told) + self._told(choice, piece)
+
+    def _told(self, choice: int, piece: Piece) -> bytes:
         match piece:
             case Said(text, logprobs):
                 if self._fast is not None:
@@ -226,6 +249,7 @@ class ChatStream:
         more: Json = {}
         if not self.delivery.with_usage:
             more["timings"] = timings_of(ended)
+        more |= verbosely(self.verbose)
         return tail + self._chunk(
             choice, {}, finish_reason=ended.finish_reason, is_plain=True, more=more
         )

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import attrs
 
-from paddler_trio.openai.chat_fields import response_format_shape, stream_fields
+from paddler_trio.openai.chat_fields import response_format_shape, stream_fields, verbose_field
 from paddler_trio.openai.chat_request import Delivery, Json, choices_of, delivery_of, only_streams
 from paddler_trio.openai.chat_request import response_format_of as format_of
 from paddler_trio.openai.errors import invalid
@@ -76,6 +76,7 @@ def completion_record(limits: SurfaceLimits) -> Record:
                 "Log probabilities of the tokens, and of so many alternatives.",
                 aliases=("n_probs",),
             ),
+            verbose_field(),
             refused("suffix", "the model is not asked to fill gaps", neutral=("",)),
             refused("add_special_tokens", "give token ids for a prompt without", neutral=(True,)),
             refused("return_tokens", "use /completion or /tokenize", neutral=(False,)),
@@ -101,6 +102,7 @@ def llama_completion_record(limits: SurfaceLimits) -> Record:
                 ListOf(Text(256), 0, 64),
                 "Only these members of the answer; a/b stands for member b of a.",
             ),
+            accepted("verbose", Flag(), "The last event has the prompt and all settings anyway."),
             refused("echo", "use /v1/completions", neutral=(False,)),
             refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
             refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),

@@ -23,8 +23,9 @@ from paddler_trio.openai.answer import (
     usage_of,
 )
 from paddler_trio.openai.chat_request import Delivery
-from paddler_trio.openai.chat_response import Heading, Json, with_stop_text
+from paddler_trio.openai.chat_response import Heading, Json, verbosely, with_stop_text
 from paddler_trio.openai.errors import ApiError
+from paddler_trio.openai.prompt_progress import Reports
 from paddler_trio.openai.steps import Step
 
 
@@ -113,6 +114,7 @@ class WholeCompletion:
 
     Args:
       answers: ``best_of`` for each prompt, those of one prompt together.
+      verbose: what is told beside it of what the model was given; None for nothing.
     """
 
     heading: Heading
@@ -120,6 +122,7 @@ class WholeCompletion:
     answers: list[TextAnswer]
     n: int
     best_of: int
+    verbose: Json | None = None
 
     def take(self, step: Step) -> None:
         self.answers[step.choice].take(step)
@@ -136,6 +139,7 @@ class WholeCompletion:
             "choices": [self._choice(index, answer) for index, answer in enumerate(chosen)],
             "usage": usage_of(endings, prompts=len(groups)),
             "timings": timings_of(endings[0]),
+            **verbosely(self.verbose),
         }
 
     def _best(self, group: list[TextAnswer]) -> list[TextAnswer]:
@@ -159,6 +163,7 @@ class CompletionStream:
     Args:
       answers: ``n`` for each of ``num_prompts`` prompts; they begin with what is echoed.
       watch: for timings that are asked for with every chunk.
+      verbose: what is told with the last chunk of a choice of what the model was given.
     """
 
     heading: Heading
@@ -166,6 +171,12 @@ class CompletionStream:
     answers: list[TextAnswer]
     num_prompts: int
     watch: Stopwatch
+    verbose: Json | None = None
+    _reports: Reports = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        delivery = self.delivery
+        self._reports = Reports(self.watch, delivery.with_progress, delivery.with_timings)
 
     def opening(self) -> bytes:
         return b"".join(
@@ -180,6 +191,8 @@ class CompletionStream:
         told = b""
         length = len(answer.text)
         for piece in answer.take(step):
+            for members in self._reports.before(step.choice, piece):
+                told += self._chunk(step.choice, "", more=members)
             match piece:
                 case Said(text, logprobs):
                     legacy = legacy_logprobs(logprobs, _offsets(length, logprobs))
@@ -189,7 +202,10 @@ class CompletionStream:
                     told += self._chunk(step.choice, text)
                     length += len(text)
                 case Ended():
-                    more = {} if self.delivery.with_usage else {"timings": timings_of(piece)}
+                    more: Json = {}
+                    if not self.delivery.with_usage:
+                        more["timings"] = timings_of(piece)
+                    more |= verbosely(self.verbose)
                     told += self._chunk(
                         step.choice,
                         with_stop_text("", piece, self.delivery),

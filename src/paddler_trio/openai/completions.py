@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from paddler_trio.openai.answer import Stopwatch
-from paddler_trio.openai.chat import heading_of
+from paddler_trio.openai.chat import heading_of, verbose_of
 from paddler_trio.openai.completion_request import CompletionRequest, read_completion
 from paddler_trio.openai.completion_response import (
     CompletionStream,
@@ -32,11 +32,13 @@ async def completions(surface: Surface, exchange: Exchange) -> None:
     prompts = await native_prompts(surface, request)
     works = request.works(prompts)
     echoes = await _echoes(surface, request, prompts)
+    verbose = await verbose_of(surface, request.delivery, works[0])
     answers = [TextAnswer(echo) for echo in echoes for _ in range(request.best_of)]
     with blaming(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
+            watch = Stopwatch(trio.current_time)
             teller = CompletionStream(
-                heading, request.delivery, answers, len(prompts), Stopwatch(trio.current_time)
+                heading, request.delivery, answers, len(prompts), watch, verbose
             )
             await stream(
                 surface.dispatcher,
@@ -47,7 +49,9 @@ async def completions(surface: Surface, exchange: Exchange) -> None:
                 keep_alive_s=request.delivery.ping_s,
             )
         else:
-            whole = WholeCompletion(heading, request.delivery, answers, request.n, request.best_of)
+            whole = WholeCompletion(
+                heading, request.delivery, answers, request.n, request.best_of, verbose
+            )
             await gather(surface.dispatcher, exchange, works, whole.take)
             await exchange.send_json(200, whole.body())
 

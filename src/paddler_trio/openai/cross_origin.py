@@ -3,7 +3,8 @@
 As on the native routes, the origins are those the operator listed; ``*`` among them is every one.
 Beyond those routes, a page may send whatever headers it asks for: official clients that run in a
 browser announce themselves in a dozen of their own. (``*`` as the answer would not do: browsers do
-not count ``Authorization`` among what it covers.)
+not count ``Authorization`` among what it covers.) Names are written as llama-server writes them:
+there are clients that compare them letter by letter.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ def cross_origin(app: App, allowed_origins: Iterable[str]) -> App:
         origin = header(scope, b"origin")
         extra = [_VARY]
         if origin is not None and (origin in allowed or b"*" in allowed):
-            extra.append((b"access-control-allow-origin", origin))
-            extra.append((b"access-control-expose-headers", _READABLE))
+            extra.append((b"Access-Control-Allow-Origin", origin))
+            extra.append((b"Access-Control-Expose-Headers", _READABLE))
             if origin in allowed:
-                extra.append((b"access-control-allow-credentials", b"true"))
+                extra.append((b"Access-Control-Allow-Credentials", b"true"))
         asked = header(scope, b"access-control-request-method")
         if scope["method"] == "OPTIONS" and asked is not None:
             if len(extra) > 1:
                 names = header(scope, b"access-control-request-headers") or b"*"
-                extra.append((b"access-control-allow-methods", METHODS))
-                extra.append((b"access-control-allow-headers", names))
-                extra.append((b"access-control-max-age", b"%d" % MAX_AGE_S))
+                extra.append((b"Access-Control-Allow-Methods", METHODS))
+                extra.append((b"Access-Control-Allow-Headers", names))
+                extra.append((b"Access-Control-Max-Age", b"%d" % MAX_AGE_S))
             await send_empty(send, 200, headers=extra)
             return
 

@@ -50,6 +50,7 @@ GETS = {
     "/models": "What is served",
     "/props": "The settings that requests start from",
     "/slots": "Every slot of the fleet",
+    "/lora-adapters": "The adapters of the fleet",
     "/openapi.json": "This document",
 }
 

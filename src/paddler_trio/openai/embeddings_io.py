@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from paddler_trio.openai.errors import ApiError
+from paddler_trio.openai.errors import ApiError, invalid, renamed
 from paddler_trio.openai.fields import Field, Record, accepted, refused
 from paddler_trio.openai.limits import SurfaceLimits
 from paddler_trio.openai.prompts import PromptShape
@@ -130,6 +130,9 @@ class Embedded:
                     self.num_tokens += tokens
                 case {"DocumentExceedsBatchSize": dict(excess)}:
                     raise _too_large(start, excess)
+                case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
+                    place = f"input[{start + int(name)}]"
+                    raise invalid(renamed(why, f"document {name!r}", place), place)
 
     def in_order(self) -> Iterator[Vector]:
         """ApiError 500 if one is missing."""

@@ -165,7 +165,15 @@ def blaming(*, prompt: str, constraint: str | None) -> Iterator[None]:
             error.param = prompt
         elif error.code in _OF_CONSTRAINTS:
             error.param = constraint
+        elif error.param is not None and error.param.startswith("messages"):
+            error.param = error.param if prompt == "messages" else prompt
         raise
+
+
+def renamed(sentence: str, native: str, own: str) -> str:
+    """What an agent says of ``native``, said of ``own``, which is the same to the client."""
+    rest = sentence.removeprefix(native)
+    return f"{own}: {sentence}" if rest == sentence else own + rest
 
 
 def unsupported(param: str, reason: str) -> ApiError:
@@ -209,7 +217,9 @@ def from_result(result: RawResult) -> ApiError | None:
         num_prompt_tokens, num_cells = map(int, too_long.groups())
         return ApiError(
             400,
-            text,
+            f"the prompt has {num_prompt_tokens} tokens, which exceeds the available context size "
+            f"of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
+            "fewer slots used",
             type="exceed_context_size_error",
             code="context_length_exceeded",
             param="messages",
@@ -217,6 +227,8 @@ def from_result(result: RawResult) -> ApiError | None:
         )
     if tag == "ChatTemplateError":
         param = _blamed(text) or param
+    if tag == "MultimodalNotSupported":
+        text = f"image input is not supported: {text}"
     if tag == "SamplerError" and text.startswith(_SENDERS_FAULT):
         return invalid(text, "prompt")
     return ApiError(meaning.status, text, param=param, code=meaning.code)

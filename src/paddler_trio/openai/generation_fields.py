@@ -16,6 +16,7 @@ from paddler_trio.openai.shapes import (
     Number,
     OneOf,
     PairOf,
+    Shape,
     Text,
     Whole,
 )
@@ -32,6 +33,16 @@ STAGES = (
     "xtc",
     "temperature",
 )
+_SPECULATIVE: dict[str, Shape] = {
+    "type": Text(64),
+    "n_max": Whole(0, MAX_INT32),
+    "n_min": Whole(0, MAX_INT32),
+    "p_min": Number(0, 1),
+    "ngram_size_n": Whole(0, MAX_INT32),
+    "ngram_size_m": Whole(0, MAX_INT32),
+    "ngram_min_hits": Whole(0, MAX_INT32),
+}
+"""How llama.cpp's drafts are made, as its server takes it."""
 
 
 def sampling_fields() -> tuple[Field, ...]:
@@ -161,6 +172,10 @@ def accepted_fields() -> tuple[Field, ...]:
         accepted("prompt_cache_options", FreeObject(), "Prefixes are found by their tokens."),
         accepted("service_tier", OneOf(("auto", "default")), "There is one tier."),
         accepted("id_slot", Whole(-1, MAX_INT32), "The balancer chooses the slot."),
+        *(
+            accepted(f"speculative.{name}", shape, "Drafts change only how fast an answer comes.")
+            for name, shape in _SPECULATIVE.items()
+        ),
     )
 
 
@@ -181,7 +196,6 @@ def refused_fields() -> tuple[Field, ...]:
         refused("grammar_lazy", "the grammar holds from the first token", neutral=(False,)),
         refused("grammar_triggers", "the grammar holds from the first token", neutral=([],)),
         refused("preserved_tokens", "tokens are the vocabulary's", neutral=([],)),
-        refused("verbose", "there is no debug output", neutral=(False,)),
         refused("use_beam_search", "there is no beam search", neutral=(False,)),
         refused("length_penalty", "there is no beam search", neutral=(1,)),
         refused("early_stopping", "there is no beam search", neutral=(False,)),

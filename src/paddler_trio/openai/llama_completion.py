@@ -1,7 +1,4 @@
-"""llama-server's own ``/completion``: the same native requests, told in its dialect.
-
-``generation_settings`` hold what this request asked for; everything else is the cluster's.
-"""
+"""llama-server's own ``/completion``: the same native requests, told in its dialect."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import trio
 from paddler_trio.openai import sse
 from paddler_trio.openai.answer import (
     Ended,
+    Prefilled,
     Said,
     Stopwatch,
     Thought,
@@ -25,8 +23,10 @@ from paddler_trio.openai.completion_response import TextAnswer
 from paddler_trio.openai.completions import native_prompts
 from paddler_trio.openai.errors import ApiError, blaming
 from paddler_trio.openai.exchange import Exchange
-from paddler_trio.openai.models import model_name, must_generate
-from paddler_trio.openai.questions import text_of
+from paddler_trio.openai.generation_settings import generation_settings
+from paddler_trio.openai.models import cluster_parameters, model_name, must_generate
+from paddler_trio.openai.prompt_progress import Reports
+from paddler_trio.openai.questions import end_tokens, text_of
 from paddler_trio.openai.run import gather, stream
 from paddler_trio.openai.steps import Step
 from paddler_trio.openai.surface import Surface
@@ -43,8 +43,15 @@ async def llama_completion(surface: Surface, exchange: Exchange) -> None:
     prompts = await native_prompts(surface, request)
     texts = [await _text(surface, prompt) for prompt in prompts for _ in range(request.n)]
     answers = [TextAnswer("") for _ in texts]
-    told = LlamaTold(request, model, texts, answers, Stopwatch(trio.current_time))
     works = request.works(prompts)
+    settings = generation_settings(
+        cluster_parameters(surface),
+        request.generate,
+        is_stream=request.delivery.is_stream,
+        with_timings=request.delivery.with_timings,
+        end_tokens=await end_tokens(surface, request.generate),
+    )
+    told = LlamaTold(request, model, texts, answers, Stopwatch(trio.current_time), settings)
     with blaming(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
             await stream(
@@ -71,15 +78,26 @@ async def _text(surface: Surface, prompt: Json) -> str:
 
 @attrs.define
 class LlamaTold:
-    """Both halves: a Teller of events, and the whole answer. Pure."""
+    """Both halves: a Teller of events, and the whole answer. Pure.
+
+    ``settings`` are told as ``generation_settings``.
+    """
 
     request: CompletionRequest
     model: str
     prompts: Sequence[str]
     answers: list[TextAnswer]
     watch: Stopwatch
+    settings: Json = attrs.field(factory=dict)
     _untold: dict[int, list[int]] = attrs.field(factory=dict, init=False)
     """Tokens of each choice whose text was held back."""
+    _num_prompt_tokens: dict[int, int] = attrs.field(factory=dict, init=False)
+    """Of each choice whose agent has told of its prompt."""
+    _reports: Reports = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        delivery = self.request.delivery
+        self._reports = Reports(self.watch, delivery.with_progress, delivery.with_timings)
 
     def read(self, step: Step) -> None:
         self.answers[step.choice].take(step)
@@ -101,8 +119,12 @@ class LlamaTold:
         answer = self.answers[step.choice]
         untold = self._untold.setdefault(step.choice, [])
         untold += step.tokens
-        text, logprobs, end = "", list[Mapping[str, object]](), b""
+        text, logprobs, begin, end = "", list[Mapping[str, object]](), b"", b""
         for piece in answer.take(step):
+            if isinstance(piece, Prefilled):
+                self._num_prompt_tokens[step.choice] = piece.total
+            for members in self._reports.before(step.choice, piece):
+                begin += sse.event(self._partial(step.choice, "", (), ()) | members)
             match piece:
                 case Said(more_text, entries):
                     text += more_text
@@ -115,10 +137,10 @@ class LlamaTold:
                 case _:
                     pass
         if not text:
-            return end
-        told = self._partial(step.choice, text, untold, logprobs)
+            return begin + end
+        told = sse.event(self._partial(step.choice, text, untold, logprobs))
         untold.clear()
-        return told + end
+        return begin + told + end
 
     def closing(self) -> bytes:
         return b""
@@ -134,7 +156,7 @@ class LlamaTold:
         text: str,
         tokens: Sequence[int],
         logprobs: Sequence[Mapping[str, object]],
-    ) -> bytes:
+    ) -> Json:
         told: Json = {
             "index": index,
             "content": text,
@@ -142,14 +164,14 @@ class LlamaTold:
             "stop": False,
             "id_slot": -1,
             "tokens_predicted": len(self.answers[index].tokens),
-            "tokens_evaluated": 0,
+            "tokens_evaluated": self._num_prompt_tokens.get(index, 0),
         }
         if logprobs:
             told["completion_probabilities"] = [_probability(entry) for entry in logprobs]
         timings = self.watch.timings() if self.request.delivery.with_timings else None
         if timings is not None:
             told["timings"] = timings
-        return sse.event(told)
+        return told
 
     def _final(self, index: int, *, with_text: bool) -> Json:
         answer = self.answers[index]
@@ -164,10 +186,10 @@ class LlamaTold:
             "model": self.model,
             "tokens_predicted": completion_tokens(ended),
             "tokens_evaluated": ended.usage["prompt_tokens"],
-            "generation_settings": self._settings(),
+            "generation_settings": self.settings,
             "prompt": self.prompts[index],
             "has_new_line": "\n" in whole,
-            "truncated": False,
+            "truncated": ended.reason == "cells",
             "stop_type": _STOP_TYPES.get(ended.reason, "none"),
             "stopping_word": ended.stop_text or "",
             "tokens_cached": ended.usage.get("cached_prompt_tokens", 0),
@@ -178,20 +200,6 @@ class LlamaTold:
         if self.request.response_fields:
             return _only(told, self.request.response_fields)
         return told
-
-    def _settings(self) -> Json:
-        generate = self.request.generate
-        sampling, most = generate["sampling"], generate["max_tokens"]
-        assert isinstance(sampling, Mapping)
-        n_predict = -1 if most is None else most
-        return {
-            "n_predict": n_predict,
-            "max_tokens": n_predict,
-            "n_probs": generate["logprobs"] or 0,
-            "stop": generate["stop"],
-            "stream": self.request.delivery.is_stream,
-            **sampling,
-        }
 
 
 def _probability(entry: Mapping[str, object]) -> Json:

@@ -5,7 +5,10 @@ The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all other
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from importlib.metadata import version
+from urllib.parse import parse_qs
 
 import trio
 
@@ -14,13 +17,19 @@ from paddler_trio.openai.chat_request import conversation_of
 from paddler_trio.openai.errors import ApiError
 from paddler_trio.openai.exchange import Exchange
 from paddler_trio.openai.fields import Field, Record, accepted
+from paddler_trio.openai.generation_settings import sampling_settings
 from paddler_trio.openai.limits import SurfaceLimits
-from paddler_trio.openai.models import ServedModel, no_such_model, served_model
+from paddler_trio.openai.models import (
+    ServedModel,
+    cluster_parameters,
+    no_such_model,
+    served_model,
+)
 from paddler_trio.openai.prompts import MAX_INT32
 from paddler_trio.openai.questions import ask
 from paddler_trio.openai.shapes import Either, Flag, ListOf, Text, Whole
 from paddler_trio.openai.surface import Surface
-from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.codec import structure
 from paddler_trio.wire.generate import (
     ConversationPrompt,
     DescribeModel,
@@ -52,39 +61,58 @@ _META = {
 
 async def list_models(surface: Surface, exchange: Exchange) -> None:
     served = served_model(surface)
-    data = [] if served is None else [await _told(surface, served)]
-    await exchange.send_json(200, {"object": "list", "data": data})
+    figures = {} if served is None else await _figures(surface)
+    models = [] if served is None else [_told_as_ollama_does(served, figures)]
+    data = [] if served is None else [_told(surface, served, figures)]
+    await exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
 
 async def get_model(surface: Surface, exchange: Exchange) -> None:
     served = served_model(surface)
     if served is None or not served.is_called(exchange.tail):
         raise no_such_model(exchange.tail, served)
-    await exchange.send_json(200, await _told(surface, served))
+    await exchange.send_json(200, _told(surface, served, await _figures(surface)))
 
 
-async def _told(surface: Surface, served: ServedModel) -> Json:
+def _told(surface: Surface, served: ServedModel, figures: Mapping[str, object]) -> Json:
     return {
         "id": served.id,
         "object": "model",
         "created": surface.created_s,
         "owned_by": "paddler-trio",
         "aliases": list(served.aliases),
-        "meta": await _meta(surface),
+        "tags": [],
+        "meta": {name: figures.get(own) for name, own in _META.items()} if figures else None,
     }
 
 
-async def _meta(surface: Surface) -> Json | None:
-    """The figures of the model; None while nobody can tell."""
+def _told_as_ollama_does(served: ServedModel, figures: Mapping[str, object]) -> Json:
+    """The same in the shape of another API, which llama-server tells beside OpenAI's: clients look
+    there for what a model can do."""
+    capabilities = ["completion", "multimodal"] if figures.get("can_see") else ["completion"]
+    texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
+    details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
+    return {
+        "name": served.id,
+        "model": served.id,
+        "type": "model",
+        "tags": [""],
+        "capabilities": capabilities,
+        **texts,
+        "details": {"format": "gguf", "families": [""], **details},
+    }
+
+
+async def _figures(surface: Surface) -> Mapping[str, object]:
+    """What an agent says of the model; nothing while nobody can tell."""
     if surface.dispatcher.statistics().slots_total == 0:
-        return None
+        return {}
     with trio.move_on_after(DESCRIBE_S):
         try:
-            figures = await ask(surface, DescribeModel())
+            return await ask(surface, DescribeModel())
         except (ApiError, HttpProblem):
-            return None
-        return {name: figures.get(own) for name, own in _META.items()}
-    return None
+            return {}
+    return {}
 
 
 # -------------------------------------------------------------------------------------- tokens
@@ -177,41 +205,63 @@ async def _render(surface: Surface, exchange: Exchange) -> RenderPrompt:
 
 async def props(surface: Surface, exchange: Exchange) -> None:
     """The settings that requests start from, as far as they exist here."""
-    applicable = surface.states.applicable
     served = served_model(surface)
-    meta = await _meta(surface)
-    parameters = {} if applicable is None else unstructure(applicable.inference_parameters)
+    figures = await _figures(surface)
+    template = _template(surface, figures)
     await exchange.send_json(
         200,
         {
             "default_generation_settings": {
-                "n_ctx": None if meta is None else meta["n_ctx"],
-                "params": {"seed": 2**32 - 1, **_sampling(parameters)},
+                "n_ctx": figures.get("n_ctx"),
+                "params": {
+                    **sampling_settings(cluster_parameters(surface), {}),
+                    "n_predict": -1,
+                    "max_tokens": -1,
+                    "n_probs": 0,
+                    "stream": False,
+                    "timings_per_token": False,
+                },
             },
             "total_slots": surface.dispatcher.statistics().slots_total,
             "model_alias": None if served is None else served.id,
             "model_path": "" if served is None else next(iter(served.aliases), served.id),
+            "modalities": {
+                "vision": figures.get("can_see") is True,
+                "video": False,
+                "audio": False,
+            },
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": False,
+            **({} if template is None else {"chat_template": template}),
+            **{name: figures[name] for name in ("bos_token", "eos_token") if name in figures},
+            "build_info": f"paddler-trio {version('paddler-trio')}",
+            "is_sleeping": False,
         },
     )
 
 
-def _sampling(parameters: object) -> Json:
-    assert isinstance(parameters, dict)
-    renamed = {
-        "penalty_last_n": "repeat_last_n",
-        "penalty_repeat": "repeat_penalty",
-        "penalty_frequency": "frequency_penalty",
-        "penalty_presence": "presence_penalty",
-    }
-    same = {name: name for name in ("temperature", "top_k", "top_p", "min_p")}
-    return {told: parameters[own] for own, told in (same | renamed).items() if own in parameters}
+def _template(surface: Surface, figures: Mapping[str, object]) -> str | None:
+    """The chat template that holds; None if nobody tells the model's own."""
+    applicable = surface.states.applicable
+    override = None if applicable is None else applicable.chat_template_override
+    own = figures.get("chat_template")
+    return override.content if override is not None else str(own) if own is not None else None
 
 
 async def slots(surface: Surface, exchange: Exchange) -> None:
-    """One entry for each slot of the fleet; which of an agent's slots is busy is its own affair."""
+    """One entry for each slot of the fleet; which of an agent's slots is busy is its own affair.
+
+    ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
+    """
+    figures = await _figures(surface)
     told: list[Json] = []
     for agent in list(surface.dispatcher.agents.values()):
         busy = surface.dispatcher.slots_processing(agent.key)
         for number in range(max(0, agent.status.slots_total)):
-            told.append({"id": len(told), "is_processing": number < busy})
+            slot: Json = {"id": len(told), "n_ctx": figures.get("n_ctx")}
+            told.append(slot | {"is_processing": number < busy})
+    query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+    if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):
+        raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
     await exchange.send_json(200, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import assert_never
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ import attrs
 
 from paddler_trio.openai.errors import ApiError
 from paddler_trio.openai.surface import Surface
+from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.desired_state import (
     DesiredModel,
     HuggingFaceModel,
@@ -58,6 +60,16 @@ def served_model(surface: Surface) -> ServedModel | None:
     """What the fleet serves or is about to."""
     applicable = surface.states.applicable
     return None if applicable is None else names_of(applicable.model)
+
+
+def cluster_parameters(surface: Surface) -> Mapping[str, object]:
+    """What requests leave to the cluster, as wire JSON; empty while nothing is desired."""
+    applicable = surface.states.applicable
+    if applicable is None:
+        return {}
+    parameters = unstructure(applicable.inference_parameters)
+    assert isinstance(parameters, dict)
+    return parameters
 
 
 def model_name(surface: Surface, asked: str | None) -> str:

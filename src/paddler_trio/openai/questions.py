@@ -11,7 +11,15 @@ from paddler_trio.balancer.agent_connection import QuestionRefusedError
 from paddler_trio.balancer.asking import ask_model
 from paddler_trio.openai.errors import ApiError, invalid
 from paddler_trio.openai.surface import Surface
-from paddler_trio.wire.generate import Detokenize, Question, Tokenize
+from paddler_trio.wire.codec import structure
+from paddler_trio.wire.generate import (
+    DescribeModel,
+    Detokenize,
+    Prompt,
+    Question,
+    RenderPrompt,
+    Tokenize,
+)
 
 
 async def ask(surface: Surface, question: Question) -> Mapping[str, object]:
@@ -42,6 +50,22 @@ async def text_of(surface: Surface, tokens: Sequence[int]) -> str:
     text = (await ask(surface, Detokenize(tokens=tuple(tokens))))["text"]
     assert isinstance(text, str)
     return text
+
+
+async def rendered(surface: Surface, prompt: object) -> Mapping[str, object]:
+    """What the engine would be given for a native ``prompt``: ``prompt`` and ``num_tokens``."""
+    return await ask(surface, RenderPrompt(prompt=structure(prompt, Prompt)))
+
+
+async def end_tokens(surface: Surface, generate: Mapping[str, object]) -> list[int]:
+    """The tokens that ``ignore_eos`` keeps from being drawn; empty where it is not asked for, or
+    the agent does not tell."""
+    match generate:
+        case {"sampling": {"ignore_eos": True}}:
+            told = (await ask(surface, DescribeModel())).get("end_tokens", [])
+            assert isinstance(told, list)
+            return told
+    return []
 
 
 async def token_list(surface: Surface, items: Sequence[int | str], *, param: str) -> list[int]:

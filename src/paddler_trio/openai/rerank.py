@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import attrs
 
-from paddler_trio.openai.errors import ApiError, invalid
+from paddler_trio.openai.errors import ApiError, invalid, renamed
 from paddler_trio.openai.exchange import Exchange
 from paddler_trio.openai.fields import Field, Record, accepted
 from paddler_trio.openai.limits import SurfaceLimits
@@ -96,6 +96,9 @@ class Ranking:
                     self.scores[start + index] = float(score)
                 case {"Usage": {"prompt_tokens": int(tokens)}}:
                     self.num_tokens += tokens
+                case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
+                    place = f"documents[{start + int(name)}]"
+                    raise invalid(renamed(why, f"documents[{name}]", place), place)
                 case {"DocumentExceedsBatchSize": dict(excess)}:
                     raise _too_large(start, excess)
 

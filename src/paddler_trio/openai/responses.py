@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qs
 
 import attrs
+import trio
 
 from paddler_trio.balancer.who_asks import KEY_NAME
-from paddler_trio.openai.errors import ApiError, invalid
+from paddler_trio.openai.answer import Stopwatch
+from paddler_trio.openai.errors import ApiError, blaming, invalid
 from paddler_trio.openai.exchange import Exchange
 from paddler_trio.openai.images import fetch_images
-from paddler_trio.openai.models import model_name, must_generate
+from paddler_trio.openai.models import cluster_parameters, model_name, must_generate
+from paddler_trio.openai.prompt_progress import Reports
 from paddler_trio.openai.responses_items import Item
 from paddler_trio.openai.responses_output import Output, new_id
 from paddler_trio.openai.responses_request import (
@@ -26,7 +29,6 @@ from paddler_trio.openai.run import gather, stream
 from paddler_trio.openai.steps import Step
 from paddler_trio.openai.surface import Surface
 from paddler_trio.openai.token_counts import count_tokens
-from paddler_trio.wire.codec import unstructure
 
 Json = dict[str, object]
 
@@ -45,12 +47,14 @@ class Responses:
             request=request,
             model=model_name(surface, request.model),
             created=int(time.time()),
-            parameters=_parameters(surface),
+            parameters=cluster_parameters(surface),
         )
         must_generate(surface)
         before = self._before(request, exchange)
         works = await fetch_images([request.work(before)], surface.settings)
-        output = Output(with_logprobs=request.logprobs is not None)
+        watch = Stopwatch(trio.current_time)
+        reports = Reports(watch, request.with_progress, request.with_timings)
+        output = Output(with_logprobs=request.logprobs is not None, reports=reports)
 
         def finish() -> Json:
             response = heading.finished(output, now=int(time.time()))
@@ -60,17 +64,24 @@ class Responses:
                 response["store"] = self.store.keep(stored)
             return response
 
-        if request.is_stream:
-            teller = ResponseStream(heading, output, finish)
-            await stream(surface.dispatcher, exchange, works, teller, surface.limits)
-            return
-
         def take(step: Step) -> None:
             for _ in output.take(step.results):
                 pass  # the items grow; nobody listens to the events
 
-        await gather(surface.dispatcher, exchange, works, take)
-        await exchange.send_json(200, finish())
+        with blaming(prompt="input", constraint="text.format"):
+            if request.is_stream:
+                teller = ResponseStream(heading, output, finish, watch)
+                await stream(
+                    surface.dispatcher,
+                    exchange,
+                    works,
+                    teller,
+                    surface.limits,
+                    keep_alive_s=request.ping_s,
+                )
+            else:
+                await gather(surface.dispatcher, exchange, works, take)
+                await exchange.send_json(200, finish())
 
     async def count_tokens(self, surface: Surface, exchange: Exchange) -> None:
         body = await exchange.json_object(surface.limits)
@@ -127,15 +138,6 @@ def _named(item: Item) -> Item:
     if item.get("id"):
         return item
     return {**item, "type": item.get("type", "message"), "id": new_id("item_")}
-
-
-def _parameters(surface: Surface) -> Mapping[str, object]:
-    applicable = surface.states.applicable
-    if applicable is None:
-        return {}
-    parameters = unstructure(applicable.inference_parameters)
-    assert isinstance(parameters, dict)
-    return parameters
 
 
 def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:

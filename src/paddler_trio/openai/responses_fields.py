@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.openai.chat_fields import EFFORTS
+from paddler_trio.openai.chat_fields import EFFORTS, pace_fields
 from paddler_trio.openai.fields import Field, Record, accepted, refused
 from paddler_trio.openai.generation_fields import (
     MAX_INT32,
@@ -280,10 +280,14 @@ def responses_record(limits: SurfaceLimits) -> Record:
             Field("store", Flag(), "false: this response cannot be asked for or gone on with."),
             Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
             Field("stream_options", options, "Only with stream."),
+            *pace_fields(),
             *sampling_fields(),
             bias_field(limits),
             *cache_fields(),
             *(field for field in accepted_fields() if field.name not in own),
+            refused("access_programs", "there are none"),
+            refused("background_options", "a response ends with its request"),
+            refused("image", "answers are text"),
             refused("background", "a response ends with its request", neutral=(False,)),
             refused("context_management", "the conversation is taken as it is", neutral=([],)),
             refused("moderation", "nothing is moderated"),
@@ -295,4 +299,10 @@ def responses_record(limits: SurfaceLimits) -> Record:
 @lru_cache(maxsize=8)
 def input_tokens_record(limits: SurfaceLimits) -> Record:
     """The body of ``/v1/responses/input_tokens``."""
-    return Record("CountResponseTokensRequest", _conversation_fields(limits))
+    return Record(
+        "CountResponseTokensRequest",
+        (
+            *_conversation_fields(limits),
+            refused("personality", "say in instructions how to answer"),
+        ),
+    )

@@ -21,6 +21,7 @@ from paddler_trio.openai.answer import (
     Said,
     Thought,
 )
+from paddler_trio.openai.prompt_progress import Reports
 
 Json = dict[str, object]
 
@@ -34,9 +35,16 @@ def new_id(prefix: str) -> str:
 
 @attrs.define
 class Output:
-    """See the module docstring. ``with_logprobs``: texts carry those of their tokens."""
+    """See the module docstring.
+
+    Args:
+      with_logprobs: texts carry those of their tokens.
+      reports: what is told of the prompt, with events that say only that the response is on its
+        way; None for nothing.
+    """
 
     with_logprobs: bool = False
+    reports: Reports | None = None
     items: list[Json] = attrs.field(factory=list, init=False)
     ended: Ended | None = attrs.field(default=None, init=False)
     _reader: AnswerReader = attrs.field(factory=AnswerReader, init=False)
@@ -49,6 +57,8 @@ class Output:
     def take(self, results: Iterable[RawResult]) -> Iterator[Json]:
         """The events these results are."""
         for piece in self._reader.take(results):
+            for members in () if self.reports is None else self.reports.before(0, piece):
+                yield {"type": "response.in_progress", **members}
             match piece:
                 case Thought(text):
                     yield from self._part("reasoning")

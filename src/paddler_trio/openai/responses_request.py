@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from paddler_trio.openai.chat_fields import EFFORTS
+from paddler_trio.openai.chat_request import only_streams, ping_s_of
 from paddler_trio.openai.errors import ApiError, invalid
 from paddler_trio.openai.generation_values import sampling_of, schema_constraint
 from paddler_trio.openai.limits import SurfaceLimits
@@ -41,6 +42,21 @@ class ResponsesRequest:
     @property
     def is_stream(self) -> bool:
         return self.values.get("stream") is True
+
+    @property
+    def with_timings(self) -> bool:
+        """Every piece of text in the stream carries timings, and so does its end."""
+        return self.values.get("timings_per_token") is True
+
+    @property
+    def with_progress(self) -> bool:
+        """The stream tells how far the prompt is."""
+        return self.values.get("return_progress") is True
+
+    @property
+    def ping_s(self) -> float | None:
+        """Seconds of silence before a comment, over the surface's own."""
+        return ping_s_of(self.values.get("sse_ping_interval"))
 
     @property
     def is_stored(self) -> bool:
@@ -103,6 +119,7 @@ class ResponsesRequest:
 def read_responses(body: object, limits: SurfaceLimits) -> ResponsesRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = responses_record(limits).read(body, "")
+    only_streams(values)
     if values.get("stream_options") is not None and values.get("stream") is not True:
         raise invalid("stream_options is only possible with stream: true", "stream_options")
     return ResponsesRequest(values=values, items=input_items(values.get("input")))

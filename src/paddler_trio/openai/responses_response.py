@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from paddler_trio.openai import sse
-from paddler_trio.openai.answer import Ended, completion_tokens
+from paddler_trio.openai.answer import Ended, Stopwatch, completion_tokens, timings_of
 from paddler_trio.openai.errors import ApiError
 from paddler_trio.openai.responses_output import Output, new_id
 from paddler_trio.openai.responses_request import ResponsesRequest
@@ -119,11 +119,13 @@ class ResponseStream:
 
     Args:
       finish: makes the finished response of the output, and keeps it if it is to be kept.
+      watch: for timings, which are told only to who asks for them.
     """
 
     heading: ResponseHeading
     output: Output
     finish: Callable[[], Json]
+    watch: Stopwatch
     _number: int = attrs.field(default=0, init=False)
 
     def opening(self) -> bytes:
@@ -134,11 +136,24 @@ class ResponseStream:
         )
 
     def take(self, step: Step) -> bytes:
-        return b"".join(map(self._event, self.output.take(step.results)))
+        self.watch.passed(len(step.tokens))
+        return b"".join(self._told(event) for event in self.output.take(step.results))
+
+    def _told(self, event: Json) -> bytes:
+        if event["type"] == "response.in_progress":
+            event["response"] = self.heading.body("in_progress", self.output)
+        elif self.heading.request.with_timings and "delta" in event:
+            timings = self.watch.timings()
+            event |= {} if timings is None else {"timings": timings}
+        return self._event(event)
 
     def closing(self) -> bytes:
         response = self.finish()
-        return self._event({"type": f"response.{response['status']}", "response": response})
+        ended, more = self.output.ended, dict[str, object]()
+        if self.heading.request.with_timings and ended is not None:
+            more["timings"] = timings_of(ended)
+        kind = f"response.{response['status']}"
+        return self._event({"type": kind, "response": response, **more})
 
     def failed(self, error: ApiError) -> bytes:
         """OpenAI's flat members, and the envelope that makes its clients raise it."""

@@ -14,6 +14,7 @@ from paddler_trio.openai.embeddings import embeddings, llama_embeddings
 from paddler_trio.openai.exchange import Exchange
 from paddler_trio.openai.limits import SurfaceLimits
 from paddler_trio.openai.llama_completion import llama_completion
+from paddler_trio.openai.llama_routes import add_what_is_not_here
 from paddler_trio.openai.model_routes import (
     apply_template,
     count_input_tokens,
@@ -67,10 +68,11 @@ def _add_responses(surface: Surface) -> None:
     limits = surface.limits
     store = ResponseStore(limits.max_stored_responses, limits.max_stored_bytes)
     responses = Responses(store)
-    surface.add("POST", "/v1/responses", responses.create)
-    surface.add("POST", "/v1/responses/input_tokens", responses.count_tokens)
-    surface.add("GET", "/v1/responses/*", responses.get)
-    surface.add("DELETE", "/v1/responses/*", responses.delete)
+    for prefix in PREFIXES:
+        surface.add("POST", prefix + "/responses", responses.create)
+        surface.add("POST", prefix + "/responses/input_tokens", responses.count_tokens)
+        surface.add("GET", prefix + "/responses/*", responses.get)
+        surface.add("DELETE", prefix + "/responses/*", responses.delete)
 
 
 def _add_anthropic(surface: Surface) -> None:
@@ -93,6 +95,7 @@ def _add_llama_server(surface: Surface) -> None:
         surface.add("POST", prefix + "/apply-template", apply_template)
     surface.add("GET", "/props", props)
     surface.add("GET", "/slots", slots)
+    add_what_is_not_here(surface)
 
 
 async def health(surface: Surface, exchange: Exchange) -> None:

@@ -126,7 +126,7 @@ class Surface:
 
     def serves(self, path: str) -> bool:
         """Whether this surface answers for ``path``, if only to say that it is unknown."""
-        return path.startswith("/v1/") or path in self._exact
+        return path.startswith("/v1/") or bool(self._find(path)[0])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -138,7 +138,7 @@ class Surface:
         method, path = scope["method"], scope["path"]
         routes, tail = self._find(path)
         route = routes.get(method)
-        envelope = route.envelope if route is not None else ApiError.envelope
+        envelope = self._envelope(path)
         exchange: Exchange | None = None
         try:
             exchange = Exchange.open(scope, receive, send, tail=tail)
@@ -158,13 +158,21 @@ class Surface:
         self, scope: Scope, receive: Receive, send: Send, problem: HttpProblem
     ) -> None:
         """Answer with ``problem`` in the envelope of the dialect that ``path`` belongs to."""
-        routes, tail = self._find(scope["path"])
+        _, tail = self._find(scope["path"])
         told = from_problem(problem)
-        envelope = next((route.envelope for route in routes.values()), ApiError.envelope)
+        envelope = self._envelope(scope["path"])
         # who asks is nobody: of the headers only the request's own name counts
         named = [(name, value) for name, value in scope["headers"] if name == b"x-request-id"]
         exchange = Exchange.open({**scope, "headers": named}, receive, send, tail=tail)
         await exchange.send_json(told.status, envelope(told), headers=told.headers)
+
+    def _envelope(self, path: str) -> Envelope:
+        """That of the routes of ``path``, or of the nearest one above it."""
+        while path:
+            for route in self._find(path)[0].values():
+                return route.envelope
+            path = path.rpartition("/")[0]
+        return ApiError.envelope
 
     def _find(self, path: str) -> tuple[dict[str, _Route], str]:
         if path in self._exact:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paddler_trio.openai.questions import ask
+from paddler_trio.openai.questions import rendered
 from paddler_trio.openai.surface import Surface
-from paddler_trio.wire.codec import structure
-from paddler_trio.wire.generate import Prompt, RenderPrompt
 
 
 async def count_tokens(surface: Surface, conversation: Mapping[str, object]) -> int:
@@ -16,7 +14,6 @@ async def count_tokens(surface: Surface, conversation: Mapping[str, object]) -> 
     Errors:
       ApiError: 400 the template refuses it, 503 nobody can tell, 504 nobody did in time.
     """
-    prompt: Prompt = structure({"Conversation": conversation}, Prompt)
-    told = (await ask(surface, RenderPrompt(prompt=prompt)))["num_tokens"]
+    told = (await rendered(surface, {"Conversation": conversation}))["num_tokens"]
     assert isinstance(told, int)
     return told

@@ -308,7 +308,8 @@ class Drawn:
 class Progress:
     """How far a prompt is: ``computed`` of its ``total`` tokens, ``cached`` of them not by itself.
 
-    Sent at most twice a second for each, and only while there is more to compute.
+    Sent at most twice a second for each while there is more to compute, and once with the first
+    token after it.
     """
 
     key: int

@@ -64,7 +64,8 @@ EXTENDED_GENERATION_TAGS: Final = (
 * ``{"Logprobs": {"id", "token", "bytes", "logprob", "top": [{"id", "token", "bytes",
   "logprob"}]}}`` before the text of each drawn token, those of a stop text included; ``bytes`` is
   a list of integers, ``token`` their text, ``id`` the number of the token;
-* ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is computed;
+* ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is
+  computed and, before the first token, when it is;
 * ``{"ToolCallDelta": {"index", "id", "name", "arguments"}}``: the call's beginning has ``id`` and
   ``name`` (elsewhere null); ``arguments`` is the next piece of their JSON text.
 

@@ -80,11 +80,11 @@ async def test_a_key_opens_its_own_scope_and_names_the_request(ring: KeyRing) ->
     assert structlog.contextvars.get_contextvars() == {}
 
 
-async def test_a_client_that_names_itself_keeps_its_name(ring: KeyRing) -> None:
+async def test_a_key_names_its_client_whatever_that_calls_himself(ring: KeyRing) -> None:
     app = Authentication(ring, KeyScope.INFERENCE)(inner)
     headers = [(b"x-api-key", b"pt-inference"), (b"x-paddler-client", b"kiosk")]
     _, body = await ask(app, scope_of(headers=headers))
-    assert body["body"] == b"client 'kiosk', logged as inference"
+    assert body["body"] == b"client 'inference', logged as inference"
 
 
 @pytest.mark.parametrize(

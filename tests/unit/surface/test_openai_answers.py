@@ -108,8 +108,8 @@ def test_a_whole_answer_has_openais_shape() -> None:
         "prompt_per_second": 500.0,
         "predicted_n": 8,
         "predicted_ms": 4.0,
-        "predicted_per_token_ms": 0.5,
-        "predicted_per_second": 2000.0,
+        "predicted_per_token_ms": 4.0 / 7,  # the first token came of the prompt
+        "predicted_per_second": 1750.0,
     }
 
 
@@ -179,6 +179,14 @@ def test_what_turned_out_to_be_no_call_is_content(verdict: RawResult | None) -> 
     (choice,) = whole(*results)["choices"]
     assert choice["message"]["content"] == "<call>f("
     assert choice["finish_reason"] == "stop"
+
+
+def test_images_are_a_part_of_the_prompt() -> None:
+    usage = {**USAGE, "prompt_tokens": 3, "input_image_tokens": 36, "cached_prompt_tokens": 38}
+    body = whole({"Done": {"usage": usage}})
+    assert body["usage"]["prompt_tokens"] == 39
+    assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 38
+    assert (body["timings"]["prompt_n"], body["timings"]["cache_n"]) == (1, 38)
 
 
 def test_the_stop_text_is_told_only_if_asked_for() -> None:

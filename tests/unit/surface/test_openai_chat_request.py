@@ -17,6 +17,7 @@ from paddler_trio.wire.generate import Generate, Work
 LIMITS = SurfaceLimits()
 RECORD = chat_record(LIMITS)
 USER = {"role": "user", "content": "Hello"}
+BEGUN = [USER, {"role": "assistant", "content": "I"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 TOOLS = {"tools": [TOOL]}
 STREAM = {"stream": True}
@@ -82,11 +83,13 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "stream": ({}, True),
     "stream_options": (STREAM, {"include_usage": True}),
     "timings_per_token": (STREAM, True),
+    "return_progress": (STREAM, True),
     "sse_ping_interval": (STREAM, 2),
     "chat_template_kwargs": ({}, {"colour": "red"}),
     "documents": ({}, [{"text": "a"}]),
     "add_generation_prompt": ({}, False),
-    "continue_final_message": ({"messages": [USER, {"role": "assistant", "content": "I"}]}, True),
+    "continue_final_message": ({"messages": BEGUN}, False),
+    "verbose": ({}, True),
     "cache_prompt": ({}, False),
     "cache_salt": ({}, "mine"),
 }
@@ -282,6 +285,39 @@ def test_bad_values_are_refused_with_their_path(body: dict[str, object], param: 
         "param": param,
         "code": error.code,
     }
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "goes_on"),
+    [
+        ({"role": "assistant", "content": "I"}, {}, True),
+        ({"role": "assistant", "content": [{"type": "text", "text": "I"}]}, {}, True),
+        ({"role": "assistant", "content": ""}, {}, False),
+        ({"role": "assistant", "content": "I"}, {"continue_final_message": False}, False),
+        ({"role": "assistant", "content": "I"}, {"add_generation_prompt": True}, False),
+        (USER, {}, False),
+    ],
+)
+def test_an_answer_that_was_begun_is_gone_on_with(
+    last: dict[str, Any], more: dict[str, Any], *, goes_on: bool
+) -> None:
+    prompt: Any = read(messages=[USER, last], **more).generate["prompt"]
+    conversation = prompt["Conversation"]
+    assert conversation["continue_final_message"] is goes_on
+    assert conversation["add_generation_prompt"] is not goes_on
+
+
+def test_a_call_that_stands_last_is_not_gone_on_with() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    last = {"role": "assistant", "content": "I", "tool_calls": [call]}
+    prompt: Any = read(messages=[USER, last], **TOOLS).generate["prompt"]
+    assert prompt["Conversation"]["continue_final_message"] is False
+
+
+@pytest.mark.parametrize("name", ["type", "n_max", "n_min", "p_min", "ngram_size_n"])
+def test_how_drafts_are_made_is_nobodys_business(name: str) -> None:
+    value = "none" if name == "type" else 1
+    assert read(**{f"speculative.{name}": value}) == read()
 
 
 def test_choices_differ_in_their_seeds_only() -> None:

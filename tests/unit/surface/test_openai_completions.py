@@ -37,6 +37,7 @@ from paddler_trio.openai.embeddings_io import (
 )
 from paddler_trio.openai.errors import ApiError
 from paddler_trio.openai.fields import Fate, Field
+from paddler_trio.openai.generation_settings import generation_settings
 from paddler_trio.openai.limits import SurfaceLimits
 from paddler_trio.openai.llama_completion import LlamaTold
 from paddler_trio.openai.prompts import Prompts, read_prompts
@@ -156,7 +157,9 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "stream": ({}, True),
     "stream_options": ({"stream": True}, {"include_usage": True}),
     "timings_per_token": ({"stream": True}, True),
+    "return_progress": ({"stream": True}, True),
     "sse_ping_interval": ({"stream": True}, 3),
+    "verbose": ({}, True),
     "cache_prompt": ({}, False),
     "cache_salt": ({}, "s"),
     "n_probs": ({}, 3),
@@ -264,7 +267,8 @@ def test_a_stream_of_a_completion_echoes_first_and_ends_once() -> None:
 
 def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     one = read_llama_completion({"prompt": "a", "return_tokens": True, "n_predict": 3}, LIMITS)
-    told = LlamaTold(one, "m", ["a"], [TextAnswer("")], watch())
+    settings = generation_settings({}, one.generate)
+    told = LlamaTold(one, "m", ["a"], [TextAnswer("")], watch(), settings)
     told.read(Step(0, [logprob("x"), {"ContentToken": "x\n"}, done("length")], [7, 8]))
     body: Any = told.body()
     assert body["content"] == "x\n"
@@ -278,12 +282,22 @@ def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     assert isinstance(several.body(), list)
 
 
+def test_an_answer_is_truncated_where_the_context_is_full() -> None:
+    request = read_llama_completion({"prompt": "a"}, LIMITS)
+    for reason, is_truncated in (("cells", True), ("length", False), ("stop", False)):
+        told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+        told.read(Step(0, [{"ContentToken": "x"}, done(reason)]))
+        body: Any = told.body()
+        assert body["truncated"] is is_truncated
+
+
 def test_response_fields_choose_members() -> None:
     fields = ["content", "generation_settings/n_predict", "nix", "prompt/deep"]
     request = read_llama_completion(
         {"prompt": "a", "n_predict": 4, "response_fields": fields}, LIMITS
     )
-    told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+    settings = generation_settings({}, request.generate)
+    told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch(), settings)
     told.read(Step(0, [{"ContentToken": "x"}, done()]))
     assert told.body() == {"content": "x", "generation_settings/n_predict": 4}
 
@@ -379,6 +393,19 @@ def test_what_was_not_embedded_is_an_error() -> None:
     with pytest.raises(ApiError, match=r"input\[3\] is too large: it has 600 tokens") as told:
         embedded().take(Step(1, [{"DocumentExceedsBatchSize": excess}]))
     assert told.value.status == 400
+
+
+def test_a_document_that_cannot_be_embedded_is_its_senders_fault() -> None:
+    for why, told in (
+        ("document '1' is empty: nothing", "input[3] is empty: nothing"),
+        ("document '1': token 99 is none", "input[3]: token 99 is none"),
+        ("nothing is there", "input[3]: nothing is there"),
+    ):
+        refused = {"DocumentRefused": {"problem": why, "source_document_id": "1"}}
+        with pytest.raises(ApiError) as error:
+            embedded().take(Step(1, [refused]))
+        assert (error.value.status, error.value.param) == (400, "input[3]")
+        assert error.value.message == told
 
 
 def test_vectors_for_each_token_are_for_those_who_want_them() -> None:

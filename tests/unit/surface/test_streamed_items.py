@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.openai.answer import Stopwatch
 from paddler_trio.openai.anthropic_response import MessageHeading, MessageStream, WholeMessage
 from paddler_trio.openai.errors import ApiError
 from paddler_trio.openai.limits import SurfaceLimits
@@ -76,7 +78,8 @@ def response_stream() -> tuple[ResponseStream, Output]:
     request = read_responses({"input": "hi"}, SurfaceLimits())
     heading = ResponseHeading(request=request, model="m", created=1)
     output = Output()
-    return ResponseStream(heading, output, lambda: heading.finished(output, now=2)), output
+    watch = Stopwatch(itertools.count(1.0).__next__)
+    return ResponseStream(heading, output, lambda: heading.finished(output, now=2), watch), output
 
 
 @given(answers(), st.integers(1, 5))
