@@ -13,6 +13,8 @@ settings.load_profile("here")
 # A runner in the background is started with Ctrl-C ignored, and what we start would inherit that:
 # no test could interrupt anything.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Who ends the runner politely wants everything to end that it started.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:

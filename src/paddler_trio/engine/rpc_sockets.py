@@ -13,14 +13,18 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
-"""Silent for ten seconds, then asked four times: lost after half a minute at most."""
-UNACKNOWLEDGED_MS = 30_000
+WATCH = {
+    "TCP_KEEPIDLE": 10,  # seconds of silence
+    "TCP_KEEPINTVL": 5,  # then asked so often
+    "TCP_KEEPCNT": 4,  # so many times
+    "TCP_USER_TIMEOUT": 30_000,  # milliseconds that what was sent may go unacknowledged
+}
+"""Whoever vanishes is lost after half a minute at most; where a system lacks one, so be it."""
 
 
 def tcp_sockets() -> Iterator[socket.socket]:
     """This process's TCP sockets, each as a copy that is closed when the next one is asked for."""
-    for entry in list(Path("/proc/self/fd").iterdir()):
+    for entry in list(Path("/dev/fd").iterdir()):
         try:
             copy = os.dup(int(entry.name))
         except OSError:  # closed since the list was made
@@ -62,9 +66,7 @@ def watch_connections() -> int:
 
 
 def _watch(found: socket.socket) -> None:
-    tcp = socket.IPPROTO_TCP
-    found.setsockopt(tcp, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-    found.setsockopt(tcp, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-    found.setsockopt(tcp, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    found.setsockopt(tcp, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    for name, value in WATCH.items():
+        if hasattr(socket, name):
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

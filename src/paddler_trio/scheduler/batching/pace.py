@@ -21,7 +21,7 @@ an eighth of its speed to those who generate."""
 _AUTO_FLOOR_MS = 80.0
 """Twelve tokens a second still read fluently; shorter passes only cost throughput."""
 _AUTO_CROWD_MS = 400.0
-"""The longest pass for the sake of many who wait for their first token."""
+"""The longest pass for the sake of many who wait for their first token, or twice the target."""
 _FRESH = 0.25
 """Weight of the newest measurement."""
 
@@ -49,7 +49,7 @@ class Pace:
         target_ms = self.target_ms
         if target_ms is None:
             target_ms = max(_AUTO_FLOOR_MS, _AUTO_MULTIPLE * alone_ms)
-            crowd_ms = min(_AUTO_CROWD_MS, target_ms * ingesting / generating)
+            crowd_ms = min(max(_AUTO_CROWD_MS, 2 * target_ms), target_ms * ingesting / generating)
             target_ms = max(target_ms, crowd_ms)
         share = (target_ms - alone_ms) / max(1e-6, self._prompt_token_ms)
         return max(min(limit, SMALLEST_SHARE), min(limit, int(share)))
