@@ -75,7 +75,7 @@ def _tool(tool: Message, traits: TemplateTraits) -> Message:
     if needs & {"parameters", "properties"} and parameters is None:
         parameters = {"type": "object", "properties": {}}
     if "properties" in needs and isinstance(parameters, Mapping):
-        parameters = {"properties": {}, **parameters}
+        parameters = {**parameters, "properties": parameters.get("properties", {})}
     if parameters is not None:
         filled["parameters"] = parameters
     return {**tool, "function": filled}
