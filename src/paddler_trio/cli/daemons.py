@@ -17,8 +17,8 @@ log = structlog.get_logger("daemon")
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter while the event loop waits for it. A token on
-its way costs the loop a few system calls, and after each it has to get the interpreter back; with
-Python's 5 ms the preparation of one long conversation held up everybody's tokens by 20 ms."""
+its way costs the loop a few system calls, and after each it has to get the interpreter back: with
+Python's 5 ms, several times that while one long conversation is prepared."""
 
 
 def run_daemon(
