@@ -17,12 +17,12 @@ from pathlib import Path
 
 import attrs
 
-from paddler_trio.openai.chat_fields import chat_record
-from paddler_trio.openai.completion_request import completion_record, llama_completion_record
-from paddler_trio.openai.embeddings_io import embeddings_record, llama_embeddings_record
-from paddler_trio.openai.fields import Fate, Field, Record
-from paddler_trio.openai.limits import SurfaceLimits
-from paddler_trio.openai.model_routes import detokenize_record, tokenize_record
+from paddler_trio.apis.fields import Fate, Field, Record
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
+from paddler_trio.apis.openai.chat_fields import chat_record
+from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
+from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
 
 PAGE = Path(__file__).parents[1] / "docs" / "openai.md"
 LIMITS = SurfaceLimits()

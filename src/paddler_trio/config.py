@@ -9,7 +9,7 @@ from attrs.validators import ge, le
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.machine import available_memory_bytes, granted_cores
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
 DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"
@@ -35,7 +35,7 @@ class BalancerConfig:
     agent_silence_s: float = attrs.field(default=5.0, validator=ge(0.1))
     max_connections: int = attrs.field(default=4096, validator=ge(1))
     api_key_file: Path | None = None
-    """Keys that clients must come with; see ``balancer/api_keys.py``."""
+    """Keys that clients must come with; see ``http/api_keys.py``."""
     insecure_management: bool = False
     """Whoever reaches the management port may manage, keys or not."""
     compat_openai_addr: str | None = None
@@ -43,7 +43,7 @@ class BalancerConfig:
     image_hosts: tuple[str, ...] = ()
     strict_model_names: bool = False
     openai_limits: tuple[str, ...] = ()
-    """``name=value`` each; the names are those of ``openai/limits.py``."""
+    """``name=value`` each; the names are those of ``apis/limits.py``."""
 
 
 @attrs.frozen(kw_only=True)

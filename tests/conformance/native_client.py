@@ -19,10 +19,9 @@ import trio
 import trio_websocket
 from paddler_agent import PaddlerAgent, serving_agent
 
-from paddler_trio.balancer.parts import BoundBalancer
+from paddler_trio.assembly.balancer_daemon import BoundBalancer, serve_balancer
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.nursery_tree.balancer_tree import run_balancer
 
 Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
 
@@ -294,7 +293,7 @@ async def running_balancer(**config: Json) -> AsyncIterator[RunningBalancer]:
 
     async def run(*, task_status: trio.TaskStatus[Any]) -> None:
         bound = BoundBalancer.bind(settings)
-        await run_balancer(bound, stop, notifier=SystemdNotifier(), task_status=task_status)
+        await serve_balancer(bound, stop, notifier=SystemdNotifier(), task_status=task_status)
         ended.set()
 
     async with trio.open_nursery() as nursery:

@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.agent.answer_start import rendered
-from paddler_trio.agent.answers.formats import format_of
-from paddler_trio.agent.answers.turns import turn_ends_of, without_turn_end
-from paddler_trio.agent.answers.whole import AnswerReader
-from paddler_trio.agent.conversation import ModelTemplate, ModelTemplates, prepare_conversation
-from paddler_trio.agent.prompt_fence import unfenced
-from paddler_trio.wire.generate import ConversationPrompt
+from paddler_trio.language.answers.answer_start import rendered
+from paddler_trio.language.answers.formats import format_of
+from paddler_trio.language.answers.turns import turn_ends_of, without_turn_end
+from paddler_trio.language.answers.whole import AnswerReader
+from paddler_trio.language.templates.conversation import (
+    ModelTemplate,
+    ModelTemplates,
+    prepare_conversation,
+)
+from paddler_trio.language.templates.token_escaping import unfenced
+from paddler_trio.wire.trio.generate import ConversationPrompt
 
 TEMPLATES = os.environ.get("PADDLER_TRIO_TEMPLATES")
 FAMILIES: dict[str, list[str]] = {

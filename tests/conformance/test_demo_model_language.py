@@ -14,14 +14,14 @@ import jinja2
 import pytest
 
 import paddler_trio.models
-from paddler_trio.agent.answers.automaton import Automaton
-from paddler_trio.agent.answers.formats import format_of
-from paddler_trio.agent.answers.pieces import TokenClass
-from paddler_trio.agent.answers.turns import prompt_end
-from paddler_trio.agent.chat_template import ChatTemplate
-from paddler_trio.agent.tool_calls import Parsed, ToolCallOutcome, ToolCallReader
-from paddler_trio.agent.utf8_carry import Utf8Carry
-from paddler_trio.agent.vocabulary import Vocabulary
+from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.formats import format_of
+from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.tool_calls import Parsed, ToolCallOutcome, ToolCallReader
+from paddler_trio.language.answers.turns import prompt_end
+from paddler_trio.language.answers.utf8_carry import Utf8Carry
+from paddler_trio.language.templates.chat_template import ChatTemplate
+from paddler_trio.language.vocabulary import Vocabulary
 
 EVALUATION = Path(__file__).parents[2] / "tools" / "demo_model" / "evaluation.json"
 MODEL = Path(paddler_trio.models.__file__).with_name("paddler-demo.gguf")

@@ -14,8 +14,8 @@ from paddler_agent import serving_agent
 from paddler_trio.balancer import state_database
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.wire.desired_state import BalancerDesiredState
-from paddler_trio.wire.desired_state_extras import EngineWishes, Extras
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
+from paddler_trio.wire.trio.desired_state_extras import EngineWishes, Extras
 
 UNIFIED = {"engine": {"unified": True}}
 NOTHING: Json = {"engine": {}}

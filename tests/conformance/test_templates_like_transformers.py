@@ -16,13 +16,17 @@ import pytest
 from own_templates import OWN_TEMPLATES
 from template_conversations import EVERY, Conversation, call
 
-from paddler_trio.agent.chat_template import ChatTemplate
-from paddler_trio.agent.conversation import ModelTemplate, ModelTemplates, prepare_conversation
-from paddler_trio.agent.messages import read_messages
-from paddler_trio.agent.prompt_fence import PromptFence, unfenced
-from paddler_trio.agent.template_probe import TemplateTraits
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.wire.generate import ConversationPrompt
+from paddler_trio.language.templates.capabilities import TemplateTraits
+from paddler_trio.language.templates.chat_messages import read_messages
+from paddler_trio.language.templates.chat_template import ChatTemplate
+from paddler_trio.language.templates.conversation import (
+    ModelTemplate,
+    ModelTemplates,
+    prepare_conversation,
+)
+from paddler_trio.language.templates.token_escaping import PromptFence, unfenced
+from paddler_trio.wire.trio.generate import ConversationPrompt
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers", reason="judges the prompts; a dev dependency")

@@ -18,19 +18,19 @@ from pathlib import Path
 from fuzzing import FairCost, Trial, command
 from fuzzing import fuzz as try_all
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "agent" / "answers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "language" / "answers"))
 
 from answer_cases import CASES, TOOLS
 
-from paddler_trio.agent.answers.automaton import Automaton
-from paddler_trio.agent.answers.families import known_format
-from paddler_trio.agent.answers.json_text import parse_json
-from paddler_trio.agent.answers.literals import parse_literal
-from paddler_trio.agent.answers.model_format import ModelFormat
-from paddler_trio.agent.answers.pieces import TokenClass
-from paddler_trio.agent.answers.typed_values import ANY, json_of
-from paddler_trio.agent.answers.whole import AnswerReader
-from paddler_trio.agent.tool_calls import ToolBelt, ToolCallReader
+from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.json_text import parse_json
+from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.model_format import ModelFormat
+from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.tool_calls import ToolBelt, ToolCallReader
+from paddler_trio.language.answers.typed_values import ANY, json_of
+from paddler_trio.language.answers.whole import AnswerReader
 
 FAIR = FairCost(seconds=0.001, seconds_per_char=2e-6)
 

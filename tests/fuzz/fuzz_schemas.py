@@ -16,20 +16,20 @@ from collections.abc import Callable
 from fuzzing import FairCost, Trial, command
 from fuzzing import fuzz as try_all
 
-from paddler_trio.agent.answer_binding import GENERIC_CALLS
-from paddler_trio.agent.answers import call_syntax
-from paddler_trio.agent.answers.call_syntax import JsonCalls, PythonCalls, QuotedObjects
-from paddler_trio.agent.answers.model_format import CallFormat
-from paddler_trio.agent.constraints import CallRules, Reasoning, constrain
-from paddler_trio.agent.grammars.tool_calls import CallPlace, Tool
-from paddler_trio.agent.grammars.writer import GrammarError
-from paddler_trio.agent.schema_grammar import (
+from paddler_trio.language.answer_binding import GENERIC_CALLS
+from paddler_trio.language.answers import call_syntax
+from paddler_trio.language.answers.call_syntax import JsonCalls, PythonCalls, QuotedObjects
+from paddler_trio.language.answers.model_format import CallFormat
+from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
+from paddler_trio.language.grammars.constraints import CallRules, Reasoning, constrain
+from paddler_trio.language.grammars.schema_grammar import (
     choice_to_gbnf,
     inspect_gbnf,
     json_schema_to_gbnf,
     regex_to_gbnf,
 )
-from paddler_trio.wire.engine_pipe import Grammar
+from paddler_trio.language.grammars.writer import GrammarError
+from paddler_trio.wire.engine.engine_pipe import Grammar
 
 FAIR = FairCost(seconds=0.002, seconds_per_char=0.000_005)
 

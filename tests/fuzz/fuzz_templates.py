@@ -17,12 +17,16 @@ import attrs
 from fuzzing import FairCost, Trial, command
 from fuzzing import fuzz as try_all
 
-from paddler_trio.agent.chat_template import ChatTemplate
-from paddler_trio.agent.conversation import ModelTemplate, ModelTemplates, prepare_conversation
-from paddler_trio.agent.messages import read_messages, read_tools
-from paddler_trio.agent.prompt_fence import PromptFence, unfenced
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.wire.generate import ConversationPrompt
+from paddler_trio.language.templates.chat_messages import read_messages, read_tools
+from paddler_trio.language.templates.chat_template import ChatTemplate
+from paddler_trio.language.templates.conversation import (
+    ModelTemplate,
+    ModelTemplates,
+    prepare_conversation,
+)
+from paddler_trio.language.templates.token_escaping import PromptFence, unfenced
+from paddler_trio.wire.trio.generate import ConversationPrompt
 
 sys.path.append(str(Path(__file__).parents[1] / "conformance"))
 

@@ -7,8 +7,8 @@ import time
 import pytest
 from fuzz_language import BELT, FORMS, fuzz
 
-from paddler_trio.agent.answers.model_format import ModelFormat
-from paddler_trio.agent.answers.whole import AnswerReader
+from paddler_trio.language.answers.model_format import ModelFormat
+from paddler_trio.language.answers.whole import AnswerReader
 
 
 def test_random_answers_give_typed_outcomes_only() -> None:

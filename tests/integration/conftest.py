@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from fleet import Fleet
 
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.language.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import attrs
 
 from paddler_trio import __version__
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import (
     LENGTH_BYTES,
     Drawn,
     Ending,

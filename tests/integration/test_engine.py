@@ -10,9 +10,9 @@ import attrs
 import pytest
 from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import (
     Grammar,
     LoadFailed,
     Ready,
@@ -20,7 +20,7 @@ from paddler_trio.wire.engine_pipe import (
     StartSequence,
     StopSequence,
 )
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from engine_client import GREEDY, LOAD, STORY, Engine, running
 
 from encoder_models import CLS, ENCODERS, N_CTX_TRAIN, SEP, VOCABULARY, WIDTH, write_bert
 from memory_models import write_hybrid, write_recurrent, write_sliding
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingShape,
     EmbeddingStep,
     EmbedDocuments,
@@ -32,7 +32,7 @@ from paddler_trio.wire.engine_pipe import (
     Step,
     StopEmbedding,
 )
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 Vector = npt.NDArray[np.float32]
 Document = list[int]

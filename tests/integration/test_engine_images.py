@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from engine_client import GREEDY, LOAD, STORY, Engine, running
 
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
     Image,
     Ready,
     StopSequence,
 )
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 from vision_models import Kind, picture, write_planar_model, write_projector
 
 KINDS: tuple[Kind, ...] = ("janus_pro", "gemma3", "qwen2vl")

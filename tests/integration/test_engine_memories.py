@@ -11,9 +11,9 @@ import pytest
 from engine_client import GREEDY, LOAD, Engine, running
 
 from memory_models import VOCABULARY, write_hybrid, write_recurrent, write_sliding
-from paddler_trio.agent.vocabulary import Vocabulary
-from paddler_trio.wire.engine_pipe import Ready
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import Ready
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 MODELS = {"sliding": write_sliding, "recurrent": write_recurrent, "hybrid": write_hybrid}
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from engine_client import GREEDY, LOAD, STORY, running
 
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.wire.engine_pipe import LoadFailed, Ready
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import LoadFailed, Ready
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 
 def answer(vocabulary: Vocabulary, settings: EngineSettings) -> bytes:

@@ -12,14 +12,14 @@ import pytest
 from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
 from memory_models import write_sliding
-from paddler_trio.agent.vocabulary import Vocabulary
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import (
     Grammar,
     LoadFailed,
     ReasoningBudget,
     StopSequence,
 )
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 SYSTEM = "<|im_start|>system\n" + "You are a patient teacher who answers in short sentences. " * 12
 LAYOUTS = ["split", "unified"]

@@ -19,7 +19,7 @@ import h2.connection
 import pytest
 import trio
 
-from paddler_trio.balancer.asgi import (
+from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
@@ -27,13 +27,13 @@ from paddler_trio.balancer.asgi import (
     send_json,
     watch_disconnect,
 )
-from paddler_trio.balancer.http_server import (
+from paddler_trio.http.router import Params, Routes
+from paddler_trio.http.server import (
     HttpLimits,
     HttpServer,
     direct_body_writer,
     listen,
 )
-from paddler_trio.balancer.routes import Params, Routes
 
 PATIENCE_S = 30
 

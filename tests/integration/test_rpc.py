@@ -17,9 +17,9 @@ from fleet import Fleet, FleetView, serving
 from rpc_client import needs_rpc, rpc_server
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
     EmbeddingStep,
     EmbedDocuments,
@@ -29,7 +29,7 @@ from paddler_trio.wire.engine_pipe import (
     Ready,
     Step,
 )
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 from vision_models import picture, write_projector
 
 pytestmark = needs_rpc

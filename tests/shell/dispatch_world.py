@@ -14,20 +14,23 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from paddler_trio.balancer.agent_connection import AgentConnection
-from paddler_trio.balancer.dispatcher import Dispatcher, DispatchLimits
-from paddler_trio.balancer.lease import Lease
-from paddler_trio.balancer.request import Failure, RawResult, Request
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.request import Failure, RawResult, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
-from paddler_trio.wire.messages import (
+from paddler_trio.wire.paddler.messages import (
     AgentMessage,
     AgentRequest,
     StopRespondingTo,
     parse_agent_message,
 )
-from paddler_trio.wire.status import AgentStateApplicationStatus, SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio_link import TAG, Extension, Report, Start, parse_extension
+from paddler_trio.wire.paddler.status import (
+    AgentStateApplicationStatus,
+    SlotAggregatedStatusSnapshot,
+)
+from paddler_trio.wire.trio.trio_link import TAG, Extension, Report, Start, parse_extension
 
 WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
 DONE: dict[str, object] = {"Done": {"usage": {}}}

@@ -13,8 +13,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.app_inbox import MAX_MESSAGES, AppInbox
-from paddler_trio.balancer.asgi import (
+from paddler_trio.http.app_inbox import MAX_MESSAGES, AppInbox
+from paddler_trio.http.asgi import (
     ClientGoneError,
     HttpProblem,
     Message,
@@ -30,8 +30,8 @@ from paddler_trio.balancer.asgi import (
     send_text,
     watch_disconnect,
 )
-from paddler_trio.balancer.cors import Cors
-from paddler_trio.balancer.routes import Params, PathPattern, Routes
+from paddler_trio.http.cors import Cors
+from paddler_trio.http.router import Params, PathPattern, Routes
 
 JSON = (b"content-type", b"application/json")
 DISCONNECT: Message = {"type": "http.disconnect"}

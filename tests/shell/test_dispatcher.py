@@ -12,8 +12,8 @@ import trio
 from dispatch_world import LIMITS, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.request import OUTBOX_STEPS, Failure
-from paddler_trio.wire.trio_link import Start
+from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Failure
+from paddler_trio.wire.trio.trio_link import Start
 
 # ------------------------------------------------------------------------ the plain way
 

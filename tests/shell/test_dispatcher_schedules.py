@@ -16,13 +16,13 @@ import trio
 from dispatch_world import DONE, Peer, World
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer import request as request_module
-from paddler_trio.balancer.dispatcher import Dispatcher, DispatchLimits
-from paddler_trio.balancer.lease import BrokenFrame, Lease
-from paddler_trio.balancer.request import RawResult, Request
+from paddler_trio.nursery_tree import request as request_module
+from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.lease import BrokenFrame, Lease
+from paddler_trio.nursery_tree.request import RawResult, Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
-from paddler_trio.wire.messages import AgentRequest, StopRespondingTo
-from paddler_trio.wire.trio_link import Start
+from paddler_trio.wire.paddler.messages import AgentRequest, StopRespondingTo
+from paddler_trio.wire.trio.trio_link import Start
 
 STEPS = 80
 SEEDS_PER_TEST = 30

@@ -7,9 +7,9 @@ import trio
 from dispatch_world import DONE, LIMITS, Peer, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.lease import BrokenFrame
-from paddler_trio.balancer.request import Failure
-from paddler_trio.wire.trio_link import Start
+from paddler_trio.nursery_tree.lease import BrokenFrame
+from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.wire.trio.trio_link import Start
 
 CUT_OFF = Failure(502, "Response channel closed before terminator")
 

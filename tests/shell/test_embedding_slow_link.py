@@ -14,13 +14,12 @@ import trio
 
 from encoder_models import write_bert
 from paddler_trio.agent.embedding_requests import PORTION_TOKENS, EmbeddingRequests
-from paddler_trio.agent.giving_way import GivingWay
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.agent.vocabulary import Vocabulary
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.desired_state import InferenceParameters
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.giving_way import GivingWay
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingShape,
     EmbeddingStep,
@@ -28,7 +27,8 @@ from paddler_trio.wire.engine_pipe import (
     Ready,
     StopEmbedding,
 )
-from paddler_trio.wire.generate import Embed, TokenInput
+from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.trio.generate import Embed, TokenInput
 
 NUM_DOCUMENTS = 1000
 LENGTH = 40

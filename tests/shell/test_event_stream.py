@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from paddler_trio.balancer.asgi import Message
 from paddler_trio.balancer.event_stream import KEEP_ALIVE_S, event_stream
-from paddler_trio.daemon.verdict import Changes
+from paddler_trio.http.asgi import Message
+from paddler_trio.nursery_tree.synchronization import Changes
 
 
 async def test_only_what_differs_is_told_and_silence_is_commented_in_time(

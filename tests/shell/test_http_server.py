@@ -22,8 +22,9 @@ from trio_websocket import (
     wrap_client_stream,
 )
 
-from paddler_trio.balancer import http_protocol
-from paddler_trio.balancer.asgi import (
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.http import protocol as http_protocol
+from paddler_trio.http.asgi import (
     App,
     ClientGoneError,
     Message,
@@ -34,14 +35,13 @@ from paddler_trio.balancer.asgi import (
     send_text,
     watch_disconnect,
 )
-from paddler_trio.balancer.http_server import (
+from paddler_trio.http.server import (
     HttpLimits,
     HttpServer,
     direct_body_writer,
     listen,
     tame,
 )
-from paddler_trio.errors import ConfigurationError
 
 PATIENCE_S = 10
 """How long a test waits for what must happen; none is expected to come near it."""

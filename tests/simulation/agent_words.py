@@ -7,9 +7,12 @@ from language import Result
 from sim_engine import Produced
 
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.messages import UpdateAgentStatus, render
-from paddler_trio.wire.status import AgentStateApplicationStatus, SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio_link import Report, render_extension, render_step
+from paddler_trio.wire.paddler.messages import UpdateAgentStatus, render
+from paddler_trio.wire.paddler.status import (
+    AgentStateApplicationStatus,
+    SlotAggregatedStatusSnapshot,
+)
+from paddler_trio.wire.trio.trio_link import Report, render_extension, render_step
 
 
 @attrs.frozen

@@ -22,7 +22,9 @@ from unittest.mock import patch
 import structlog
 from trio._core import _run
 
-from paddler_trio.balancer import agent_socket, embedding_fan_out, inference_door, request
+from paddler_trio.balancer import agent_socket, embedding_fan_out
+from paddler_trio.balancer import inference_routes as inference_door
+from paddler_trio.nursery_tree import request
 
 Note = Callable[[str, str], None]
 

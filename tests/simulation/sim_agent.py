@@ -22,9 +22,9 @@ from sim_wire import Wire
 from world import World, documents_in, prompt_in
 
 from paddler_trio.wire.codec import structure
-from paddler_trio.wire.desired_state import AgentDesiredState, LocalToAgent, state_digest
-from paddler_trio.wire.messages import DeregisterAgent, RegisterAgent, render
-from paddler_trio.wire.trio_link import HandBack, Tree, render_extension
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, state_digest
+from paddler_trio.wire.paddler.messages import DeregisterAgent, RegisterAgent, render
+from paddler_trio.wire.trio.trio_link import HandBack, Tree, render_extension
 
 HEARTBEAT_S = 1.0
 OUTGOING_FRAMES = 4096

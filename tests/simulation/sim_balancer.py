@@ -22,13 +22,13 @@ from watched_dispatcher import WatchedDispatcher
 from world import World
 
 from paddler_trio.balancer.agent_socket import AgentSocket
-from paddler_trio.balancer.asgi import Receive, Scope, Send
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.dispatcher import DispatchLimits
-from paddler_trio.balancer.inference_door import InferenceDoor
-from paddler_trio.balancer.routes import Params, Routes
+from paddler_trio.balancer.inference_routes import InferenceDoor
 from paddler_trio.balancer.state_database import MemoryDatabase
+from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.http.router import Params, Routes
 from paddler_trio.nursery_tree.balancer_tree import FLUSH_S
+from paddler_trio.nursery_tree.dispatcher import DispatchLimits
 
 LONGEST_RUN_S = 300.0
 """Virtual; every wait of a scenario together is far less."""

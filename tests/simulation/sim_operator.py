@@ -8,10 +8,14 @@ from scenario import Order
 from watched_dispatcher import WatchedDispatcher
 from world import World
 
-from paddler_trio.balancer.agent_connection import AgentConnection
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.errors import LinkError
-from paddler_trio.wire.desired_state import BalancerDesiredState, InferenceParameters, LocalToAgent
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.wire.paddler.desired_state import (
+    BalancerDesiredState,
+    InferenceParameters,
+    LocalToAgent,
+)
 
 ANSWER_S = 3.0
 

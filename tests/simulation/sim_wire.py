@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import trio
 
-from paddler_trio.balancer.asgi import App, Message
+from paddler_trio.http.asgi import App, Message
 
 INBOX_MESSAGES = 16
 

@@ -9,7 +9,7 @@ import trio
 from scenario import Fault, Strike
 from sim_agent import SimAgent
 
-from paddler_trio.wire.messages import RegisterAgent, render
+from paddler_trio.wire.paddler.messages import RegisterAgent, render
 
 TWIN_WAITS_S = 1.0
 LEAVE_DRAIN_S = 10.0

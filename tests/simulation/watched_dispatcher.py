@@ -14,10 +14,10 @@ from scenario import Shape
 from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
-from paddler_trio.balancer.agent_connection import AgentConnection
-from paddler_trio.balancer.dispatcher import Dispatcher, DispatchLimits
-from paddler_trio.balancer.lease import BrokenFrame, Lease, NoToken, Outcome, SlowReader
-from paddler_trio.balancer.request import Request
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.lease import BrokenFrame, Lease, NoToken, Outcome, SlowReader
+from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 

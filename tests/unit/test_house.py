@@ -1,4 +1,4 @@
-"""Who may import whom, what the pure folders may not touch, and how long the trees may be."""
+"""Who may import whom, and what the pure folders may not touch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,27 @@ FOUNDATION = {"errors", "config", "machine", "heap", "daemon", "wire", "schedule
 MAY_IMPORT = {
     "scheduler": {"scheduler"},
     "wire": {"wire", "errors"},
+    "language": {"language", "wire", "scheduler", "errors"},
     "daemon": {"daemon", "errors"},
     "engine": {"engine", "wire", "scheduler", "errors", "machine", "heap"},
-    "agent": {"agent", *FOUNDATION},
-    "balancer": {"balancer", *FOUNDATION},
-    "openai": {"openai", "balancer", *FOUNDATION},
-    "nursery_tree": {"nursery_tree", "agent", "balancer", "openai", *FOUNDATION},
+    "nursery_tree": {"nursery_tree", *FOUNDATION},
+    "http": {"http", "errors", "config", "scheduler", "daemon", "wire"},
+    "agent": {"agent", "language", "nursery_tree", *FOUNDATION},
+    "balancer": {"balancer", "http", "nursery_tree", *FOUNDATION},
+    "apis": {"apis", "balancer", "http", "nursery_tree", *FOUNDATION},
+    "assembly": {"assembly", "agent", "apis", "balancer", "http", "nursery_tree", "language"}
+    | FOUNDATION,
 }
+"""Which rooms a room may import from: directions run one way."""
+MAY_IMPORT_WITHIN = {
+    "wire/paddler": {"wire/paddler", "wire"},
+    "wire/engine": {"wire/engine", "wire"},
+    "wire/trio": {"wire/trio", "wire/paddler", "wire/engine", "wire"},
+    "scheduler/dispatch": {"scheduler/dispatch"},
+    "scheduler/batching": {"scheduler/batching"},
+    "apis/openai": {"apis/openai", "apis"},
+}
+"""The same between the folders of one room; those that are not named may import their siblings."""
 
 
 def _files(folder: str) -> list[Path]:
@@ -46,6 +60,25 @@ def test_imports_run_one_way(folder: str) -> None:
                 assert room in MAY_IMPORT[folder], f"{file.relative_to(PACKAGE)} imports {name}"
 
 
+@pytest.mark.parametrize("folder", MAY_IMPORT_WITHIN)
+def test_imports_run_one_way_within_a_room(folder: str) -> None:
+    room = folder.partition("/")[0]
+    for file in _files(folder):
+        for name in _imports(file):
+            parts = name.split(".")[1:]
+            if parts[:1] != [room]:
+                continue
+            is_folder = (PACKAGE / room / parts[1]).is_dir() if len(parts) > 1 else False
+            place = f"{room}/{parts[1]}" if is_folder else room
+            assert place in MAY_IMPORT_WITHIN[folder], f"{file.relative_to(PACKAGE)}: {name}"
+
+
+def test_language_knows_no_trio() -> None:
+    for file in _files("language"):
+        tops = {name.partition(".")[0] for name in _imports(file)}
+        assert "trio" not in tops, f"{file.relative_to(PACKAGE)} imports trio"
+
+
 @pytest.mark.parametrize("folder", ["scheduler", "wire"])
 def test_pure_folders_have_no_clock_no_chance_and_no_input_or_output(folder: str) -> None:
     for file in _files(folder):
@@ -53,7 +86,3 @@ def test_pure_folders_have_no_clock_no_chance_and_no_input_or_output(folder: str
         assert not tops & IMPURE, f"{file.relative_to(PACKAGE)} imports {tops & IMPURE}"
         for node in ast.walk(ast.parse(file.read_text())):
             assert not isinstance(node, ast.AsyncFunctionDef), f"{file}: {node.name} is async"
-
-
-def test_the_life_of_both_daemons_is_told_in_under_300_lines() -> None:
-    assert sum(len(file.read_text().splitlines()) for file in _files("nursery_tree")) < 300

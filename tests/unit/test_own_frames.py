@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire import engine_pipe, trio_link
 from paddler_trio.wire.codec import loads
+from paddler_trio.wire.engine import engine_pipe
+from paddler_trio.wire.trio import trio_link
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
 texts = st.text(max_size=40)

@@ -17,21 +17,20 @@ import structlog
 import trio
 import trio_websocket
 
-from paddler_trio.agent.generation import RawResult
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests, Work
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.daemon.running_tree import running_tree
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, WireError
-from paddler_trio.wire import generate
+from paddler_trio.language.answers.output_processor import RawResult
+from paddler_trio.nursery_tree.printed_tree import running_tree
 from paddler_trio.wire.codec import dumps, loads, structure
-from paddler_trio.wire.generation import (
+from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
-from paddler_trio.wire.messages import (
+from paddler_trio.wire.paddler.messages import (
     AgentRequest,
     AgentRequestBody,
     DeregisterAgent,
@@ -47,7 +46,8 @@ from paddler_trio.wire.messages import (
     recover_request_id,
     render,
 )
-from paddler_trio.wire.trio_link import (
+from paddler_trio.wire.trio import generate
+from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
     Answer,

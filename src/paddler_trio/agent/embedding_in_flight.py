@@ -7,10 +7,10 @@ from typing import Protocol
 import attrs
 import trio
 
-from paddler_trio.agent.embedding_documents import RawEmbeddingResult
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.engine_pipe import Embedded
+from paddler_trio.language.embedding_documents import RawEmbeddingResult
+from paddler_trio.wire.engine.engine_pipe import Embedded
 
 _SAID_PROBLEMS = 3
 

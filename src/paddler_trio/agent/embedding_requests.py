@@ -19,7 +19,16 @@ import numpy as np
 import structlog
 import trio
 
-from paddler_trio.agent.embedding_documents import (
+from paddler_trio.agent.embedding_in_flight import (
+    EmbeddingInFlight,
+    EmbeddingReply,
+    EngineLostError,
+    Portion,
+)
+from paddler_trio.agent.model_server import ModelServer, Serving
+from paddler_trio.agent.status import AgentStatus
+from paddler_trio.errors import EngineError, ModelFileError
+from paddler_trio.language.embedding_documents import (
     EmbeddingRefusedError,
     EmbeddingWork,
     Form,
@@ -30,25 +39,16 @@ from paddler_trio.agent.embedding_documents import (
     refused_result,
     result_of,
 )
-from paddler_trio.agent.embedding_gathering import Gathered, Gathering
-from paddler_trio.agent.embedding_in_flight import (
-    EmbeddingInFlight,
-    EmbeddingReply,
-    EngineLostError,
-    Portion,
-)
-from paddler_trio.agent.giving_way import GivingWay
-from paddler_trio.agent.model_server import ModelServer, Serving
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.errors import EngineError, ModelFileError
+from paddler_trio.language.embedding_gathering import Gathered, Gathering
+from paddler_trio.language.giving_way import GivingWay
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingStep,
     EmbedDocuments,
     StopEmbedding,
 )
-from paddler_trio.wire.generation import GenerateEmbeddingBatchParams
+from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
 
 log = structlog.get_logger("embeddings")
 

@@ -15,9 +15,9 @@ import structlog
 import trio
 
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
-from paddler_trio.daemon.verdict import Verdict
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.engine_pipe import EmbeddingStep, Figures, LoadModel, Ready, Step
+from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, Figures, LoadModel, Ready, Step
 
 log = structlog.get_logger("engine")
 

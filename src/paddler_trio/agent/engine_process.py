@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.wire.engine.engine_pipe import (
     LENGTH_BYTES,
     EmbeddingStep,
     EmbedDocuments,

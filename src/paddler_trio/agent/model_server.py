@@ -22,7 +22,6 @@ import structlog
 import trio
 
 from paddler_trio import __version__
-from paddler_trio.agent.answers.formats import ExplicitMarkers
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.agent.file_watch import changes_before, wait_file_changes
@@ -34,14 +33,24 @@ from paddler_trio.agent.model_source import (
     resolve_model,
     resolve_projection,
 )
-from paddler_trio.agent.model_templates import templates_of
-from paddler_trio.agent.prompting import Language
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.agent.vocabulary import Vocabulary
-from paddler_trio.daemon.verdict import Changes
 from paddler_trio.errors import ChatTemplateError, ModelFileError, PaddlerError
 from paddler_trio.heap import settle
-from paddler_trio.wire.agent_issue import (
+from paddler_trio.language.answers.formats import ExplicitMarkers
+from paddler_trio.language.prompting import Language
+from paddler_trio.language.templates.model_templates import templates_of
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.engine.engine_pipe import (
+    EmbeddingStep,
+    Figures,
+    LoadModel,
+    Ready,
+    Step,
+)
+from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
     ChatTemplateDoesNotCompile,
     ModelCannotBeLoaded,
@@ -50,19 +59,10 @@ from paddler_trio.wire.agent_issue import (
     SlotCannotStart,
     UnableToFindChatTemplate,
 )
-from paddler_trio.wire.codec import dumps, unstructure
-from paddler_trio.wire.desired_state import AgentDesiredState
-from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras, Markers, extended_digest
-from paddler_trio.wire.engine_pipe import (
-    EmbeddingStep,
-    Figures,
-    LoadModel,
-    Ready,
-    Step,
-)
-from paddler_trio.wire.engine_settings import EngineSettings
-from paddler_trio.wire.results import PoolingType
-from paddler_trio.wire.status import AgentStateApplicationStatus
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.results import PoolingType
+from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, Markers, extended_digest
 
 log = structlog.get_logger("model")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import attrs
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.wire.agent_issue import (
+from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
     DownloadServerRejectedRequest,
     HuggingFaceModelDoesNotExist,
     ModelFileDoesNotExist,
     MultimodalProjectionCannotBeLoaded,
 )
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     DesiredModel,
     HuggingFaceModel,

@@ -13,17 +13,17 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.answer_binding import form_of
-from paddler_trio.agent.giving_way import GivingWay, give_way
-from paddler_trio.agent.image_parts import readable
 from paddler_trio.agent.model_server import ModelServer, Serving
-from paddler_trio.agent.prompt_fence import unfenced
-from paddler_trio.agent.prompting import Language, rendering_of, tokens_of
-from paddler_trio.agent.refusal import Refusal
-from paddler_trio.agent.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.errors import ModelFileError
-from paddler_trio.wire.engine_pipe import Ready
-from paddler_trio.wire.generate import (
+from paddler_trio.language.answer_binding import form_of
+from paddler_trio.language.giving_way import GivingWay, give_way
+from paddler_trio.language.images.image_parts import readable
+from paddler_trio.language.prompting import Language, rendering_of, tokens_of
+from paddler_trio.language.refusal import Refusal
+from paddler_trio.language.templates.token_escaping import unfenced
+from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
+from paddler_trio.wire.engine.engine_pipe import Ready
+from paddler_trio.wire.trio.generate import (
     DescribeModel,
     Detokenize,
     Prompt,
@@ -32,7 +32,7 @@ from paddler_trio.wire.generate import (
     Tokenize,
     TokenPrompt,
 )
-from paddler_trio.wire.trio_link import Answer, Ask, render_extension
+from paddler_trio.wire.trio.trio_link import Answer, Ask, render_extension
 
 log = structlog.get_logger("questions")
 

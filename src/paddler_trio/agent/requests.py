@@ -18,16 +18,21 @@ import trio
 
 from paddler_trio.agent.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.engine_process import EngineProcess
-from paddler_trio.agent.generation import Generation, RawResult, done, extended_done
-from paddler_trio.agent.giving_way import GivingWay
 from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.prompting import GenerationWork, prompt_of
 from paddler_trio.agent.questions import ModelQuestions
-from paddler_trio.agent.refusal import Refusal
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.daemon.verdict import Verdict
 from paddler_trio.errors import EngineError, ModelFileError
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.language.answers.output_processor import (
+    Generation,
+    RawResult,
+    done,
+    extended_done,
+)
+from paddler_trio.language.giving_way import GivingWay
+from paddler_trio.language.prompting import GenerationWork, prompt_of
+from paddler_trio.language.refusal import Refusal
+from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.wire.engine.engine_pipe import (
     Drawn,
     EmbeddingStep,
     Ending,
@@ -35,7 +40,7 @@ from paddler_trio.wire.engine_pipe import (
     Step,
     StopSequence,
 )
-from paddler_trio.wire.generate import Generate
+from paddler_trio.wire.trio.generate import Generate
 
 log = structlog.get_logger("requests")
 
@@ -45,7 +50,7 @@ PREPARING_THREADS = 4
 
 @attrs.frozen
 class Work:
-    """What a balancer asks for; see :class:`paddler_trio.wire.trio_link.Start`."""
+    """What a balancer asks for; see :class:`paddler_trio.wire.trio.trio_link.Start`."""
 
     request: GenerationWork
     seed: int = attrs.field(factory=lambda: secrets.randbits(32))

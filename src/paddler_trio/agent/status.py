@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.daemon.verdict import Changes
-from paddler_trio.wire.agent_issue import AgentIssue
-from paddler_trio.wire.engine_pipe import Figures
-from paddler_trio.wire.status import (
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.engine.engine_pipe import Figures
+from paddler_trio.wire.paddler.agent_issue import AgentIssue
+from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio_link import Report
+from paddler_trio.wire.trio.trio_link import Report
 
 
 @attrs.define(eq=False)

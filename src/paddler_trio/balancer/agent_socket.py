@@ -13,15 +13,15 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.agent_connection import OUTGOING_FRAMES, AgentConnection
-from paddler_trio.balancer.asgi import Receive, Scope, Send
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.dispatcher import Dispatcher
-from paddler_trio.balancer.lease import BrokenFrame, Lease
-from paddler_trio.balancer.request import RawResult
 from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.lease import BrokenFrame, Lease
+from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.wire.messages import (
+from paddler_trio.wire.paddler.messages import (
     AgentResponse,
     DeregisterAgent,
     ErrorEnvelope,
@@ -32,9 +32,9 @@ from paddler_trio.wire.messages import (
     recover_request_id,
     render,
 )
-from paddler_trio.wire.results import ends_stream
-from paddler_trio.wire.status import SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio_link import (
+from paddler_trio.wire.paddler.results import ends_stream
+from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
     Answer,

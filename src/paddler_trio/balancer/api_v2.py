@@ -1,8 +1,9 @@
 """``/api/v2`` on the inference port: the extended request, and questions about the model.
 
 ``POST /api/v2/generate`` streams the same lines as Paddler's routes, with more kinds of results in
-them; see ``wire/results.py``. What is wrong with a request before it waits for a slot is answered
-by its status; what only the model can judge arrives as its last line. The questions take no slot.
+them; see ``wire/paddler/results.py``. What is wrong with a request before it waits for a slot is
+answered by its status; what only the model can judge arrives as its last line. The questions take
+no slot.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from paddler_trio.balancer.agent_connection import QuestionRefusedError
-from paddler_trio.balancer.asgi import HttpProblem, Receive, Scope, Send, json_body, send_json
-from paddler_trio.balancer.asking import ask_model
-from paddler_trio.balancer.dispatcher import Dispatcher
-from paddler_trio.balancer.routes import Handler, Params, Routes
+from paddler_trio.balancer.model_questions import ask_model
 from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, json_body, send_json
+from paddler_trio.http.router import Handler, Params, Routes
+from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.generate import (
+from paddler_trio.wire.trio.generate import (
     DescribeModel,
     Detokenize,
     Generate,

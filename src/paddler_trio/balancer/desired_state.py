@@ -11,16 +11,16 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.agent_connection import AgentConnection
-from paddler_trio.balancer.dispatcher import Dispatcher
 from paddler_trio.balancer.state_database import StateDatabase
-from paddler_trio.daemon.verdict import Changes
-from paddler_trio.wire.desired_state import (
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
     applicable_state,
 )
-from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
 log = structlog.get_logger("state")
 

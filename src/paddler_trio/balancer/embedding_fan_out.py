@@ -14,13 +14,13 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from paddler_trio.balancer.asgi import Header, Receive, Send, watch_disconnect
-from paddler_trio.balancer.dispatcher import Dispatcher
-from paddler_trio.balancer.request import Request
+from paddler_trio.http.asgi import Header, Receive, Send, watch_disconnect
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.generation import GenerateEmbeddingBatchParams
-from paddler_trio.wire.messages import error_line, response_line
+from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
+from paddler_trio.wire.paddler.messages import error_line, response_line
 
 
 @attrs.define(eq=False)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import trio
 
-from paddler_trio.balancer.asgi import Receive, Scope, Send, watch_disconnect
-from paddler_trio.balancer.routes import Handler, Params
-from paddler_trio.daemon.verdict import Changes
+from paddler_trio.http.asgi import Receive, Scope, Send, watch_disconnect
+from paddler_trio.http.router import Handler, Params
+from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.codec import dumps
 
 KEEP_ALIVE_S = 3.0

@@ -12,20 +12,20 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.asgi import Receive, Scope, Send
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.dispatcher import Dispatcher
-from paddler_trio.balancer.request import Request
-from paddler_trio.balancer.routes import Params
-from paddler_trio.balancer.who_asks import who_asks
 from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.router import Params
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.codec import dumps, unstructure
-from paddler_trio.wire.generation import (
+from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     tool_schema_problem,
 )
-from paddler_trio.wire.messages import (
+from paddler_trio.wire.paddler.messages import (
     ErrorEnvelope,
     InferenceRequest,
     StopRespondingTo,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from paddler_trio.balancer.key_ring import KeyRing
+from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=values"

@@ -26,9 +26,9 @@ import trio
 
 from paddler_trio.errors import ConfigurationError, StateDatabaseError, WireError
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
-from paddler_trio.wire.desired_state import BalancerDesiredState
-from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
 from paddler_trio.wire.shape import OMITTED
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
 
 log = structlog.get_logger("state")
 

@@ -58,7 +58,7 @@ from paddler_trio.config import (
     split_address,
 )
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 agent = typer.Typer(invoke_without_command=True, subcommand_metavar="[drain NAME]")
 """A command that also has sub-commands: without one, it runs the daemon."""
@@ -144,9 +144,9 @@ def run(
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 
+    from paddler_trio.assembly.agent_daemon import serve_agent
     from paddler_trio.cli.daemons import run_daemon
     from paddler_trio.daemon.systemd_notify import SystemdNotifier
-    from paddler_trio.nursery_tree.agent_tree import run_agent
 
     try:
         host, port = split_address(management_addr)
@@ -190,7 +190,7 @@ def run(
     notifier = SystemdNotifier.from_environment()
 
     async def body(stop: trio.Event) -> None:
-        await run_agent(config, stop, notifier=notifier)
+        await serve_agent(config, stop, notifier=notifier)
 
     run_daemon(body, log_level=log_level, log_json=log_json)
 

@@ -89,10 +89,9 @@ def balancer(
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 
-    from paddler_trio.balancer.parts import BoundBalancer
+    from paddler_trio.assembly.balancer_daemon import BoundBalancer, serve_balancer
     from paddler_trio.cli.daemons import run_daemon
     from paddler_trio.daemon.systemd_notify import SystemdNotifier
-    from paddler_trio.nursery_tree.balancer_tree import run_balancer
 
     config = BalancerConfig(
         inference_addr=inference_addr,
@@ -118,6 +117,6 @@ def balancer(
     notifier = SystemdNotifier.from_environment()
 
     async def body(stop: trio.Event) -> None:
-        await run_balancer(BoundBalancer.bind(config), stop, notifier=notifier)
+        await serve_balancer(BoundBalancer.bind(config), stop, notifier=notifier)
 
     run_daemon(body, log_level=log_level, log_json=log_json)

@@ -16,14 +16,14 @@ import httpx
 import trio
 import typer
 
-from paddler_trio.balancer.parts import Addresses, BoundBalancer
+from paddler_trio.assembly.agent_daemon import serve_agent
+from paddler_trio.assembly.balancer_daemon import BoundBalancer, serve_balancer
 from paddler_trio.config import AgentConfig, BalancerConfig, split_address
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ConfigurationError, PaddlerError
-from paddler_trio.nursery_tree.agent_tree import run_agent
-from paddler_trio.nursery_tree.balancer_tree import run_balancer
+from paddler_trio.nursery_tree.balancer_tree import Addresses
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.desired_state import BalancerDesiredState, LocalToAgent
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, LocalToAgent
 
 QUESTION = "What is a slot?"
 READY_S = 60.0
@@ -63,14 +63,14 @@ async def run_demo(
     silent = SystemdNotifier()
     async with trio.open_nursery() as nursery:
         addresses: Addresses = await nursery.start(
-            partial(run_balancer, bound, balancer_stop, notifier=silent)
+            partial(serve_balancer, bound, balancer_stop, notifier=silent)
         )
         print(f"balancer: inference http://{addresses.inference[0]}", flush=True)
         print(f"          management http://{addresses.management[0]}", flush=True)
         host, port = split_address(addresses.management[0])
         config = AgentConfig(management_host=host, management_port=port, slots=slots, name="demo")
         async with trio.open_nursery() as agents:
-            await agents.start(partial(run_agent, config, stop, notifier=silent))
+            await agents.start(partial(serve_agent, config, stop, notifier=silent))
             print(f"agent:    demo, {slots} slots, loading {model.name}", flush=True)
             await _sample(addresses, model)
             print(_what_to_try(addresses), flush=True)

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.balancer.api_keys import (
+from paddler_trio.cli.options import JsonOption
+from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
+from paddler_trio.http.api_keys import (
     KeyFile,
     KeyScope,
     StoredKey,
@@ -19,8 +21,6 @@ from paddler_trio.balancer.api_keys import (
     read_key_file,
     write_key_file,
 )
-from paddler_trio.cli.options import JsonOption
-from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
 
 key = typer.Typer(
     no_args_is_help=True,

@@ -63,7 +63,7 @@ class AgentView:
     served_state: str | None = None
     progress: float | None = None
     engine: dict[str, float] | None = None
-    """What its engine counted since it was loaded; see ``wire/engine_pipe.py``, ``Figures``."""
+    """What its engine counted since the load; see ``wire/engine/engine_pipe.py``, ``Figures``."""
 
     @property
     def label(self) -> str:

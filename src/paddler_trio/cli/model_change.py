@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.cli.model_source import source_of
-from paddler_trio.wire.desired_state import BalancerDesiredState, InferenceParameters
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
 
 RELOADING: Final = frozenset(
     {

@@ -12,7 +12,7 @@ from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.model_change import Change, shown
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import loads, structure, unstructure
-from paddler_trio.wire.desired_state_extras import Extras
+from paddler_trio.wire.trio.desired_state_extras import Extras
 
 HINT = "--extras"
 ENGINE = "engine."

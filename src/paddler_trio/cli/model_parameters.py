@@ -15,7 +15,7 @@ import typer
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.desired_state import InferenceParameters
+from paddler_trio.wire.paddler.desired_state import InferenceParameters
 
 
 def given_parameters(flags: Mapping[str, object], file: Path | None) -> Mapping[str, object]:

@@ -29,14 +29,14 @@ from paddler_trio.cli.swap_progress import Outcome, Standing, SwapProgress, Verd
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     DesiredModel,
     NoModel,
     applicable_state,
 )
-from paddler_trio.wire.desired_state_extras import NO_EXTRAS, Extras, extended_digest
-from paddler_trio.wire.status import ChatTemplate
+from paddler_trio.wire.paddler.status import ChatTemplate
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
 SHORT_DIGEST = 12
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,
     LocalToAgent,

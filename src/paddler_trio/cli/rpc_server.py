@@ -117,7 +117,7 @@ def checked_address(addr: str, *, insecure_rpc: bool) -> tuple[str, int]:
 
 def _check_free(host: str, port: int) -> None:
     """ConfigurationError with the reason if it cannot be bound: llama.cpp gives none."""
-    from paddler_trio.balancer.listening import listen
+    from paddler_trio.http.listening import listen
 
     for trial in listen(f"{host}:{port}"):
         trial.close()

@@ -15,8 +15,8 @@ import typer
 from paddler_trio.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from paddler_trio.agent.conversation import ModelTemplates
-    from paddler_trio.wire.generate import ConversationPrompt
+    from paddler_trio.language.templates.conversation import ModelTemplates
+    from paddler_trio.wire.trio.generate import ConversationPrompt
 
 STDIN = "-"
 ANY_MESSAGES: list[dict[str, object]] = [{"role": "user", "content": "Hello."}]
@@ -138,7 +138,7 @@ def read_templates(
     """
     import attrs
 
-    from paddler_trio.agent.conversation import ModelTemplate, ModelTemplates
+    from paddler_trio.language.templates.conversation import ModelTemplate, ModelTemplates
 
     source = None if template is None else _read(template, "--template")
     if model is not None:
@@ -155,10 +155,10 @@ def read_templates(
 
 
 def _templates_in(model: Path, override: str | None) -> ModelTemplates:
-    from paddler_trio.agent.llama_log import route_llama_log
-    from paddler_trio.agent.model_templates import templates_of
-    from paddler_trio.agent.vocabulary import Vocabulary
     from paddler_trio.daemon.logs import configure_logs
+    from paddler_trio.language.llama_log import route_llama_log
+    from paddler_trio.language.templates.model_templates import templates_of
+    from paddler_trio.language.vocabulary import Vocabulary
 
     configure_logs(level="error")
     route_llama_log()
@@ -198,7 +198,7 @@ def read_conversation(
     variables = {} if kwargs is None else _read_json(kwargs, "--kwargs")
     if not isinstance(variables, dict):
         raise typer.BadParameter("expected an object", param_hint="--kwargs")
-    from paddler_trio.wire.generate import ConversationPrompt
+    from paddler_trio.wire.trio.generate import ConversationPrompt
 
     return ConversationPrompt(
         messages=tuple(given),

@@ -61,11 +61,11 @@ def parse(
     Without messages, one turn of a user is taken.
     """
     with one_line_errors():
-        from paddler_trio.agent.answer_start import rendered
-        from paddler_trio.agent.answers.turns import turn_ends_of, without_turn_end
-        from paddler_trio.agent.answers.whole import AnswerReader
-        from paddler_trio.agent.conversation import prepare_conversation
-        from paddler_trio.agent.utf8_carry import Utf8Carry
+        from paddler_trio.language.answers.answer_start import rendered
+        from paddler_trio.language.answers.turns import turn_ends_of, without_turn_end
+        from paddler_trio.language.answers.utf8_carry import Utf8Carry
+        from paddler_trio.language.answers.whole import AnswerReader
+        from paddler_trio.language.templates.conversation import prepare_conversation
 
         if messages == STDIN:
             raise typer.BadParameter("standard input is the answer", param_hint="--messages")

@@ -37,8 +37,8 @@ def render(
 ) -> None:
     """Print the exact prompt that an agent would give the model, without a newline of ours."""
     with one_line_errors():
-        from paddler_trio.agent.conversation import prepare_conversation
-        from paddler_trio.agent.prompt_fence import unfenced
+        from paddler_trio.language.templates.conversation import prepare_conversation
+        from paddler_trio.language.templates.token_escaping import unfenced
 
         templates = read_templates(template, model, bos_token=bos_token, eos_token=eos_token)
         conversation = read_conversation(

@@ -16,8 +16,8 @@ from paddler_trio.cli.template_input import (
 from paddler_trio.cli.terminal import one_line_errors
 
 if TYPE_CHECKING:
-    from paddler_trio.agent.answers.model_format import CallFormat
-    from paddler_trio.agent.conversation import ModelTemplate, ModelTemplates
+    from paddler_trio.language.answers.model_format import CallFormat
+    from paddler_trio.language.templates.conversation import ModelTemplate, ModelTemplates
 
 
 def show(
@@ -38,8 +38,8 @@ def show(
 
 
 def _description(chosen: ModelTemplate, templates: ModelTemplates) -> dict[str, object]:
-    from paddler_trio.agent.answers.formats import format_of
-    from paddler_trio.agent.answers.turns import turn_ends_of
+    from paddler_trio.language.answers.formats import format_of
+    from paddler_trio.language.answers.turns import turn_ends_of
 
     form = format_of(chosen.template)
     return {

@@ -38,7 +38,7 @@ from paddler_trio.errors import EngineError, WireError
 from paddler_trio.heap import settle
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingStep,
     EmbedDocuments,

@@ -14,7 +14,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from paddler_trio.engine.llama import TOKEN_DATA, Llama, candidates_of
-from paddler_trio.wire.engine_pipe import Grammar
+from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _SEARCHED_CHARS = 4096
 """A trigger is looked for in so much of the newest text."""

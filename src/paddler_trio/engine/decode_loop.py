@@ -37,7 +37,7 @@ from paddler_trio.scheduler.batching.image_tokens import (
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.scheduler.batching.streams import Cut, Placement, Replaced, Streams
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.wire.engine.engine_pipe import (
     Drawn,
     Ending,
     Progress,

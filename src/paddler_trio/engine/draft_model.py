@@ -12,7 +12,7 @@ from paddler_trio.engine.llama import ContextShape, Llama
 from paddler_trio.errors import EngineError
 from paddler_trio.scheduler.batching.prefixes import common_prefix
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.wire.engine_pipe import LoadModel
+from paddler_trio.wire.engine.engine_pipe import LoadModel
 
 
 @attrs.define(eq=False)

@@ -12,7 +12,7 @@ from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.sampling import Sampler
 from paddler_trio.scheduler.batching.batch_plan import Share
-from paddler_trio.wire.engine_pipe import TokenLogprob
+from paddler_trio.wire.engine.engine_pipe import TokenLogprob
 
 T = TypeVar("T")
 R = TypeVar("R")

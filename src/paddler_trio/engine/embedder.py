@@ -22,7 +22,7 @@ import numpy as np
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
 from paddler_trio.engine.figures import Counters
 from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingStep,
     EmbedDocuments,

@@ -18,8 +18,8 @@ from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.options import set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.engine_pipe import EmbeddingShape
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 Tokens = npt.NDArray[np.int32]
 

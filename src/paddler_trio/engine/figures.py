@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from paddler_trio.scheduler.batching.streams import Streams
-from paddler_trio.wire.engine_pipe import Figures
+from paddler_trio.wire.engine.engine_pipe import Figures
 
 INTERVAL_S = 0.5
 

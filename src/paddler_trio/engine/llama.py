@@ -20,7 +20,7 @@ from paddler_trio.engine.options import model_params, read_loras, set_context_op
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 MAX_STREAMS = 256
 """llama.cpp's own limit on sequences of one context."""

@@ -13,7 +13,7 @@ from paddler_trio.engine.ggml import ggml_function
 from paddler_trio.engine.rpc_devices import add_rpc_servers
 from paddler_trio.engine.rpc_sockets import watch_connections
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 FLASH_ATTENTION = {
     "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,

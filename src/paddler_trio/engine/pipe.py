@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import Queue
 from typing import BinaryIO, NoReturn
 
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.wire.engine.engine_pipe import (
     LENGTH_BYTES,
     FromEngine,
     ToEngine,

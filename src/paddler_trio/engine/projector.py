@@ -20,7 +20,7 @@ import numpy as np
 
 from paddler_trio.engine.llama import Llama
 from paddler_trio.errors import EngineError
-from paddler_trio.wire.engine_pipe import Image
+from paddler_trio.wire.engine.engine_pipe import Image
 
 _WARNING_LEVEL, _ERROR_LEVEL = 3, 4
 _FLOATS = ctypes.POINTER(ctypes.c_float)

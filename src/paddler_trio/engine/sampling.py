@@ -25,7 +25,7 @@ from paddler_trio.engine.constraint import Constraint, GrammarRejectedError
 from paddler_trio.engine.llama import Llama, candidates_of, token_rows
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
-from paddler_trio.wire.engine_pipe import Grammar, ReasoningBudget, Sampling
+from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Sampling
 
 STAGES = (
     "penalties",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from paddler_trio.wire.engine_pipe import Sampling
+from paddler_trio.wire.engine.engine_pipe import Sampling
 
 WORTH_A_SHORTLIST = 8192
 """Tokens of a vocabulary below which llama.cpp is as quick with all of them."""

@@ -25,7 +25,7 @@ import numpy as np
 from paddler_trio.engine.projector import ImageNotEncodableError, Projector, Words
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.image_tokens import image_of, image_tokens
-from paddler_trio.wire.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
+from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
 
 NICENESS = 5
 """Those who read along come before those who wait for their first word."""

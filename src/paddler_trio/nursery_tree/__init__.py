@@ -1,5 +1,7 @@
-"""The whole life of both daemons: who lives, who owns whom, in which order everything ends.
+"""The heart: both trees, and what they own.
 
-Read ``balancer_tree`` and ``agent_tree`` first; ``supervise`` and ``restart_budget`` are what
-they lean on. Nested nurseries are the shutdown order: what is innermost is closed first.
+``balancer_tree`` and ``agent_tree`` say who lives, who owns whom and in which order everything
+ends; nested nurseries are the shutdown order, what is innermost is closed first. ``dispatcher``,
+``request``, ``lease`` and ``agent_connection`` are the balancer's accounting: which request waits,
+which slot it holds, and what happens to both when a client or an agent is gone.
 """

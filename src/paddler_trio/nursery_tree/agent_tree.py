@@ -14,17 +14,17 @@ then leaves: its link lives until the last result is out.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
+import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.parts import AgentParts
-from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.daemon.verdict import wait_any
 from paddler_trio.errors import EngineError
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
+from paddler_trio.nursery_tree.synchronization import wait_any
 
 log = structlog.get_logger("agent")
 
@@ -32,8 +32,44 @@ ENGINE_RESTARTS = 12
 ENGINE_PERIOD_S = 60.0
 
 
+class Model(Protocol):
+    """Follows the desired state, with an engine as its child."""
+
+    async def run(self) -> None: ...
+
+
+class BalancerLink(Protocol):
+    """The connection to the balancer, redialled for ever."""
+
+    registered: trio.Event
+
+    async def run(self) -> None: ...
+
+    async def leave(self) -> None:
+        """Say goodbye, when nothing is left to answer."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class AgentParts:
+    """What the tree gives tasks to.
+
+    Args:
+      name: what people call it.
+      open_requests: gives requests the nursery of their tasks.
+      offer_nothing: no slots from now on.
+    """
+
+    name: str
+    model: Model
+    link: BalancerLink
+    open_requests: Callable[[trio.Nursery], None]
+    offer_nothing: Callable[[], None]
+    drain_timeout_s: float
+
+
 async def run_agent(
-    config: AgentConfig,
+    assemble: Callable[[], AgentParts],
     stop: trio.Event,
     *,
     notifier: SystemdNotifier,
@@ -45,25 +81,25 @@ async def run_agent(
 
     Cancellation: everything ends at once; the engine process is gone when this returns.
     """
-    parts = AgentParts.assemble(config, keep_engine)
+    parts = assemble()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
-        services.start_soon(parts.models.run, name="model")
+        services.start_soon(parts.model.run, name="model")
         async with trio.open_nursery() as links:
             links.start_soon(parts.link.run, name="balancer link")
             async with trio.open_nursery() as requests:
-                parts.requests.open(requests, parts.models)
+                parts.open_requests(requests)
                 await wait_any(parts.link.registered, stop)
                 task_status.started()
-                notifier.ready(f"agent {config.name or parts.link.id}")
+                notifier.ready(f"agent {parts.name}")
                 await stop.wait()
                 notifier.stopping()
-                parts.status.set(is_leaving=True)
-                requests.cancel_scope.deadline = trio.current_time() + config.drain_timeout_s
+                parts.offer_nothing()
+                requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
             await parts.link.leave()
             links.cancel_scope.cancel(reason="stopping: said goodbye")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
-    log.info("agent down", name=config.name)
+    log.info("agent down", name=parts.name)
 
 
 async def keep_engine(

@@ -13,18 +13,19 @@ for one nursery, while the connections that carry the answers, and the agents' o
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.http_server import HttpServer
-from paddler_trio.balancer.parts import Addresses, BalancerParts, BoundBalancer
 from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.heap import settle
-from paddler_trio.openai.routes import openai_surface
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
 log = structlog.get_logger("balancer")
 
@@ -32,8 +33,59 @@ FLUSH_S = 2.0
 """How long connections may take to send what is written when everything else has ended."""
 
 
+@attrs.frozen
+class Addresses:
+    """What was bound, ``host:port`` each."""
+
+    inference: list[str]
+    management: list[str]
+    compat_openai: list[str] = attrs.field(factory=list)
+
+
+class Server(Protocol):
+    """One port: its accept loop, and the connections that it accepted."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def serve_door(
+        self,
+        sockets: Iterable[socket.socket],
+        *,
+        connections: trio.Nursery,
+        task_status: trio.TaskStatus[list[str]] = ...,
+    ) -> None:
+        """Accept until cancelled. Started with the addresses."""
+        ...
+
+    def close_idle(self) -> None: ...
+
+    def cut_all(self) -> None: ...
+
+    async def wait_all_closed(self) -> None: ...
+
+
+@attrs.frozen(eq=False)
+class BalancerParts:
+    """What the tree gives tasks to.
+
+    Args:
+      load_state: reads the desired state, before any port accepts.
+      ports: every server with its bound sockets, in the order of ``Addresses``.
+      goodbye: tells sockets and event streams to end.
+      reload: what SIGHUP does; None ignores it.
+    """
+
+    dispatcher: Dispatcher
+    load_state: Callable[[], Awaitable[None]]
+    ports: list[tuple[Server, list[socket.socket]]]
+    goodbye: trio.Event
+    drain_timeout_s: float
+    reload: Callable[[], Awaitable[None]] | None = None
+
+
 async def run_balancer(
-    bound: BoundBalancer,
+    assemble: Callable[[], BalancerParts],
     stop: trio.Event,
     *,
     notifier: SystemdNotifier,
@@ -45,14 +97,14 @@ async def run_balancer(
 
     Cancellation: everything ends at once; every client still connected is cut off.
     """
-    parts = BalancerParts.assemble(bound.config, openai_surface, bound.keys)
-    servers = parts.servers
-    await parts.states.load()
+    parts = assemble()
+    servers = [server for server, _ in parts.ports]
+    await parts.load_state()
     settle()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
-        if bound.keys.path is not None or notifier.is_listening:
-            await services.start(watch_hangups, bound.keys.reload, name="reload on SIGHUP")
+        if parts.reload is not None:
+            await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
         async with trio.open_nursery() as connections:
             connections.start_soon(_cut_when_cancelled, servers, name="cutter")
             async with trio.open_nursery() as requests:
@@ -63,7 +115,7 @@ async def run_balancer(
                             partial(server.serve_door, s, connections=connections),
                             name=f"{server.name} door",
                         )
-                        for server, s in zip(servers, bound.doors, strict=True)
+                        for server, s in parts.ports
                     ]
                     addresses = Addresses(*listening)
                     task_status.started(addresses)
@@ -73,7 +125,7 @@ async def run_balancer(
                     doors.cancel_scope.cancel(reason="stopping: no new connections")
                 notifier.stopping()
                 parts.dispatcher.drain()
-                requests.cancel_scope.deadline = trio.current_time() + bound.config.drain_timeout_s
+                requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
             parts.goodbye.set()
             with trio.move_on_after(FLUSH_S):
                 for server in servers:
@@ -85,7 +137,7 @@ async def run_balancer(
     log.info("balancer down")
 
 
-async def _cut_when_cancelled(servers: list[HttpServer]) -> None:
+async def _cut_when_cancelled(servers: list[Server]) -> None:
     """A write to a client that does not read is shielded: only closing its socket ends it."""
     try:
         await trio.sleep_forever()

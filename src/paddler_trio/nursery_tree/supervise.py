@@ -8,8 +8,8 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.daemon.running_tree import forget_this_task, history_of_this_task
 from paddler_trio.errors import ChildGaveUpError
+from paddler_trio.nursery_tree.printed_tree import forget_this_task, history_of_this_task
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 
 log = structlog.get_logger("supervise")

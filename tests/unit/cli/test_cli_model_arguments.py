@@ -19,9 +19,10 @@ from paddler_trio.cli.model_change import RELOADING, changes
 from paddler_trio.cli.model_parameters import given_parameters, parameter_names
 from paddler_trio.cli.model_source import model_of, source_of
 from paddler_trio.cli.terminal import printable
-from paddler_trio.wire.agent_issue import AgentIssue, ModelFileDoesNotExist, SlotCannotStart
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.engine.engine_pipe import LoadModel
+from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelFileDoesNotExist, SlotCannotStart
+from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     DesiredModel,
     HuggingFaceModel,
@@ -31,9 +32,8 @@ from paddler_trio.wire.desired_state import (
     NoModel,
     UrlModel,
 )
-from paddler_trio.wire.engine_pipe import LoadModel
-from paddler_trio.wire.results import PoolingType
-from paddler_trio.wire.status import ChatTemplate
+from paddler_trio.wire.paddler.results import PoolingType
+from paddler_trio.wire.paddler.status import ChatTemplate
 
 HUGGING_FACE = HuggingFaceModel(filename="sub/m.gguf", repo_id="org/repo", revision="v1")
 

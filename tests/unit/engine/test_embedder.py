@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
 from paddler_trio.engine.figures import Counters
-from paddler_trio.wire.engine_pipe import (
+from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingShape,
     EmbeddingStep,

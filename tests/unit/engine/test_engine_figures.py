@@ -7,7 +7,7 @@ import threading
 import attrs
 
 from paddler_trio.engine.figures import INTERVAL_S, Counters
-from paddler_trio.wire.engine_pipe import Figures
+from paddler_trio.wire.engine.engine_pipe import Figures
 
 
 @attrs.define

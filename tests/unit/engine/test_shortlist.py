@@ -13,8 +13,8 @@ from paddler_trio.engine.llama import Llama, token_rows
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.engine.sampling import STAGES, Sampler
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
-from paddler_trio.wire.engine_pipe import Grammar
-from paddler_trio.wire.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_pipe import Grammar
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 from samplings import GREEDY
 
 PLAIN = attrs.evolve(GREEDY, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, penalty_last_n=-1)

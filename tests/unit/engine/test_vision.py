@@ -14,7 +14,7 @@ from paddler_trio.engine.projector import Patch, Projector
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.engine.vision import Embeddings, Encoded, ImageCache, Rows, Vision
 from paddler_trio.scheduler.batching.image_tokens import is_image
-from paddler_trio.wire.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
+from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
 from samplings import GREEDY
 from vision_models import picture, write_projector
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
     DesiredModel,
     HuggingFaceModel,
 )
-from paddler_trio.wire.generation import (
+from paddler_trio.wire.paddler.generation import (
     L2,
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -22,7 +22,7 @@ from paddler_trio.wire.generation import (
     RmsNorm,
     TextPart,
 )
-from paddler_trio.wire.messages import (
+from paddler_trio.wire.paddler.messages import (
     AgentMessage,
     AgentRequest,
     AgentResponse,
@@ -49,7 +49,7 @@ from paddler_trio.wire.messages import (
     parse_inference_server_message,
     render,
 )
-from paddler_trio.wire.results import (
+from paddler_trio.wire.paddler.results import (
     ContentToken,
     Done,
     Embedding,
@@ -60,7 +60,7 @@ from paddler_trio.wire.results import (
     ToolCallParsed,
     ValidJson,
 )
-from paddler_trio.wire.status import (
+from paddler_trio.wire.paddler.status import (
     AgentControllerPoolSnapshot,
     AgentStateApplicationStatus,
     ModelMetadata,

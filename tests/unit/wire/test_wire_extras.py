@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     LocalToAgent,
     applicable_state,
     state_digest,
 )
-from paddler_trio.wire.desired_state_extras import (
+from paddler_trio.wire.scalars import float32
+from paddler_trio.wire.trio.desired_state_extras import (
     NO_EXTRAS,
     EngineWishes,
     ExtendedDesiredState,
@@ -26,9 +28,7 @@ from paddler_trio.wire.desired_state_extras import (
     SplitMode,
     extended_digest,
 )
-from paddler_trio.wire.engine_settings import EngineSettings
-from paddler_trio.wire.scalars import float32
-from paddler_trio.wire.trio_link import Want, parse_extension, render_extension
+from paddler_trio.wire.trio.trio_link import Want, parse_extension, render_extension
 
 STATE = attrs.evolve(BalancerDesiredState.default(), model=LocalToAgent("/m.gguf"))
 AGENT_STATE = applicable_state(STATE)

@@ -7,7 +7,7 @@ from wire_values import TEXT, values_of
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.messages import (
+from paddler_trio.wire.paddler.messages import (
     AgentResponse,
     ErrorDescription,
     ErrorEnvelope,

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.agent.prompting import _generate_of
 from paddler_trio.errors import WireError
+from paddler_trio.language.prompting import _generate_of
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.generate import (
+from paddler_trio.wire.paddler.generation import (
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+    GbnfGrammar,
+    JsonSchemaGrammar,
+)
+from paddler_trio.wire.paddler.messages import AgentRequestBody
+from paddler_trio.wire.trio.generate import (
     AnyJsonGrammar,
     ChoiceGrammar,
     ConversationPrompt,
@@ -28,14 +35,7 @@ from paddler_trio.wire.generate import (
     TokenPrompt,
     Work,
 )
-from paddler_trio.wire.generation import (
-    ContinueFromConversationHistoryParams,
-    ContinueFromRawPromptParams,
-    GbnfGrammar,
-    JsonSchemaGrammar,
-)
-from paddler_trio.wire.messages import AgentRequestBody
-from paddler_trio.wire.paddler_work import (
+from paddler_trio.wire.trio.paddler_work import (
     UNLIMITED_TOKENS,
     Inexpressible,
     paddler_body,

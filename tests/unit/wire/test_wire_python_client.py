@@ -24,14 +24,19 @@ from pydantic import BaseModel
 from wire_values import values_of
 
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
-from paddler_trio.wire.desired_state import BalancerDesiredState, InferenceParameters
-from paddler_trio.wire.generation import (
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
+from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
-from paddler_trio.wire.messages import InferenceResponse, InferenceResponseBody, error_line, render
-from paddler_trio.wire.results import (
+from paddler_trio.wire.paddler.messages import (
+    InferenceResponse,
+    InferenceResponseBody,
+    error_line,
+    render,
+)
+from paddler_trio.wire.paddler.results import (
     ALL_GENERATION_TAGS,
     Done,
     EmbeddingProduced,
@@ -40,7 +45,7 @@ from paddler_trio.wire.results import (
     ends_stream,
     result_tag,
 )
-from paddler_trio.wire.status import (
+from paddler_trio.wire.paddler.status import (
     AgentControllerPoolSnapshot,
     BufferedRequestManagerSnapshot,
     ChatTemplate,

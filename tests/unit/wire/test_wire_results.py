@@ -6,8 +6,8 @@ from wire_values import values_of
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.messages import AgentResponseBody
-from paddler_trio.wire.results import (
+from paddler_trio.wire.paddler.messages import AgentResponseBody
+from paddler_trio.wire.paddler.results import (
     ALL_EMBEDDING_TAGS,
     ALL_GENERATION_TAGS,
     ENDING_EMBEDDING_TAGS,

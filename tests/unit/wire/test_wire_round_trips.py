@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from wire_values import JSON_VALUES, values_of
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire import agent_issue, desired_state, generation, messages, results, status
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
+from paddler_trio.wire.paddler import (
+    agent_issue,
+    desired_state,
+    generation,
+    messages,
+    results,
+    status,
+)
 
 CLASSES = sorted(
     {

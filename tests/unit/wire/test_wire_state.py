@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_values import values_of
 
-from paddler_trio.wire.agent_issue import (
+from paddler_trio.wire.codec import dumps, loads, structure, unstructure
+from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
     ChatTemplateDoesNotCompile,
     DownloadInterrupted,
@@ -16,8 +17,7 @@ from paddler_trio.wire.agent_issue import (
     SlotCannotStart,
     sorted_issues,
 )
-from paddler_trio.wire.codec import dumps, loads, structure, unstructure
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
     InferenceParameters,
@@ -26,7 +26,7 @@ from paddler_trio.wire.desired_state import (
     desired_state_problem,
     state_digest,
 )
-from paddler_trio.wire.status import (
+from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     ChatTemplate,
     SlotAggregatedStatusSnapshot,

@@ -10,14 +10,14 @@ import pytest
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, structure, unstructure
-from paddler_trio.wire.desired_state import (
+from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     DesiredModel,
     InferenceParameters,
     LocalToAgent,
     NoModel,
 )
-from paddler_trio.wire.generation import (
+from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     Function,
@@ -30,7 +30,7 @@ from paddler_trio.wire.generation import (
     Tool,
     tool_schema_problem,
 )
-from paddler_trio.wire.results import (
+from paddler_trio.wire.paddler.results import (
     Embedding,
     EmbeddingDone,
     EmbeddingResult,
@@ -38,7 +38,10 @@ from paddler_trio.wire.results import (
     TokenUsage,
     ValidJson,
 )
-from paddler_trio.wire.status import AgentStateApplicationStatus, BufferedRequestManagerSnapshot
+from paddler_trio.wire.paddler.status import (
+    AgentStateApplicationStatus,
+    BufferedRequestManagerSnapshot,
+)
 
 T = TypeVar("T")
 

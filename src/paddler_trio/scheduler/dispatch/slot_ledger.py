@@ -5,7 +5,7 @@ with no ``await`` between reading and changing there is no race, hence no lock. 
 can free capacity returns the grants this made possible, in order; the shell wakes exactly those
 requests and nobody else.
 
-Invariants (``tests/unit/dispatch`` checks them after every step of a random walk):
+Invariants (``tests/unit/scheduler/dispatch`` checks them after every step of a random walk):
 
 * an agent never holds more requests than the slots it reported when the last one was granted;
 * no slot of an accepting agent idles while a request that may have it waits;

@@ -1,0 +1,1 @@
+"""Other people's APIs, each translated to and from one typed request."""

@@ -1,0 +1,380 @@
+"""What happened in one choice, whatever the dialect that tells it: results in, pieces out.
+
+:class:`AnswerReader` is the streaming half, :class:`Answer` collects a whole one. Both are pure.
+
+Log probabilities belong to the text that follows them. Those of tokens that became no content
+(reasoning, tool calls, the end of the turn, a stop text) are dropped, as OpenAI does.
+
+The text of a tool call is only told when nothing better came of it: if calls were read from it, or
+are still being read, it is theirs; if it turned out to be no call, it is content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.paddler.results import result_tag
+
+Json = dict[str, object]
+
+
+@attrs.frozen
+class Said:
+    """A piece of content; ``logprobs`` as they came, of the tokens it is made of."""
+
+    text: str
+    logprobs: Sequence[Mapping[str, object]] = ()
+
+
+@attrs.frozen
+class Thought:
+    """A piece of reasoning."""
+
+    text: str
+
+
+@attrs.frozen
+class CallBegan:
+    index: int
+    id: str
+    name: str
+
+
+@attrs.frozen
+class CallWent:
+    """The next piece of a call's arguments, as JSON text."""
+
+    index: int
+    arguments: str
+
+
+@attrs.frozen
+class Prefilled:
+    """``done`` of ``total`` prompt tokens are computed, ``cached`` of them from before."""
+
+    total: int
+    cached: int
+    done: int
+
+
+@attrs.frozen
+class Ended:
+    """The last piece of every choice.
+
+    ``reason`` is one of the engine's: ``stop``, ``length``, ``cells``, ``stop_text``, ``stopped``.
+    ``prompt_tokens`` of the ``usage`` are all that was read, images too, which agents count apart.
+    """
+
+    reason: str
+    stop_text: str | None
+    usage: Mapping[str, int]
+    timings: Mapping[str, float]
+    num_calls: int
+
+    @property
+    def finish_reason(self) -> str:
+        """OpenAI's word for it."""
+        if self.reason in {"length", "cells"}:
+            return "length"
+        return "tool_calls" if self.num_calls else "stop"
+
+
+Piece: TypeAlias = Said | Thought | CallBegan | CallWent | Prefilled | Ended
+
+
+@attrs.define
+class AnswerReader:
+    """One choice.
+
+    Args:
+      raw_calls: the client wants tool calls as text of the content.
+      max_tokens: what was asked for; agents of Paddler's do not say why an answer ended.
+    """
+
+    raw_calls: bool = False
+    max_tokens: int | None = None
+    num_calls: int = attrs.field(default=0, init=False)
+    ended: Ended | None = attrs.field(default=None, init=False)
+    _call_text: str = attrs.field(default="", init=False)
+    _has_deltas: bool = attrs.field(default=False, init=False)
+    _logprobs: list[Mapping[str, object]] = attrs.field(factory=list, init=False)
+
+    def take(self, results: Iterable[RawResult]) -> Iterator[Piece]:
+        """The pieces these results are; results that end nothing and mean nothing give none."""
+        for result in results:
+            tag = result_tag(result)
+            value = result[tag] if isinstance(result, Mapping) else None
+            match tag, value:
+                case (("ContentToken" | "UndeterminableToken"), str(text)):
+                    yield Said(text, self._flushed())
+                case "ReasoningToken", str(text):
+                    self._logprobs.clear()
+                    yield Thought(text)
+                case "ToolCallToken", str(text):
+                    yield from self._call_token(text)
+                case "ToolCallDelta", dict(delta):
+                    yield from self._call_delta(delta)
+                case "ToolCallParsed", list(calls):
+                    yield from self._whole_calls(calls)
+                case (
+                    (
+                        "ToolCallParseFailed"
+                        | "ToolCallValidationFailed"
+                        | "UnrecognizedToolCallFormat"
+                    ),
+                    _,
+                ):
+                    yield from self._no_call()
+                case "Logprobs", dict(entry):
+                    self._logprobs.append(entry)
+                case "Progress", {
+                    "total": int(total),
+                    "cached": int(cached),
+                    "computed": int(done),
+                }:
+                    yield Prefilled(total, cached, done)
+                case "Done", dict(done_value):
+                    yield from self._no_call()
+                    self.ended = _ended(done_value, self.num_calls, self.max_tokens)
+                    yield self.ended
+
+    def _flushed(self) -> Sequence[Mapping[str, object]]:
+        logprobs, self._logprobs = self._logprobs, []
+        return logprobs
+
+    def _call_token(self, text: str) -> Iterator[Piece]:
+        if self.raw_calls:
+            yield Said(text, self._flushed())
+        else:
+            self._logprobs.clear()
+            self._call_text += text
+
+    def _call_delta(self, delta: Mapping[str, object]) -> Iterator[Piece]:
+        self._logprobs.clear()
+        self._call_text = ""
+        self._has_deltas = True
+        index, call_id, name = delta.get("index"), delta.get("id"), delta.get("name")
+        assert isinstance(index, int)
+        if isinstance(call_id, str) and isinstance(name, str):
+            self.num_calls = max(self.num_calls, index + 1)
+            yield CallBegan(index, call_id, name)
+        arguments = delta.get("arguments")
+        if isinstance(arguments, str) and arguments:
+            yield CallWent(index, arguments)
+
+    def _whole_calls(self, calls: Sequence[object]) -> Iterator[Piece]:
+        """Calls that were told piece by piece already are not told again."""
+        self._call_text = ""
+        if self._has_deltas:
+            return
+        for call in calls:
+            match call:
+                case {"id": str(call_id), "name": str(name), "arguments": arguments}:
+                    yield CallBegan(self.num_calls, call_id, name)
+                    yield CallWent(self.num_calls, _arguments_text(arguments))
+                    self.num_calls += 1
+
+    def _no_call(self) -> Iterator[Piece]:
+        text, self._call_text = self._call_text, ""
+        if text and not self._has_deltas:
+            yield Said(text)
+
+
+def _arguments_text(arguments: object) -> str:
+    match arguments:
+        case {"InvalidJson": str(text)}:
+            return text
+        case {"ValidJson": value}:
+            return dumps(value).decode()
+    return dumps(arguments).decode()
+
+
+def _ended(done: Mapping[str, object], num_calls: int, max_tokens: int | None) -> Ended:
+    usage, finish, timings = done.get("usage"), done.get("finish"), done.get("timings")
+    assert isinstance(usage, dict)
+    reason, stop_text = "stop", None
+    match finish:
+        case {"reason": str(reason), **more}:
+            stop_text = more.get("stop_text")
+    ended = Ended(
+        reason=reason,
+        stop_text=stop_text if isinstance(stop_text, str) else None,
+        usage=_with_images(usage),
+        timings=timings if isinstance(timings, dict) else {},
+        num_calls=num_calls,
+    )
+    if finish is None and max_tokens is not None and completion_tokens(ended) >= max_tokens:
+        return attrs.evolve(ended, reason="length")
+    return ended
+
+
+def _with_images(usage: Mapping[str, int]) -> Mapping[str, int]:
+    """As all these dialects count: what an image became is part of the prompt."""
+    seen = usage.get("input_image_tokens", 0) + usage.get("input_audio_tokens", 0)
+    return {**usage, "prompt_tokens": usage["prompt_tokens"] + seen}
+
+
+@attrs.define
+class Call:
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@attrs.define
+class Answer:
+    """One whole choice, as it grows."""
+
+    reader: AnswerReader
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = attrs.field(factory=list)
+    logprobs: list[Mapping[str, object]] = attrs.field(factory=list)
+    tokens: list[int] = attrs.field(factory=list)
+
+    def take(self, results: Iterable[RawResult], tokens: Iterable[int] = ()) -> None:
+        self.tokens += tokens
+        for piece in self.reader.take(results):
+            match piece:
+                case Said(text, logprobs):
+                    self.content += text
+                    self.logprobs += logprobs
+                case Thought(text):
+                    self.reasoning += text
+                case CallBegan(_, call_id, name):
+                    self.calls.append(Call(call_id, name))
+                case CallWent(index, arguments):
+                    self.calls[index].arguments += arguments
+                case Prefilled() | Ended():
+                    pass
+
+    @property
+    def ended(self) -> Ended:
+        """How it ended; ask only when it has."""
+        assert self.reader.ended is not None
+        return self.reader.ended
+
+
+# ---------------------------------------------------------------- figures, in OpenAI's words
+
+
+def usage_of(endings: Sequence[Ended], *, prompts: int = 1) -> Json:
+    """Choices share their prompts, so each prompt counts once; what was written adds up.
+
+    Args:
+      endings: of all choices, in their order: those of one prompt stand together.
+      prompts: how many different prompts there were.
+    """
+    per_prompt = max(1, len(endings) // prompts)
+    firsts = endings[::per_prompt]
+    prompt_tokens = sum(ending.usage["prompt_tokens"] for ending in firsts)
+    cached = sum(ending.usage.get("cached_prompt_tokens", 0) for ending in firsts)
+    reasoning = sum(ending.usage.get("reasoning_tokens", 0) for ending in endings)
+    written = sum(completion_tokens(ending) for ending in endings)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": written,
+        "total_tokens": prompt_tokens + written,
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def completion_tokens(ending: Ended) -> int:
+    """Everything the model wrote."""
+    kinds = ("content_tokens", "reasoning_tokens", "tool_call_tokens", "undeterminable_tokens")
+    return sum(ending.usage.get(kind, 0) for kind in kinds)
+
+
+def timings_of(ending: Ended) -> Json:
+    """llama-server's ``timings``: counts, milliseconds, and both ratios of them."""
+    told = ending.timings
+    cached = int(told.get("cached_n", ending.usage.get("cached_prompt_tokens", 0)))
+    timings: Json = {
+        "cache_n": cached,
+        **_prompt_pace(ending.usage["prompt_tokens"] - cached, told.get("prompt_ms", 0.0)),
+        **_predicted_pace(
+            int(told.get("predicted_n", completion_tokens(ending))), told.get("predicted_ms", 0.0)
+        ),
+    }
+    if "draft_n" in told:
+        timings["draft_n"] = told["draft_n"]
+        timings["draft_n_accepted"] = told.get("draft_accepted_n", 0)
+    return timings
+
+
+def prompt_timings_of(news: Prefilled, took_ms: float) -> Json:
+    """The same before there is a token."""
+    return {
+        "cache_n": news.cached,
+        **_prompt_pace(news.done - news.cached, took_ms),
+        **_predicted_pace(0, 0.0),
+    }
+
+
+def _prompt_pace(count: int, took_ms: float) -> Json:
+    return _pace("prompt", count, count, took_ms)
+
+
+def _predicted_pace(count: int, took_ms: float) -> Json:
+    """The first token comes of the prompt's last pass: what took time are the ones after it."""
+    return _pace("predicted", count, max(0, count - 1), took_ms)
+
+
+def _pace(name: str, count: int, timed: int, took_ms: float) -> Json:
+    took_ms = round(took_ms, 3)
+    return {
+        f"{name}_n": count,
+        f"{name}_ms": took_ms,
+        f"{name}_per_token_ms": took_ms / timed if timed else 0.0,
+        f"{name}_per_second": timed / took_ms * 1000 if took_ms else 0.0,
+    }
+
+
+@attrs.define
+class Stopwatch:
+    """What is known of ``timings`` while tokens still come, measured where they are passed on."""
+
+    now_s: Callable[[], float]
+    began_s: float = attrs.field(init=False)
+    _prompt: Prefilled | None = attrs.field(default=None, init=False)
+    _first_token_s: float | None = attrs.field(default=None, init=False)
+    _num_tokens: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.began_s = self.now_s()
+
+    def prefilled(self, news: Prefilled) -> None:
+        """So much of the prompt is computed."""
+        if self._first_token_s is None:
+            self._prompt = news
+
+    def passed(self, num_tokens: int) -> None:
+        """So many tokens more were passed on."""
+        self._num_tokens += num_tokens
+        if num_tokens and self._first_token_s is None:
+            self._first_token_s = self.now_s()
+
+    def timings(self) -> Json | None:
+        """None before the first token. Of a prompt whose agent does not tell of it, only the time
+        is known; all numbers of tokens are 0."""
+        if self._first_token_s is None:
+            return None
+        prompt = Prefilled(0, 0, 0) if self._prompt is None else self._prompt
+        return {
+            "cache_n": prompt.cached,
+            **_prompt_pace(
+                prompt.total - prompt.cached, (self._first_token_s - self.began_s) * 1000
+            ),
+            **_predicted_pace(self._num_tokens, (self.now_s() - self._first_token_s) * 1000),
+        }

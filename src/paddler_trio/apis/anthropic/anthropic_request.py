@@ -1,0 +1,276 @@
+"""Anthropic's messages as one native request: pure, every field honoured or refused by name.
+
+One of their messages may become several of ours: the results of tools are messages of their own
+in every chat template, and they come before what else the user says in the same turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from paddler_trio.apis.anthropic.anthropic_fields import count_tokens_record, messages_record
+from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.generation_values import sampling_of, schema_constraint
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.wire.codec import dumps
+
+Json = dict[str, object]
+
+
+@attrs.frozen(kw_only=True)
+class MessagesRequest:
+    """``generate`` is what stands under ``Generate``."""
+
+    generate: Json
+    model: str | None
+    is_stream: bool
+    with_thinking: bool = True
+    """false: that it thought is told, not what."""
+
+    @property
+    def work(self) -> Json:
+        return {"Generate": self.generate}
+
+
+def read_messages(body: object, limits: SurfaceLimits) -> MessagesRequest:
+    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    values = messages_record(limits).read(body, "")
+    model, thinking = values.get("model"), values.get("thinking", {})
+    assert isinstance(thinking, Mapping)
+    generate: Json = {
+        "prompt": {"Conversation": _conversation(values)},
+        "max_tokens": values["max_tokens"],
+        "sampling": sampling_of(values),
+        "constraint": _constraint(values),
+        "stop": values.get("stop_sequences", []),
+        "reuse_prefix": values.get("cache_prompt", True),
+        "cache_salt": values.get("cache_salt", ""),
+    }
+    return MessagesRequest(
+        generate=generate,
+        model=str(model) if model else None,
+        is_stream=values.get("stream") is True,
+        with_thinking=thinking.get("display") != "omitted",
+    )
+
+
+def read_count_tokens(body: object, limits: SurfaceLimits) -> tuple[Json, str | None]:
+    """The prompt alone, as ``ConversationPrompt``, and the model's name."""
+    values = count_tokens_record(limits).read(body, "")
+    model = values.get("model")
+    return _conversation(values), str(model) if model else None
+
+
+def _constraint(values: Mapping[str, object]) -> Json | None:
+    output = values.get("output_config", {})
+    assert isinstance(output, Mapping)
+    formats = {
+        "output_config.format": output.get("format"),
+        "output_format": values.get("output_format"),
+    }
+    asked = {name: wanted for name, wanted in formats.items() if wanted is not None}
+    if len(asked) > 1:
+        raise invalid(
+            "output_config.format and output_format are the same; give one", "output_format"
+        )
+    for wanted in asked.values():
+        assert isinstance(wanted, Mapping)
+        return schema_constraint(wanted["schema"])
+    return None
+
+
+# ----------------------------------------------------------------------------- the conversation
+
+
+def _conversation(values: Mapping[str, object]) -> Json:
+    if "thread" in values:
+        raise ApiError(
+            400,
+            "thread is not supported: conversations are not kept; send all messages",
+            param="thread",
+            code="unsupported_parameter",
+            # what the official clients know as "then without": they go on unthreaded
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
+    said = values["messages"]
+    assert isinstance(said, list)
+    messages: list[Json] = []
+    system = values.get("system")
+    if system:
+        messages.append({"role": "system", "content": _text_of(system)})
+    for index, message in enumerate(said):
+        messages += _turn(message, index)
+    continues = said[-1]["role"] == "assistant"
+    if continues:
+        _must_go_on(messages, len(said) - 1)
+    tools, choice, name = _tools(values)
+    thinking, budget = _thinking(values)
+    wanted = values.get("tool_choice", {})
+    assert isinstance(wanted, Mapping)
+    return {
+        "messages": messages,
+        "tools": tools,
+        "tool_choice": choice,
+        "tool_name": name,
+        "parallel_tool_calls": wanted.get("disable_parallel_tool_use") is not True,
+        "add_generation_prompt": not continues,
+        "continue_final_message": continues,
+        "thinking": thinking,
+        "max_reasoning_tokens": budget,
+    }
+
+
+def _must_go_on(messages: Sequence[Json], index: int) -> None:
+    """An answer that is gone on with is text: calls and thoughts have their own ends."""
+    last = messages[-1]
+    if "tool_calls" in last or not last.get("content"):
+        raise invalid(
+            f"messages[{index}] is the assistant's and last: it must be text to go on with; a call "
+            "wants its tool_result first",
+            f"messages[{index}].content",
+        )
+
+
+def _turn(message: Mapping[str, object], index: int) -> list[Json]:
+    content = message["content"]
+    role = message["role"]
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    assert isinstance(content, list)
+    if role == "assistant":
+        return [_assistant(content)]
+    if role == "system":
+        return [{"role": "system", "content": _text_of(content)}]
+    results: list[Json] = []
+    parts: list[Json] = []
+    for block in content:
+        if block["type"] == "tool_result":
+            results.append(_tool_result(block))
+        else:
+            parts.append(_part(block))
+    if not results and not parts:
+        raise invalid(f"messages[{index}].content is empty", f"messages[{index}].content")
+    return results + ([{"role": "user", "content": _plain(parts)}] if parts else [])
+
+
+def _assistant(blocks: Sequence[Mapping[str, object]]) -> Json:
+    told: Json = {"role": "assistant"}
+    text = "".join(str(block["text"]) for block in blocks if block["type"] == "text")
+    thoughts = [str(block.get("thinking", "")) for block in blocks if block["type"] == "thinking"]
+    calls: list[Json] = [
+        {
+            "id": block["id"],
+            "type": "function",
+            "function": {"name": block["name"], "arguments": dumps(block["input"]).decode()},
+        }
+        for block in blocks
+        if block["type"] == "tool_use"
+    ]
+    told["content"] = text
+    if thoughts:
+        told["reasoning_content"] = "".join(thoughts)
+    if calls:
+        told["tool_calls"] = calls
+    return told
+
+
+def _tool_result(block: Mapping[str, object]) -> Json:
+    content = block.get("content", "")
+    parts: list[Json] = (
+        [{"type": "text", "text": content}]
+        if isinstance(content, str)
+        else [_part(each) for each in _listed(content)]
+    )
+    if block.get("is_error") is True:
+        parts.insert(0, {"type": "text", "text": "Error: "})
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _plain(parts)}
+
+
+def _part(block: Mapping[str, object]) -> Json:
+    """A block of a user or a tool, as a part of OpenAI's messages."""
+    match block:
+        case {"type": "text", "text": text}:
+            return {"type": "text", "text": text}
+        case {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}:
+            return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+        case {"type": "image", "source": {"url": url}}:
+            return {"type": "image_url", "image_url": {"url": url}}
+        case {"type": "document", "source": {"data": data}}:
+            heads = [str(block[name]) for name in ("title", "context") if block.get(name)]
+            return {"type": "text", "text": "\n".join([*heads, str(data)])}
+    raise AssertionError("the shape was read")
+
+
+def _plain(parts: list[Json]) -> object:
+    """Text alone as one text, which every template can read; with an image, the parts."""
+    if all(part["type"] == "text" for part in parts):
+        return "".join(str(part["text"]) for part in parts)
+    return parts
+
+
+def _text_of(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block["text"]) for block in _listed(content))
+
+
+def _listed(content: object) -> list[Mapping[str, object]]:
+    assert isinstance(content, list)
+    return content
+
+
+# ------------------------------------------------------------------------- tools and thinking
+
+
+def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
+    """The tools, the choice among them in OpenAI's words, and the one that is named."""
+    tools: list[Json] = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool["name"],
+                **({"description": tool["description"]} if "description" in tool else {}),
+                "parameters": tool["input_schema"],
+            },
+        }
+        for tool in _listed(values.get("tools", []))
+    ]
+    names = [str(tool["name"]) for tool in _listed(values.get("tools", []))]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise invalid(f"tools has {name!r} twice", f"tools[{index}].name")
+    choice = values.get("tool_choice", {"type": "auto"})
+    assert isinstance(choice, Mapping)
+    match choice["type"]:
+        case "any" if not tools:
+            raise invalid('tool_choice is "any", but there are no tools', "tool_choice")
+        case "any":
+            return tools, "required", None
+        case "tool":
+            name = str(choice["name"])
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise invalid(
+                    f"tool_choice names {name!r}; the tools are: {known}", "tool_choice.name"
+                )
+            return tools, "function", name
+    return tools, str(choice["type"]), None
+
+
+def _thinking(values: Mapping[str, object]) -> tuple[bool, int | None]:
+    """Whether to think, and the bound on its tokens."""
+    thinking, output = values.get("thinking", {}), values.get("output_config", {})
+    assert isinstance(thinking, Mapping)
+    assert isinstance(output, Mapping)
+    if thinking.get("type", "disabled") == "disabled":
+        return False, None
+    effort = output.get("effort")
+    bounds = [
+        bound
+        for bound in (thinking.get("budget_tokens"), EFFORTS.get(str(effort)))
+        if isinstance(bound, int)
+    ]
+    return True, min(bounds, default=None)

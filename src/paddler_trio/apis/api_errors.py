@@ -1,0 +1,251 @@
+"""What a client of this surface is told when it gets no answer, or not a whole one.
+
+Everything that can go wrong becomes one value, :class:`ApiError`; each dialect writes it in its own
+envelope. Which status means what is decided by what the official clients make of it: 400, 401, 404,
+413, 422 are the sender's to mend, 429 and 503 are tried again after ``Retry-After``, 504 took too
+long. Overload is never a 500.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import attrs
+
+from paddler_trio.errors import PaddlerError
+from paddler_trio.http.asgi import Header, HttpProblem
+from paddler_trio.nursery_tree.request import Failure, RawResult
+from paddler_trio.wire.paddler.results import result_tag
+
+INVALID = "invalid_request_error"
+
+_TYPES = {
+    400: INVALID,
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: INVALID,
+    408: "timeout_error",
+    413: INVALID,
+    415: INVALID,
+    422: INVALID,
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "not_supported_error",
+    502: "server_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_CODES = {
+    400: "invalid_value",
+    401: "invalid_api_key",
+    403: "insufficient_scope",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    501: "not_supported",
+    502: "agent_lost",
+    503: "overloaded",
+    504: "timeout",
+}
+_PATH = re.compile(r"([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*(:)?")
+_OF_CONSTRAINTS = frozenset({"invalid_grammar", "grammar_with_thinking", "grammar_unsatisfiable"})
+_SENDERS_FAULT = ("the prompt is empty", "cannot continue:")
+"""How agents begin to say that a prompt cannot be one; Paddler's protocol has no result for it."""
+_PROMPT_TOO_LONG = re.compile(
+    r"the prompt has (\d+) tokens, but one slot of this agent holds (\d+)"
+)
+
+
+@attrs.frozen
+class _Meaning:
+    """How a result that ends a stream without an answer is told."""
+
+    status: int
+    code: str
+    param: str | None = None
+
+
+_OWN_NAMES = {
+    "penalty_repeat": "repeat_penalty",
+    "penalty_last_n": "repeat_last_n",
+    "penalty_frequency": "frequency_penalty",
+    "penalty_presence": "presence_penalty",
+    "logprobs": "top_logprobs",
+    "max_reasoning_tokens": "reasoning_budget_tokens",
+    "thinking": "enable_thinking",
+    "tool_name": "tool_choice",
+    "constraint": "response_format",
+    "template_kwargs": "chat_template_kwargs",
+    "text": "prompt",
+    "tokens": "prompt",
+}
+"""Native fields whose name is another here."""
+
+_MEANINGS: Mapping[str, _Meaning] = {
+    "BadRequest": _Meaning(400, "invalid_value"),
+    "ChatTemplateError": _Meaning(400, "chat_template_error", "messages"),
+    "DetokenizationFailed": _Meaning(500, "detokenization_failed"),
+    "GrammarIncompatibleWithThinking": _Meaning(400, "grammar_with_thinking"),
+    "GrammarInitializationFailed": _Meaning(400, "invalid_grammar"),
+    "GrammarRejectedModelOutput": _Meaning(422, "grammar_unsatisfiable"),
+    "GrammarSyntaxError": _Meaning(400, "invalid_grammar"),
+    "ImageDecodingFailed": _Meaning(400, "invalid_image", "messages"),
+    "ImageExceedsBatchSize": _Meaning(400, "image_too_large", "messages"),
+    "MultimodalNotSupported": _Meaning(400, "images_not_supported", "messages"),
+    "SamplerError": _Meaning(500, "generation_failed"),
+    "TokenGenerationDisabled": _Meaning(501, "generation_disabled"),
+    "ToolSchemaInvalid": _Meaning(400, "invalid_tool_schema", "tools"),
+    "EmbeddingsDisabled": _Meaning(501, "embeddings_disabled"),
+    "EmbeddingRejectedDueToActiveTokenGeneration": _Meaning(503, "overloaded"),
+    "NoEmbeddingsProduced": _Meaning(500, "no_embeddings"),
+    "Error": _Meaning(500, "embedding_failed"),
+}
+
+
+class ApiError(PaddlerError):
+    """A refusal or failure, told the same whatever the dialect.
+
+    Args:
+      status: of the response, if it has not begun.
+      message: a sentence that names the field, the value and the limit.
+      param: the path of the field that is to blame, such as ``messages[2].content``.
+      code: a short word for programs; made from the status if it is not given.
+      type: OpenAI's class of error; made from the status if it is not given.
+      details: further members of the error object.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        type: str | None = None,  # noqa: A002  # the envelope's own word
+        headers: Iterable[Header] = (),
+        details: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(f"{status} {message}")
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code if code is not None else _CODES.get(status)
+        self.type = type if type is not None else _TYPES.get(status, "server_error")
+        self.headers = tuple(headers)
+        self.details = dict(details or {})
+
+    def envelope(self) -> dict[str, object]:
+        """OpenAI's: ``{"error": {"message", "type", "param", "code"}}``."""
+        error: dict[str, object] = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error | self.details}
+
+
+def invalid(message: str, param: str | None, *, code: str = "invalid_value") -> ApiError:
+    """A 400 that says which field is wrong."""
+    return ApiError(400, message, param=param, code=code)
+
+
+@contextmanager
+def blaming(*, prompt: str, constraint: str | None) -> Iterator[None]:
+    """Inside, errors of agents say which of this request's fields they mean."""
+    try:
+        yield
+    except ApiError as error:
+        if error.code == "context_length_exceeded":
+            error.param = prompt
+        elif error.code in _OF_CONSTRAINTS:
+            error.param = constraint
+        elif error.param is not None and error.param.startswith("messages"):
+            error.param = error.param if prompt == "messages" else prompt
+        raise
+
+
+def renamed(sentence: str, native: str, own: str) -> str:
+    """What an agent says of ``native``, said of ``own``, which is the same to the client."""
+    rest = sentence.removeprefix(native)
+    return f"{own}: {sentence}" if rest == sentence else own + rest
+
+
+def unsupported(param: str, reason: str) -> ApiError:
+    """A field this server knows and cannot honour."""
+    return ApiError(
+        400, f"{param} is not supported: {reason}", param=param, code="unsupported_parameter"
+    )
+
+
+def from_problem(problem: HttpProblem) -> ApiError:
+    """What a shared part of the balancer refused, in this surface's words."""
+    return ApiError(problem.status, problem.text or "refused", headers=problem.headers)
+
+
+def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
+    """A request that no agent ended.
+
+    ``retry_after_s`` is told where trying again is advice worth giving.
+    """
+    headers = [(b"retry-after", b"%d" % retry_after_s)] if failure.code in {429, 503} else []
+    return ApiError(failure.code, failure.description, headers=headers)
+
+
+def from_result(result: RawResult) -> ApiError | None:
+    """What an ending result means; None for ``Done`` and for every result that ends nothing."""
+    tag = result_tag(result)
+    meaning = _MEANINGS.get(tag)
+    if meaning is None:
+        return None
+    value = result[tag] if isinstance(result, Mapping) else tag
+    param = meaning.param
+    match value:
+        case str(text):
+            pass
+        case {"field": str(field), "message": str(text)}:
+            param = _own_name(field)
+        case _:
+            text = f"{tag}: {value}"
+    too_long = _PROMPT_TOO_LONG.search(text)
+    if too_long is not None:
+        num_prompt_tokens, num_cells = map(int, too_long.groups())
+        return ApiError(
+            400,
+            f"the prompt has {num_prompt_tokens} tokens, which exceeds the available context size "
+            f"of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
+            "fewer slots used",
+            type="exceed_context_size_error",
+            code="context_length_exceeded",
+            param="messages",
+            details={"n_prompt_tokens": num_prompt_tokens, "n_ctx": num_cells},
+        )
+    if tag == "ChatTemplateError":
+        param = _blamed(text) or param
+    if tag == "MultimodalNotSupported":
+        text = f"image input is not supported: {text}"
+    if tag == "SamplerError" and text.startswith(_SENDERS_FAULT):
+        return invalid(text, "prompt")
+    return ApiError(meaning.status, text, param=param, code=meaning.code)
+
+
+def _blamed(text: str) -> str | None:
+    """The field that a message begins with, such as ``messages[1].role: …``; None if none."""
+    match = _PATH.match(text)
+    return _own_name(match[0].removesuffix(":")) if match is not None and match[2] else None
+
+
+def _own_name(field: str) -> str:
+    """A native field's path in the words of this surface."""
+    for prefix in ("prompt.", "sampling."):
+        field = field.removeprefix(prefix)
+    match = _PATH.match(field)
+    if match is None:
+        return field
+    name = match[1]
+    return _OWN_NAMES.get(name, name) + field[len(name) :]

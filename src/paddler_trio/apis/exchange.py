@@ -1,0 +1,163 @@
+"""One HTTP request to this surface and its response: the body in, the headers every answer has.
+
+An exchange knows nothing of chats or tokens. It reads the body within the limits, makes or takes
+the request id, and sends either one JSON document or the beginning of a stream.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+
+import attrs
+import trio
+
+from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import (
+    BODY_DEADLINE_S,
+    Header,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    decompress,
+    header,
+    is_json_media_type,
+    read_body,
+)
+from paddler_trio.http.client_identity import who_asks
+from paddler_trio.scheduler.dispatch.slot_ledger import Priority
+from paddler_trio.wire.codec import dumps, loads
+
+_ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """See the module docstring.
+
+    Args:
+      id: what the client calls this request, or what we call it; told in ``x-request-id``.
+      tail: what follows the prefix of a prefix route; empty on others.
+      client, priority: for whom the queue counts it.
+    """
+
+    scope: Scope
+    receive: Receive
+    id: str
+    tail: str
+    client: str
+    priority: Priority
+    began_s: float = attrs.field(factory=trio.current_time, init=False)
+    has_started: bool = attrs.field(default=False, init=False)
+    _send: Send
+
+    @classmethod
+    def open(cls, scope: Scope, receive: Receive, send: Send, *, tail: str = "") -> Exchange:
+        """HttpProblem 400 for headers that say nonsense about who asks."""
+        client, priority = who_asks(scope)
+        return cls(
+            scope=scope,
+            receive=receive,
+            id=request_id(scope),
+            tail=tail,
+            client=client,
+            priority=priority,
+            send=send,
+        )
+
+    async def json_object(self, limits: SurfaceLimits) -> dict[str, object]:
+        """The body, which must be one JSON object.
+
+        Errors:
+          ApiError: 400 not JSON or not an object, 413 too large, 415 not said to be JSON.
+          HttpProblem: 408, or a content encoding that is damaged.
+          ClientGoneError: the client left in the middle of it.
+        """
+        media_type = header(self.scope, b"content-type")
+        if not is_json_media_type(media_type):
+            said = (media_type or b"nothing").decode("latin-1")[:80]
+            raise ApiError(
+                415, f"the content type is {said}; send the body as application/json", param=None
+            )
+        announced = header(self.scope, b"content-length")
+        if announced is not None and int(announced) > limits.max_body_bytes:
+            raise ApiError(
+                413,
+                f"the request body has {int(announced)} bytes, the limit max_body_bytes is "
+                f"{limits.max_body_bytes}",
+            )
+        raw = await read_body(
+            self.receive, limit_bytes=limits.max_body_bytes, deadline_s=BODY_DEADLINE_S
+        )
+        encoding = header(self.scope, b"content-encoding")
+        plain = decompress(raw, encoding, limit_bytes=limits.max_body_bytes)
+        try:
+            body = loads(plain)
+        except WireError as error:
+            raise ApiError(400, f"the body is {error}", code="invalid_json") from error
+        if not isinstance(body, dict):
+            raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+        if plain.count(b"{") + plain.count(b"[") > limits.max_nesting:
+            check_nesting(body, limits.max_nesting)
+        return body
+
+    # ------------------------------------------------------------------ the answer
+
+    async def send(self, message: Message) -> None:
+        self.has_started = True
+        await self._send(message)
+
+    async def send_json(
+        self, status: int, value: object, *, headers: Iterable[Header] = ()
+    ) -> None:
+        """The whole answer as one JSON document."""
+        body = dumps(value)
+        await self.send_bytes(status, body, content_type=b"application/json", headers=headers)
+
+    async def send_bytes(
+        self, status: int, body: bytes, *, content_type: bytes, headers: Iterable[Header] = ()
+    ) -> None:
+        framing = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+        await self.begin(status, [*framing, *headers])
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def begin(self, status: int, headers: Iterable[Header]) -> None:
+        """Send the status and the headers, ours included; the body is the caller's."""
+        took_ms = round((trio.current_time() - self.began_s) * 1000)
+        ours = [
+            (b"x-request-id", self.id.encode()),
+            (b"openai-processing-ms", b"%d" % took_ms),
+            (b"openai-version", b"2020-10-01"),
+        ]
+        start = {"type": "http.response.start", "status": status, "headers": [*headers, *ours]}
+        await self.send(start)
+
+
+def request_id(scope: Scope) -> str:
+    """The client's ``X-Request-Id`` if it is short and plain, else a fresh one."""
+    given = header(scope, b"x-request-id")
+    if given is not None and _ACCEPTED_ID.fullmatch(given):
+        return given.decode()
+    return "req_" + secrets.token_hex(16)
+
+
+def check_nesting(body: dict[str, object], limit: int) -> None:
+    """ApiError 400 that names the field if containers in ``body`` nest more than ``limit`` deep."""
+    for name, value in body.items():
+        level: list[object] = [value]
+        depth = 1
+        while level:
+            children: list[object] = []
+            for node in level:
+                if isinstance(node, dict):
+                    children.extend(node.values())
+                elif isinstance(node, list):
+                    children.extend(node)
+            level = [child for child in children if isinstance(child, dict | list)]
+            depth += 1
+            if level and depth > limit:
+                raise invalid(f"{name} is nested deeper than max_nesting ({limit})", name)

@@ -1,0 +1,147 @@
+"""Tables of fields: what a request may say, what comes of it, and what is refused by name.
+
+A field is *honoured*, *accepted* (it is valid and changes nothing here, and the documentation says
+so), or *refused*: known, and impossible to honour, unless its value asks for nothing. A field that
+no table knows is refused as well. ``null`` is as good as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import attrs
+
+from paddler_trio.apis.api_errors import ApiError, invalid, unsupported
+from paddler_trio.apis.shapes import Anything, Shape, shown, wrong
+
+
+class Fate(StrEnum):
+    HONOURED = "honoured"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+
+
+@attrs.frozen
+class Field:
+    """One member of an object. ``note`` is a sentence for the documentation.
+
+    ``aliases`` are other names for the same; two that disagree are an error. ``neutral`` are the
+    values with which a refused field asks for nothing.
+    """
+
+    name: str
+    shape: Shape
+    note: str
+    is_required: bool = attrs.field(default=False, kw_only=True)
+    fate: Fate = attrs.field(default=Fate.HONOURED, kw_only=True)
+    aliases: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    neutral: tuple[object, ...] = attrs.field(default=(), kw_only=True)
+
+
+def accepted(name: str, shape: Shape, note: str) -> Field:
+    """Valid, and without effect; ``note`` says why that is right."""
+    return Field(name, shape, note, fate=Fate.ACCEPTED)
+
+
+def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
+    """Known, and not honoured; ``why`` completes "is not supported:"."""
+    return Field(name, Anything(), why, fate=Fate.REFUSED, neutral=neutral)
+
+
+@attrs.frozen
+class Record:
+    """An object with these members and no others."""
+
+    name: str
+    fields: tuple[Field, ...]
+    note: str = ""
+    _by_name: Mapping[str, Field] = attrs.field(init=False, eq=False, repr=False)
+
+    @_by_name.default
+    def _index(self) -> Mapping[str, Field]:
+        names: dict[str, Field] = {}
+        for field in self.fields:
+            for name in (field.name, *field.aliases):
+                assert name not in names, f"{self.name}.{name} stands in the table twice"
+                names[name] = field
+        return names
+
+    @property
+    def words(self) -> str:
+        return "an object"
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def read(self, value: object, path: str) -> dict[str, object]:
+        """What was given and is not refused, under the fields' own names.
+
+        Errors:
+          ApiError: 400 with the path of the first member that is wrong, unknown or missing.
+        """
+        if not isinstance(value, dict):
+            raise wrong(self, value, path)
+        values: dict[str, object] = {}
+        said_as: dict[str, str] = {}
+        for name, member in value.items():
+            where = f"{path}.{name}" if path else name
+            field = self._by_name.get(name)
+            if field is None:
+                raise ApiError(
+                    400, f"{where} is not a known field", param=where, code="unknown_parameter"
+                )
+            if field.fate is Fate.REFUSED:
+                if member is not None and not _is_neutral(member, field.neutral):
+                    raise unsupported(where, f"{field.note} (it is {shown(member)})")
+                continue
+            if member is None:
+                continue
+            read = field.shape.read(member, where)
+            if field.name in values and values[field.name] != read:
+                raise invalid(f"{said_as[field.name]} and {name} say different things", where)
+            values[field.name] = read
+            said_as[field.name] = name
+        for field in self.fields:
+            if field.is_required and field.name not in values:
+                where = f"{path}.{field.name}" if path else field.name
+                raise ApiError(
+                    400, f"{where} is missing", param=where, code="missing_required_parameter"
+                )
+        return values
+
+    def schema(self) -> dict[str, object]:
+        properties: dict[str, object] = {}
+        for field in self.fields:
+            for name in (field.name, *field.aliases):
+                properties[name] = _described(field, name)
+        described: dict[str, object] = {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+        }
+        required = [field.name for field in self.fields if field.is_required]
+        if required:
+            described["required"] = required
+        if self.note:
+            described["description"] = self.note
+        return described
+
+
+def _described(field: Field, name: str) -> dict[str, object]:
+    if field.fate is Fate.REFUSED:
+        return {"enum": [None, *field.neutral], "description": f"Not supported: {field.note}."}
+    note = field.note if name == field.name else f"The same as {field.name}."
+    schema = field.shape.schema()
+    if not schema:  # anything, null included
+        return {"description": note}
+    if field.is_required:
+        return {**schema, "description": note}
+    return {"anyOf": [schema, {"type": "null"}], "description": note}
+
+
+def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
+    """Whether ``value`` is one of these; ``True`` is not 1 here, and 1.0 is."""
+    return any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral
+    )

@@ -1,0 +1,214 @@
+"""The fields that all requests for text have in common; ``generation_values`` knows their meaning.
+
+OpenAI's own, llama.cpp's and vLLM's: the latter two are what people add with ``extra_body``.
+"""
+
+from __future__ import annotations
+
+from paddler_trio.apis.fields import Field, accepted, refused
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.shapes import (
+    Anything,
+    Either,
+    Flag,
+    FreeObject,
+    ListOf,
+    Number,
+    OneOf,
+    PairOf,
+    Shape,
+    Text,
+    Whole,
+)
+
+MAX_INT32 = 2**31 - 1
+STAGES = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+)
+_SPECULATIVE: dict[str, Shape] = {
+    "type": Text(64),
+    "n_max": Whole(0, MAX_INT32),
+    "n_min": Whole(0, MAX_INT32),
+    "p_min": Number(0, 1),
+    "ngram_size_n": Whole(0, MAX_INT32),
+    "ngram_size_m": Whole(0, MAX_INT32),
+    "ngram_min_hits": Whole(0, MAX_INT32),
+}
+"""How llama.cpp's drafts are made, as its server takes it."""
+
+
+def sampling_fields() -> tuple[Field, ...]:
+    """How tokens are drawn; what is absent is as the cluster's parameters say."""
+    whole = Whole(-1, MAX_INT32)
+    return (
+        Field("temperature", Number(0, 2), "0 draws the most likely token always."),
+        Field("top_p", Number(0, 1), "Draw among the most likely tokens that have this share."),
+        Field("top_k", whole, "Draw among so many most likely tokens; 0 or -1 for all."),
+        Field("min_p", Number(0, 1), "Drop tokens less likely than this share of the likeliest."),
+        Field("typical_p", Number(0, 1), "Locally typical sampling; 1 is off."),
+        Field("top_n_sigma", Number(-1, 1000), "Keep logits within so many deviations; -1 is off."),
+        Field("dynatemp_range", Number(0, 100), "The temperature moves by so much with entropy."),
+        Field("dynatemp_exponent", Number(0, 100), "How entropy becomes temperature."),
+        Field("xtc_probability", Number(0, 1), "How often the likeliest tokens are dropped."),
+        Field("xtc_threshold", Number(0, 1), "What counts as likely for xtc_probability."),
+        Field("mirostat", Whole(0, 2), "0 off, 1 or 2 for that version."),
+        Field("mirostat_tau", Number(0, 100), "The surprise mirostat aims at."),
+        Field("mirostat_eta", Number(0, 1), "How fast mirostat learns."),
+        Field(
+            "repeat_penalty",
+            Number(0.01, 100),
+            "Divides the logits of tokens that occurred; 1 is off.",
+            aliases=("repetition_penalty",),
+        ),
+        Field("repeat_last_n", whole, "How far penalties look back; -1 for the whole context."),
+        Field("frequency_penalty", Number(-2, 2), "Taken off a logit for each occurrence."),
+        Field("presence_penalty", Number(-2, 2), "Taken off the logit of tokens that occurred."),
+        Field(
+            "dry_multiplier", Number(0, 100), "Strength of the DRY repetition penalty; 0 is off."
+        ),
+        Field("dry_base", Number(1, 100), "How the DRY penalty grows."),
+        Field("dry_allowed_length", Whole(0, MAX_INT32), "Repetitions DRY leaves alone."),
+        Field("dry_penalty_last_n", whole, "How far DRY looks back; -1 for the whole context."),
+        Field(
+            "dry_sequence_breakers",
+            ListOf(Text(64, least_chars=1), 1, 64),
+            "Texts that DRY does not look across.",
+        ),
+        Field("min_keep", Whole(0, 100_000), "Samplers leave at least so many tokens."),
+        Field(
+            "samplers",
+            Either((ListOf(OneOf(STAGES), 0, 32), Text(32))),
+            "The stages and their order, by llama.cpp's names or letters.",
+        ),
+        Field(
+            "seed",
+            Whole(-(2**63), 2**64 - 1),
+            "Equal seeds draw equally; taken modulo 2^32; -1 for a random one. Choice i draws "
+            "with seed + i.",
+        ),
+        Field("ignore_eos", Flag(), "Never draw the tokens that end an answer."),
+    )
+
+
+def ending_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+    """When an answer ends."""
+    stop_text = Text(limits.max_stop_chars, "max_stop_chars", least_chars=1)
+    return (
+        Field(
+            "max_tokens",
+            Whole(-1, MAX_INT32),
+            "Tokens of the answer, reasoning included; absent or -1: as many as fit.",
+            aliases=("max_completion_tokens", "n_predict"),
+        ),
+        Field(
+            "stop",
+            Either((stop_text, ListOf(stop_text, 0, limits.max_stop_texts, "max_stop_texts"))),
+            "Texts that end the answer and are not part of it.",
+        ),
+        Field(
+            "include_stop_str_in_output", Flag(), "The stop text that ended the answer ends it too."
+        ),
+    )
+
+
+def constraint_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+    """What the answer must look like; at most one of these and ``response_format``."""
+    schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
+    text = Text(limits.max_grammar_bytes, "max_grammar_bytes", least_chars=1)
+    choices = ListOf(Text(4096, least_chars=1), 1, 1024)
+    return (
+        Field(
+            "grammar", Text(limits.max_grammar_bytes, "max_grammar_bytes"), "GBNF of the answer."
+        ),
+        Field("json_schema", schema, "JSON Schema of the answer."),
+        Field("guided_json", Either((schema, text)), "As json_schema, or its text."),
+        Field("guided_regex", text, "A pattern that the whole answer matches."),
+        Field("guided_choice", choices, "The answer is one of these."),
+        Field("guided_grammar", text, "As grammar: GBNF."),
+        Field(
+            "structured_outputs",
+            FreeObject(),
+            "One of json, regex, choice, grammar (GBNF) and json_object, as in vLLM.",
+        ),
+    )
+
+
+def cache_fields() -> tuple[Field, ...]:
+    return (
+        Field("cache_prompt", Flag(), "false: neither use nor keep the computed prompt."),
+        Field("cache_salt", Text(256), "Only requests of equal salt share computed prompts."),
+    )
+
+
+def bias_field(limits: SurfaceLimits) -> Field:
+    bias = Either((Number(-1e6, 1e6), Flag()))
+    token = Either((Whole(0, MAX_INT32), Text(256, least_chars=1)))
+    most, name = limits.max_logit_biases, "max_logit_biases"
+    return Field(
+        "logit_bias",
+        Either((FreeObject(bias, most, name), ListOf(PairOf(token, bias), 0, most, name))),
+        "Added to logits: {token id or text: bias}, or a list of such pairs; false is never.",
+    )
+
+
+def accepted_fields() -> tuple[Field, ...]:
+    """Valid and without effect: labels for a provider's own books, or hints."""
+    note = "Kept nowhere: it is a label for the provider's own books."
+    return (
+        accepted("user", Text(), note),
+        accepted("metadata", FreeObject(Anything()), note),
+        accepted("store", Flag(), "Nothing is stored, whatever it says."),
+        accepted("safety_identifier", Text(), note),
+        accepted("prompt_cache_key", Text(), "Prefixes are found by their tokens, not by a key."),
+        accepted("prompt_cache_retention", Text(), "Computed prompts stay until room is needed."),
+        accepted("prompt_cache_options", FreeObject(), "Prefixes are found by their tokens."),
+        accepted("service_tier", OneOf(("auto", "default")), "There is one tier."),
+        accepted("id_slot", Whole(-1, MAX_INT32), "The balancer chooses the slot."),
+        *(
+            accepted(f"speculative.{name}", shape, "Drafts change only how fast an answer comes.")
+            for name, shape in _SPECULATIVE.items()
+        ),
+    )
+
+
+def refused_fields() -> tuple[Field, ...]:
+    """Known from llama.cpp and vLLM, and not to be had here."""
+    return (
+        refused("n_keep", "contexts are not shifted", neutral=(0, -1)),
+        refused("n_discard", "contexts are not shifted", neutral=(0,)),
+        refused("n_indent", "indentation is not enforced; use a grammar", neutral=(0,)),
+        refused("n_cache_reuse", "only common prefixes are reused", neutral=(0,)),
+        refused("t_max_predict_ms", "use max_tokens, or close the connection", neutral=(0, -1)),
+        refused("t_max_prompt_ms", "use a time limit of your client", neutral=(0, -1)),
+        refused("post_sampling_probs", "probabilities are those of the model", neutral=(False,)),
+        refused("backend_sampling", "the engine decides where it samples", neutral=(False,)),
+        refused("adaptive_target", "there is no adaptive sampler; use mirostat", neutral=(-1,)),
+        refused("adaptive_decay", "there is no adaptive sampler; use mirostat"),
+        refused("lora", "adapters are not chosen by a request", neutral=([],)),
+        refused("grammar_lazy", "the grammar holds from the first token", neutral=(False,)),
+        refused("grammar_triggers", "the grammar holds from the first token", neutral=([],)),
+        refused("preserved_tokens", "tokens are the vocabulary's", neutral=([],)),
+        refused("use_beam_search", "there is no beam search", neutral=(False,)),
+        refused("length_penalty", "there is no beam search", neutral=(1,)),
+        refused("early_stopping", "there is no beam search", neutral=(False,)),
+        refused("min_tokens", "use ignore_eos or a grammar", neutral=(0,)),
+        refused("stop_token_ids", "use stop with the tokens' texts", neutral=([],)),
+        refused("bad_words", "use logit_bias with false", neutral=([],)),
+        refused("allowed_token_ids", "use a grammar", neutral=([],)),
+        refused("skip_special_tokens", "special tokens are never part of text", neutral=(True,)),
+        refused("spaces_between_special_tokens", "special tokens are not shown", neutral=(True,)),
+        refused("truncate_prompt_tokens", "shorten the prompt yourself", neutral=(-1,)),
+        refused("prompt_logprobs", "prompts are not scored"),
+        refused("return_token_ids", "use logprobs, or /tokenize", neutral=(False,)),
+        refused("priority", "use the header X-Paddler-Priority", neutral=(0,)),
+        refused("guided_decoding_backend", "there is one", neutral=("auto",)),
+        refused("guided_whitespace_pattern", "whitespace is the grammar's"),
+    )

@@ -1,0 +1,176 @@
+"""What the fields of a request for text mean natively: pure, and only of what a table has read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paddler_trio.apis.api_errors import invalid
+from paddler_trio.apis.generation_fields import MAX_INT32, STAGES
+from paddler_trio.apis.shapes import Either, FreeObject, ListOf, Text, texts
+from paddler_trio.wire.codec import dumps
+
+_STAGE_LETTERS = dict(zip("edskypmxt", STAGES, strict=True))
+_DIRECT = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "min_keep",
+    "ignore_eos",
+)
+"""Fields that natively have the same name and meaning."""
+_RENAMED = {
+    "repeat_penalty": "penalty_repeat",
+    "repeat_last_n": "penalty_last_n",
+    "frequency_penalty": "penalty_frequency",
+    "presence_penalty": "penalty_presence",
+}
+
+
+def sampling_of(values: Mapping[str, object]) -> dict[str, object]:
+    """``SamplingOverrides`` as wire JSON; nothing in it that was not asked for."""
+    sampling: dict[str, object] = {name: values[name] for name in _DIRECT if name in values}
+    for name, native in _RENAMED.items():
+        if name in values:
+            sampling[native] = values[name]
+    if sampling.get("top_k") == -1:
+        sampling["top_k"] = 0
+    if "dry_sequence_breakers" in values:
+        sampling["dry_sequence_breakers"] = values["dry_sequence_breakers"]
+    if "samplers" in values:
+        sampling["samplers"] = _stages(values["samplers"])
+    seed = values.get("seed")
+    if isinstance(seed, int) and seed != -1:
+        sampling["seed"] = seed % 2**32
+    if "logit_bias" in values:
+        sampling["logit_bias"] = _biases(values["logit_bias"])
+    return sampling
+
+
+def _stages(value: object) -> list[str]:
+    if not isinstance(value, str):
+        assert isinstance(value, list)
+        return [str(stage) for stage in value]
+    for letter in value:
+        if letter not in _STAGE_LETTERS:
+            known = ", ".join(f"{key} {stage}" for key, stage in _STAGE_LETTERS.items())
+            raise invalid(f"samplers has the letter {letter!r}, known are: {known}", "samplers")
+    return [_STAGE_LETTERS[letter] for letter in value]
+
+
+def _biases(value: object) -> list[dict[str, object]]:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    assert not isinstance(pairs, str)
+    biases = []
+    for target, bias in pairs:  # type: ignore[attr-defined]  # shapes were read
+        if target == "":
+            raise invalid("logit_bias has an empty text; name a token or its text", "logit_bias")
+        if bias is True:
+            raise invalid("logit_bias has the bias true; write a number, or false", "logit_bias")
+        named: dict[str, object]
+        if isinstance(target, int):
+            named = {"token": target}
+        elif isinstance(value, Mapping) and target.isdecimal() and int(target) <= MAX_INT32:
+            named = {"token": int(target)}
+        else:
+            named = {"text": target}
+        biases.append({**named, "bias": None if bias is False else bias})
+    return biases
+
+
+def max_tokens_of(values: Mapping[str, object]) -> int | None:
+    """None for as many as fit."""
+    most = values.get("max_tokens")
+    if most == 0:
+        raise invalid("max_tokens is 0, must be at least 1, or -1 for as many as fit", "max_tokens")
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def stop_of(values: Mapping[str, object]) -> list[str]:
+    return list(texts(values.get("stop", [])))
+
+
+def constraint_of(
+    values: Mapping[str, object], others: Mapping[str, object]
+) -> tuple[str | None, object]:
+    """The one constraint as wire JSON and the field that asks for it, or None twice.
+
+    Args:
+      others: constraints that come from elsewhere, by the field that asks for them.
+
+    Errors:
+      ApiError: several fields ask for one.
+    """
+    asked: dict[str, object] = dict(others)
+    if values.get("grammar"):
+        asked["grammar"] = _gbnf(values["grammar"])
+    if "json_schema" in values:
+        asked["json_schema"] = _schema(values["json_schema"])
+    if "guided_json" in values:
+        asked["guided_json"] = _schema(values["guided_json"])
+    if "guided_regex" in values:
+        asked["guided_regex"] = {"type": "regex", "pattern": values["guided_regex"]}
+    if "guided_choice" in values:
+        asked["guided_choice"] = {"type": "choice", "choices": values["guided_choice"]}
+    if "guided_grammar" in values:
+        asked["guided_grammar"] = _gbnf(values["guided_grammar"])
+    if "structured_outputs" in values:
+        asked["structured_outputs"] = _structured(values["structured_outputs"])
+    if len(asked) > 1:
+        names = " and ".join(asked)
+        raise invalid(f"{names} each constrain the answer; give one of them", list(asked)[1])
+    return next(iter(asked.items()), (None, None))
+
+
+def schema_constraint(schema: object) -> dict[str, object]:
+    return {"type": "json_schema", "schema": dumps(schema).decode()}
+
+
+def _schema(value: object) -> dict[str, object]:
+    if isinstance(value, str):
+        return {"type": "json_schema", "schema": value}
+    return schema_constraint(value)
+
+
+def _gbnf(value: object) -> dict[str, object]:
+    return {"type": "gbnf", "grammar": value, "root": "root"}
+
+
+def _structured(value: object) -> dict[str, object]:
+    assert isinstance(value, Mapping)
+    given = {name: each for name, each in value.items() if each is not None and each is not False}
+    known = {"json", "regex", "choice", "grammar", "json_object"}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        where = f"structured_outputs.{unknown[0]}"
+        raise invalid(f"{where} is not supported; known are {', '.join(sorted(known))}", where)
+    if len(given) != 1:
+        raise invalid(
+            f"structured_outputs has {len(given)} constraints, must have one", "structured_outputs"
+        )
+    ((name, wish),) = given.items()
+    where = f"structured_outputs.{name}"
+    match name:
+        case "json":
+            shape = Either((FreeObject(), Text(least_chars=1)))
+            return _schema(shape.read(wish, where))
+        case "regex":
+            return {"type": "regex", "pattern": Text(least_chars=1).read(wish, where)}
+        case "choice":
+            return {"type": "choice", "choices": ListOf(Text(least_chars=1), 1).read(wish, where)}
+        case "grammar":
+            return _gbnf(Text(least_chars=1).read(wish, where))
+    return {"type": "json_object"}

@@ -1,0 +1,112 @@
+"""Images that messages only point at: fetched from hosts the operator allows, else refused.
+
+Agents take images as data URIs. What is fetched is bounded in bytes and time, follows no redirect
+(the next host is not on the list) and goes through no proxy of the environment.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+import httpx
+import trio
+
+from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.steps import Work
+from paddler_trio.apis.surface import SurfaceSettings
+
+Json = dict[str, object]
+
+
+async def fetch_images(works: Sequence[Work], settings: SurfaceSettings) -> Sequence[Work]:
+    """The same works with every image as a data URI; the messages of all are the same.
+
+    Errors:
+      ApiError: 400 for an image that cannot be had, or too many of them.
+    """
+    match works[0]:
+        case {"Generate": {"prompt": {"Conversation": {"messages": list(messages)}}}}:
+            pass
+        case _:
+            return works
+    places = list(_images(messages))
+    if len(places) > settings.limits.max_images:
+        raise invalid(
+            f"messages show {len(places)} images, the limit max_images is "
+            f"{settings.limits.max_images}",
+            "messages",
+        )
+    for place, image in places:
+        url = image["url"]
+        assert isinstance(url, str)
+        if not url.startswith("data:"):
+            image["url"] = await _fetched(url, place, settings)
+    return works
+
+
+def _images(messages: Sequence[object]) -> list[tuple[str, Json]]:
+    """Every image with its path; they are our own copies and may be changed."""
+    found: list[tuple[str, Json]] = []
+    for index, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, list):
+            continue
+        for number, part in enumerate(content):
+            match part:
+                case {"image_url": dict(image)}:
+                    found.append((f"messages[{index}].content[{number}].image_url.url", image))
+    return found
+
+
+async def _fetched(url: str, place: str, settings: SurfaceSettings) -> str:
+    _must_be_allowed(url, place, settings)
+    limits = settings.limits
+    try:
+        with trio.fail_after(limits.fetch_timeout_s):
+            async with (
+                httpx.AsyncClient(trust_env=False, timeout=limits.fetch_timeout_s) as http,
+                http.stream("GET", url, headers={"accept": "image/*"}) as answer,
+            ):
+                if answer.status_code != 200:
+                    raise invalid(f"{place}: the host answered {answer.status_code}", place)
+                kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+                if not kind.startswith("image/"):
+                    raise invalid(f"{place}: the host sent {kind or 'no type'}, no image", place)
+                data = bytearray()
+                async for piece in answer.aiter_bytes():
+                    data += piece
+                    if len(data) > limits.max_image_bytes:
+                        raise invalid(
+                            f"{place}: the image is over the limit max_image_bytes of "
+                            f"{limits.max_image_bytes}",
+                            place,
+                        )
+    except trio.TooSlowError as error:
+        message = f"{place}: not there after fetch_timeout_s of {limits.fetch_timeout_s:g} s"
+        raise invalid(message, place) from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise invalid(f"{place}: {str(error) or type(error).__name__}", place) from error
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _must_be_allowed(url: str, place: str, settings: SurfaceSettings) -> None:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise invalid(f"{place} is no address: {error}", place) from error
+    if parts.scheme not in {"http", "https"}:
+        raise invalid(
+            f"{place} has the scheme {parts.scheme[:20]!r}; send images as data: URIs", place
+        )
+    names = {host, f"{host}:{port}"} if port is not None else {host}
+    if not names & settings.image_hosts:
+        raise ApiError(
+            400,
+            f"{place} is on {host[:200]!r}, from which no images are fetched; send a data: URI, "
+            "or have the operator allow it with --image-host",
+            param=place,
+            code="image_host_not_allowed",
+        )

@@ -1,0 +1,1 @@
+"""The routes of llama-server that OpenAI's API does not have."""

@@ -1,0 +1,227 @@
+"""llama-server's own ``/completion``: the same native requests, told in its dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from paddler_trio.apis import sse
+from paddler_trio.apis.answer import (
+    Ended,
+    Prefilled,
+    Said,
+    Stopwatch,
+    Thought,
+    completion_tokens,
+    timings_of,
+)
+from paddler_trio.apis.api_errors import ApiError, blaming
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.generation_settings import generation_settings
+from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
+from paddler_trio.apis.openai.chat_response import with_stop_text
+from paddler_trio.apis.openai.completion_request import CompletionRequest, read_llama_completion
+from paddler_trio.apis.openai.completion_response import TextAnswer
+from paddler_trio.apis.openai.completions import native_prompts
+from paddler_trio.apis.prompt_progress import Reports
+from paddler_trio.apis.questions import end_tokens, text_of
+from paddler_trio.apis.run import gather, stream
+from paddler_trio.apis.steps import Step
+from paddler_trio.apis.surface import Surface
+
+Json = dict[str, object]
+
+_STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
+
+
+async def llama_completion(surface: Surface, exchange: Exchange) -> None:
+    request = read_llama_completion(await exchange.json_object(surface.limits), surface.limits)
+    model = model_name(surface, request.delivery.model)
+    must_generate(surface)
+    prompts = await native_prompts(surface, request)
+    texts = [await _text(surface, prompt) for prompt in prompts for _ in range(request.n)]
+    answers = [TextAnswer("") for _ in texts]
+    works = request.works(prompts)
+    settings = generation_settings(
+        cluster_parameters(surface),
+        request.generate,
+        is_stream=request.delivery.is_stream,
+        with_timings=request.delivery.with_timings,
+        end_tokens=await end_tokens(surface, request.generate),
+    )
+    told = LlamaTold(request, model, texts, answers, Stopwatch(trio.current_time), settings)
+    with blaming(prompt="prompt", constraint=request.constrained_by):
+        if request.delivery.is_stream:
+            await stream(
+                surface.dispatcher,
+                exchange,
+                works,
+                told,
+                surface.limits,
+                keep_alive_s=request.delivery.ping_s,
+            )
+        else:
+            await gather(surface.dispatcher, exchange, works, told.read)
+            await exchange.send_json(200, told.body())
+
+
+async def _text(surface: Surface, prompt: Json) -> str:
+    match prompt:
+        case {"Text": {"text": str(text)}}:
+            return text
+        case {"Tokens": {"tokens": list(tokens)}}:
+            return await text_of(surface, tokens)
+    raise AssertionError("a prompt is text or tokens")
+
+
+@attrs.define
+class LlamaTold:
+    """Both halves: a Teller of events, and the whole answer. Pure.
+
+    ``settings`` are told as ``generation_settings``.
+    """
+
+    request: CompletionRequest
+    model: str
+    prompts: Sequence[str]
+    answers: list[TextAnswer]
+    watch: Stopwatch
+    settings: Json = attrs.field(factory=dict)
+    _untold: dict[int, list[int]] = attrs.field(factory=dict, init=False)
+    """Tokens of each choice whose text was held back."""
+    _num_prompt_tokens: dict[int, int] = attrs.field(factory=dict, init=False)
+    """Of each choice whose agent has told of its prompt."""
+    _reports: Reports = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        delivery = self.request.delivery
+        self._reports = Reports(self.watch, delivery.with_progress, delivery.with_timings)
+
+    def read(self, step: Step) -> None:
+        self.answers[step.choice].take(step)
+
+    def body(self) -> object:
+        """An object for one answer, a list for several."""
+        bodies = [self._final(index, with_text=True) for index in range(len(self.answers))]
+        is_several = self.request.prompts.is_several or self.request.n > 1
+        return bodies if is_several else bodies[0]
+
+    # ------------------------------------------------------------------ as a stream
+
+    def opening(self) -> bytes:
+        return b""
+
+    def take(self, step: Step) -> bytes:
+        """One event for all the text of a step, with the tokens drawn since the last event."""
+        self.watch.passed(len(step.tokens))
+        answer = self.answers[step.choice]
+        untold = self._untold.setdefault(step.choice, [])
+        untold += step.tokens
+        text, logprobs, begin, end = "", list[Mapping[str, object]](), b"", b""
+        for piece in answer.take(step):
+            if isinstance(piece, Prefilled):
+                self._num_prompt_tokens[step.choice] = piece.total
+            for members in self._reports.before(step.choice, piece):
+                begin += sse.event(self._partial(step.choice, "", (), ()) | members)
+            match piece:
+                case Said(more_text, entries):
+                    text += more_text
+                    logprobs += entries
+                case Thought(more_text):
+                    text += more_text
+                case Ended():
+                    text += with_stop_text("", piece, self.request.delivery)
+                    end += sse.event(self._final(step.choice, with_text=False))
+                case _:
+                    pass
+        if not text:
+            return begin + end
+        told = sse.event(self._partial(step.choice, text, untold, logprobs))
+        untold.clear()
+        return begin + told + end
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failed(self, error: ApiError) -> bytes:
+        return sse.event(error.envelope())
+
+    # ---------------------------------------------------------------------- inside
+
+    def _partial(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[Mapping[str, object]],
+    ) -> Json:
+        told: Json = {
+            "index": index,
+            "content": text,
+            "tokens": list(tokens),
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": len(self.answers[index].tokens),
+            "tokens_evaluated": self._num_prompt_tokens.get(index, 0),
+        }
+        if logprobs:
+            told["completion_probabilities"] = [_probability(entry) for entry in logprobs]
+        timings = self.watch.timings() if self.request.delivery.with_timings else None
+        if timings is not None:
+            told["timings"] = timings
+        return told
+
+    def _final(self, index: int, *, with_text: bool) -> Json:
+        answer = self.answers[index]
+        ended = answer.ended
+        whole = with_stop_text(answer.text, ended, self.request.delivery)
+        told: Json = {
+            "index": index,
+            "content": whole if with_text else "",
+            "tokens": answer.tokens if with_text and self.request.with_tokens else [],
+            "id_slot": -1,
+            "stop": True,
+            "model": self.model,
+            "tokens_predicted": completion_tokens(ended),
+            "tokens_evaluated": ended.usage["prompt_tokens"],
+            "generation_settings": self.settings,
+            "prompt": self.prompts[index],
+            "has_new_line": "\n" in whole,
+            "truncated": ended.reason == "cells",
+            "stop_type": _STOP_TYPES.get(ended.reason, "none"),
+            "stopping_word": ended.stop_text or "",
+            "tokens_cached": ended.usage.get("cached_prompt_tokens", 0),
+            "timings": timings_of(ended),
+        }
+        if with_text and answer.logprobs:
+            told["completion_probabilities"] = [_probability(entry) for entry in answer.logprobs]
+        if self.request.response_fields:
+            return _only(told, self.request.response_fields)
+        return told
+
+
+def _probability(entry: Mapping[str, object]) -> Json:
+    top = entry.get("top", [])
+    assert isinstance(top, list)
+    return {**_token(entry), "top_logprobs": [_token(other) for other in top]}
+
+
+def _token(entry: Mapping[str, object]) -> Json:
+    return {name: entry[name] for name in ("id", "token", "bytes", "logprob")}
+
+
+def _only(told: Mapping[str, object], names: Sequence[str]) -> Json:
+    """These members; a slash leads into one. What is not there is left out."""
+    chosen: Json = {}
+    for name in names:
+        value: object = told
+        for step in name.split("/"):
+            value = value.get(step, _MISSING) if isinstance(value, Mapping) else _MISSING
+        if value is not _MISSING:
+            chosen[name] = value
+    return chosen
+
+
+_MISSING = object()

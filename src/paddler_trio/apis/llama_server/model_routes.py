@@ -1,0 +1,267 @@
+"""What is served, and what only a loaded model can tell: models, tokens, rendered templates.
+
+The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import version
+from urllib.parse import parse_qs
+
+import trio
+
+from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.fields import Field, Record, accepted
+from paddler_trio.apis.generation_settings import sampling_settings
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.model_names import (
+    ServedModel,
+    cluster_parameters,
+    no_such_model,
+    served_model,
+)
+from paddler_trio.apis.openai.chat_request import conversation_of
+from paddler_trio.apis.prompts import MAX_INT32
+from paddler_trio.apis.questions import ask
+from paddler_trio.apis.shapes import Either, Flag, ListOf, Text, Whole
+from paddler_trio.apis.surface import Surface
+from paddler_trio.http.asgi import HttpProblem
+from paddler_trio.wire.codec import structure
+from paddler_trio.wire.trio.generate import (
+    ConversationPrompt,
+    DescribeModel,
+    Detokenize,
+    Prompt,
+    RenderPrompt,
+    Tokenize,
+)
+
+Json = dict[str, object]
+
+DESCRIBE_S = 2.0
+"""A list of models is not worth waiting longer for its figures."""
+
+_META = {
+    "vocab_type": "vocab_type",
+    "n_vocab": "n_vocab",
+    "n_ctx": "n_ctx",
+    "n_ctx_train": "n_ctx_train",
+    "n_embd": "n_embd",
+    "n_params": "n_params",
+    "size": "size_bytes",
+}
+"""llama-server's names of figures, and ours."""
+
+
+# -------------------------------------------------------------------------------------- models
+
+
+async def list_models(surface: Surface, exchange: Exchange) -> None:
+    served = served_model(surface)
+    figures = {} if served is None else await _figures(surface)
+    models = [] if served is None else [_told_as_ollama_does(served, figures)]
+    data = [] if served is None else [_told(surface, served, figures)]
+    await exchange.send_json(200, {"object": "list", "data": data, "models": models})
+
+
+async def get_model(surface: Surface, exchange: Exchange) -> None:
+    served = served_model(surface)
+    if served is None or not served.is_called(exchange.tail):
+        raise no_such_model(exchange.tail, served)
+    await exchange.send_json(200, _told(surface, served, await _figures(surface)))
+
+
+def _told(surface: Surface, served: ServedModel, figures: Mapping[str, object]) -> Json:
+    return {
+        "id": served.id,
+        "object": "model",
+        "created": surface.created_s,
+        "owned_by": "paddler-trio",
+        "aliases": list(served.aliases),
+        "tags": [],
+        "meta": {name: figures.get(own) for name, own in _META.items()} if figures else None,
+    }
+
+
+def _told_as_ollama_does(served: ServedModel, figures: Mapping[str, object]) -> Json:
+    """The same in the shape of another API, which llama-server tells beside OpenAI's: clients look
+    there for what a model can do."""
+    capabilities = ["completion", "multimodal"] if figures.get("can_see") else ["completion"]
+    texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
+    details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
+    return {
+        "name": served.id,
+        "model": served.id,
+        "type": "model",
+        "tags": [""],
+        "capabilities": capabilities,
+        **texts,
+        "details": {"format": "gguf", "families": [""], **details},
+    }
+
+
+async def _figures(surface: Surface) -> Mapping[str, object]:
+    """What an agent says of the model; nothing while nobody can tell."""
+    if surface.dispatcher.statistics().slots_total == 0:
+        return {}
+    with trio.move_on_after(DESCRIBE_S):
+        try:
+            return await ask(surface, DescribeModel())
+        except (ApiError, HttpProblem):
+            return {}
+    return {}
+
+
+# -------------------------------------------------------------------------------------- tokens
+
+
+@lru_cache(maxsize=8)
+def tokenize_record(limits: SurfaceLimits) -> Record:
+    token = Whole(0, MAX_INT32)
+    return Record(
+        "TokenizeRequest",
+        (
+            Field(
+                "content",
+                Either((Text(), ListOf(Either((token, Text()))))),
+                "The text; a list may mix texts and token ids.",
+            ),
+            Field("add_special", Flag(), "Begin as prompts do, with BOS if the model has one."),
+            Field("parse_special", Flag(), "false: texts of special tokens are text."),
+            Field("with_pieces", Flag(), "Tell the text of each token."),
+            accepted("model", Text(512), "There is one model."),
+        ),
+    )
+
+
+@lru_cache(maxsize=8)
+def detokenize_record(limits: SurfaceLimits) -> Record:
+    return Record(
+        "DetokenizeRequest",
+        (
+            Field("tokens", ListOf(Whole(0, MAX_INT32)), "Ids of tokens."),
+            accepted("model", Text(512), "There is one model."),
+        ),
+    )
+
+
+async def tokenize(surface: Surface, exchange: Exchange) -> None:
+    body = await exchange.json_object(surface.limits)
+    values = tokenize_record(surface.limits).read(body, "")
+    content = values.get("content", "")
+    tokens: list[object] = []
+    for index, part in enumerate(content if isinstance(content, list) else [content]):
+        with_pieces = values.get("with_pieces") is True
+        if isinstance(part, str):
+            question = Tokenize(
+                text=part,
+                add_special=values.get("add_special") is True and index == 0,
+                parse_special=values.get("parse_special") is not False,
+                with_pieces=with_pieces,
+            )
+            told = (await ask(surface, question))["tokens"]
+            assert isinstance(told, list)
+            tokens += told
+        elif with_pieces:
+            text = (await ask(surface, Detokenize(tokens=(part,))))["text"]
+            tokens.append({"id": part, "piece": text})
+        else:
+            tokens.append(part)
+    await exchange.send_json(200, {"tokens": tokens})
+
+
+async def detokenize(surface: Surface, exchange: Exchange) -> None:
+    body = await exchange.json_object(surface.limits)
+    values = detokenize_record(surface.limits).read(body, "")
+    tokens = values.get("tokens", [])
+    assert isinstance(tokens, list)
+    answer = await ask(surface, Detokenize(tokens=tuple(tokens)))
+    await exchange.send_json(200, {"content": answer["text"]})
+
+
+async def apply_template(surface: Surface, exchange: Exchange) -> None:
+    rendered = await ask(surface, await _render(surface, exchange))
+    await exchange.send_json(200, {"prompt": rendered["prompt"]})
+
+
+async def count_input_tokens(surface: Surface, exchange: Exchange) -> None:
+    rendered = await ask(surface, await _render(surface, exchange))
+    told = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
+    await exchange.send_json(200, told)
+
+
+async def _render(surface: Surface, exchange: Exchange) -> RenderPrompt:
+    conversation = conversation_of(await exchange.json_object(surface.limits), surface.limits)
+    prompt = structure({"Conversation": conversation}, Prompt)
+    assert isinstance(prompt, ConversationPrompt)
+    return RenderPrompt(prompt=prompt)
+
+
+# --------------------------------------------------------------------------- llama-server's own
+
+
+async def props(surface: Surface, exchange: Exchange) -> None:
+    """The settings that requests start from, as far as they exist here."""
+    served = served_model(surface)
+    figures = await _figures(surface)
+    template = _template(surface, figures)
+    await exchange.send_json(
+        200,
+        {
+            "default_generation_settings": {
+                "n_ctx": figures.get("n_ctx"),
+                "params": {
+                    **sampling_settings(cluster_parameters(surface), {}),
+                    "n_predict": -1,
+                    "max_tokens": -1,
+                    "n_probs": 0,
+                    "stream": False,
+                    "timings_per_token": False,
+                },
+            },
+            "total_slots": surface.dispatcher.statistics().slots_total,
+            "model_alias": None if served is None else served.id,
+            "model_path": "" if served is None else next(iter(served.aliases), served.id),
+            "modalities": {
+                "vision": figures.get("can_see") is True,
+                "video": False,
+                "audio": False,
+            },
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": False,
+            **({} if template is None else {"chat_template": template}),
+            **{name: figures[name] for name in ("bos_token", "eos_token") if name in figures},
+            "build_info": f"paddler-trio {version('paddler-trio')}",
+            "is_sleeping": False,
+        },
+    )
+
+
+def _template(surface: Surface, figures: Mapping[str, object]) -> str | None:
+    """The chat template that holds; None if nobody tells the model's own."""
+    applicable = surface.states.applicable
+    override = None if applicable is None else applicable.chat_template_override
+    own = figures.get("chat_template")
+    return override.content if override is not None else str(own) if own is not None else None
+
+
+async def slots(surface: Surface, exchange: Exchange) -> None:
+    """One entry for each slot of the fleet; which of an agent's slots is busy is its own affair.
+
+    ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
+    """
+    figures = await _figures(surface)
+    told: list[Json] = []
+    for agent in list(surface.dispatcher.agents.values()):
+        busy = surface.dispatcher.slots_processing(agent.key)
+        for number in range(max(0, agent.status.slots_total)):
+            slot: Json = {"id": len(told), "n_ctx": figures.get("n_ctx")}
+            told.append(slot | {"is_processing": number < busy})
+    query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+    if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):
+        raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
+    await exchange.send_json(200, told)

@@ -1,0 +1,113 @@
+"""What the fleet serves, by the names that requests may use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import assert_never
+from urllib.parse import urlsplit
+
+import attrs
+
+from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.surface import Surface
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.paddler.desired_state import (
+    DesiredModel,
+    HuggingFaceModel,
+    LocalToAgent,
+    NoModel,
+    UrlModel,
+)
+
+
+@attrs.frozen
+class ServedModel:
+    """``id`` is the file's name without its ending; ``aliases`` name the same.
+
+    Neither tells where agents keep it, nor the address it came from, which may hold a secret.
+    """
+
+    id: str
+    aliases: tuple[str, ...]
+
+    def is_called(self, name: str) -> bool:
+        return name == self.id or name in self.aliases
+
+
+def names_of(model: DesiredModel) -> ServedModel | None:
+    """How a model that is wanted is called; None if none is."""
+    match model:
+        case NoModel():
+            return None
+        case LocalToAgent(path):
+            return _names(path)
+        case UrlModel(url):
+            return _names(urlsplit(url).path)
+        case HuggingFaceModel(filename, repo_id, _):
+            return _names(filename, f"{repo_id}/{filename}", repo_id)
+        case _:
+            assert_never(model)
+
+
+def _names(file: str, *others: str) -> ServedModel:
+    name = PurePosixPath(file).name
+    own = name.removesuffix(".gguf") or name
+    return ServedModel(own, tuple(dict.fromkeys(n for n in (name, *others) if n and n != own)))
+
+
+def served_model(surface: Surface) -> ServedModel | None:
+    """What the fleet serves or is about to."""
+    applicable = surface.states.applicable
+    return None if applicable is None else names_of(applicable.model)
+
+
+def cluster_parameters(surface: Surface) -> Mapping[str, object]:
+    """What requests leave to the cluster, as wire JSON; empty while nothing is desired."""
+    applicable = surface.states.applicable
+    if applicable is None:
+        return {}
+    parameters = unstructure(applicable.inference_parameters)
+    assert isinstance(parameters, dict)
+    return parameters
+
+
+def model_name(surface: Surface, asked: str | None) -> str:
+    """The name to answer under: the one that was asked for, else the served model's.
+
+    Errors:
+      ApiError: 404 if names are taken strictly and this one is not served.
+    """
+    served = served_model(surface)
+    if asked is None:
+        return "none" if served is None else served.id
+    if surface.settings.strict_model_names and (served is None or not served.is_called(asked)):
+        raise no_such_model(asked, served)
+    return asked
+
+
+def no_such_model(name: str, served: ServedModel | None) -> ApiError:
+    known = "none" if served is None else ", ".join((served.id, *served.aliases))
+    return ApiError(
+        404,
+        f"the model {name[:200]!r} is not served; served is: {known}",
+        param="model",
+        code="model_not_found",
+        type="invalid_request_error",
+    )
+
+
+def fingerprint(surface: Surface) -> str:
+    """Names the model and all its settings: answers under equal ones may be compared."""
+    return "b" + surface.states.digest[:12]
+
+
+def must_generate(surface: Surface) -> None:
+    """ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
+    agents = surface.dispatcher.agents.values()
+    if not surface.states.generates_tokens and not any(agent.speaks_trio for agent in agents):
+        raise ApiError(
+            501,
+            "token generation is disabled while the cluster is configured for embeddings",
+            code="generation_disabled",
+        )

@@ -1,0 +1,90 @@
+"""``/v1/chat/completions``: body in, native requests, answer out; the shell of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import trio
+
+from paddler_trio.apis.api_errors import blaming
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.generation_settings import generation_settings
+from paddler_trio.apis.image_fetch import fetch_images
+from paddler_trio.apis.model_names import (
+    cluster_parameters,
+    fingerprint,
+    model_name,
+    must_generate,
+)
+from paddler_trio.apis.openai.chat_request import Delivery, Json, read_chat
+from paddler_trio.apis.openai.chat_response import ChatStream, Heading, WholeChat
+from paddler_trio.apis.questions import end_tokens, rendered
+from paddler_trio.apis.run import gather, stream
+from paddler_trio.apis.steps import Work
+from paddler_trio.apis.surface import Surface
+
+
+async def chat_completions(surface: Surface, exchange: Exchange) -> None:
+    request = read_chat(await exchange.json_object(surface.limits), surface.limits)
+    heading = heading_of(surface, request.delivery)
+    must_generate(surface)
+    works = await fetch_images(request.works(), surface.settings)
+    verbose = await verbose_of(surface, request.delivery, works[0])
+    with blaming(prompt="messages", constraint=request.constrained_by):
+        if request.delivery.is_stream:
+            teller = ChatStream.of(
+                heading,
+                request.delivery,
+                request.n,
+                raw_calls=request.takes_raw_calls,
+                max_tokens=request.max_tokens,
+                now_s=trio.current_time,
+                verbose=verbose,
+            )
+            await stream(
+                surface.dispatcher,
+                exchange,
+                works,
+                teller,
+                surface.limits,
+                keep_alive_s=request.delivery.ping_s,
+            )
+        else:
+            whole = WholeChat.of(
+                heading,
+                request.delivery,
+                request.n,
+                raw_calls=request.takes_raw_calls,
+                max_tokens=request.max_tokens,
+                verbose=verbose,
+            )
+            await gather(surface.dispatcher, exchange, works, whole.take)
+            await exchange.send_json(200, whole.body())
+
+
+async def verbose_of(surface: Surface, delivery: Delivery, work: Work) -> Json | None:
+    """What the model is given for ``work``, if the request wants to be told; an agent is asked."""
+    if not delivery.is_verbose:
+        return None
+    generate = work["Generate"]
+    assert isinstance(generate, Mapping)
+    return {
+        "prompt": (await rendered(surface, generate["prompt"]))["prompt"],
+        "generation_settings": generation_settings(
+            cluster_parameters(surface),
+            generate,
+            is_stream=delivery.is_stream,
+            with_timings=delivery.with_timings,
+            end_tokens=await end_tokens(surface, generate),
+        ),
+    }
+
+
+def heading_of(surface: Surface, delivery: Delivery) -> Heading:
+    """ApiError 404 for a model that is not served, if names are taken strictly."""
+    return Heading(
+        model=model_name(surface, delivery.model),
+        fingerprint=fingerprint(surface),
+        created=int(time.time()),
+    )

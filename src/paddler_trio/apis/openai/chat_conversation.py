@@ -1,0 +1,216 @@
+"""The prompt of a chat completion: messages, tools and thinking as the agent wants them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.openai.chat_fields import EFFORTS
+
+Json = dict[str, object]
+
+
+def conversation_prompt(values: Mapping[str, object]) -> Json:
+    """``ConversationPrompt`` as wire JSON, from what the table of chat completions has read."""
+    messages = values["messages"]
+    assert isinstance(messages, list)
+    told = [_message(message) for message in messages]
+    tools, choice, name = _tools(values)
+    conversation: Json = {
+        "messages": told,
+        "tools": tools,
+        "tool_choice": choice,
+        "tool_name": name,
+        "parallel_tool_calls": values.get("parallel_tool_calls", True),
+        "raw_tool_calls": values.get("parse_tool_calls") is False,
+        **_turn(values, told),
+    }
+    thinking, budget = _thinking(values)
+    conversation["thinking"] = thinking
+    conversation["max_reasoning_tokens"] = budget
+    conversation["template_kwargs"] = _template_kwargs(values)
+    return conversation
+
+
+def _message(message: object) -> Json:
+    """As templates know it: a developer is the system, a refusal is what was said."""
+    assert isinstance(message, dict)
+    told: Json = {
+        key: each
+        for key, each in message.items()
+        if key not in {"annotations", "reasoning_details", "refusal"}
+    }
+    if told["role"] == "developer":
+        told["role"] = "system"
+    if "refusal" in message and "content" not in told:
+        told["content"] = message["refusal"]
+    content = told.get("content")
+    if isinstance(content, list):
+        told["content"] = [_part(part) for part in content]
+    return told
+
+
+def _part(part: object) -> Json:
+    assert isinstance(part, dict)
+    told: Json = {key: each for key, each in part.items() if key != "cache_control"}
+    image = told.get("image_url")
+    if isinstance(image, str):
+        told["image_url"] = {"url": image}
+    elif isinstance(image, Mapping):
+        told["image_url"] = {"url": image["url"]}
+    return told
+
+
+def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> Json:
+    """Whether an answer is opened, or the last message goes on."""
+    continues = values.get("continue_final_message", _goes_on(values, messages[-1])) is True
+    opens = values.get("add_generation_prompt", not continues)
+    if continues and opens:
+        raise invalid(
+            "continue_final_message and add_generation_prompt are both true; one of them can be",
+            "continue_final_message",
+        )
+    if continues and messages[-1]["role"] != "assistant":
+        raise invalid(
+            f"continue_final_message: the last message is the {messages[-1]['role']}'s, must be "
+            "the assistant's",
+            "continue_final_message",
+        )
+    if len(messages) > 1 and all(each["role"] == "assistant" for each in messages[-2:]):
+        raise invalid(
+            "messages ends with two messages of the assistant; at most one may stand there",
+            f"messages[{len(messages) - 1}].role",
+        )
+    return {"continue_final_message": continues, "add_generation_prompt": opens}
+
+
+def _goes_on(values: Mapping[str, object], last: Json) -> bool:
+    """llama-server's rule where the request does not say: text of the assistant that stands last
+    is the beginning of the answer. A call is no text, and wants its result first."""
+    says = "add_generation_prompt" in values
+    is_begun = last["role"] == "assistant" and not last.get("tool_calls")
+    return is_begun and not says and bool(_text_in(last.get("content")))
+
+
+def _text_in(content: object) -> str:
+    if not isinstance(content, list):
+        return str(content or "")
+    return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+
+
+def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
+    """The tools, the choice among them, and the one that is named."""
+    tools = values.get("tools", [])
+    assert isinstance(tools, list)
+    functions = [_without(tool, "cache_control") for tool in tools]
+    names = [_name(tool) for tool in functions]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise invalid(f"tools has {twice!r} twice", "tools")
+    choice = values.get("tool_choice", "auto")
+    if choice == "none":
+        return functions, "none", None
+    if choice == "required" and not tools:
+        raise invalid('tool_choice is "required", but there are no tools', "tool_choice")
+    if isinstance(choice, str):
+        return functions, choice, None
+    assert isinstance(choice, Mapping)
+    if choice["type"] == "function":
+        name = _name(choice)
+        if name not in names:
+            raise _no_such_tool(name, names)
+        return functions, "function", name
+    allowed = choice["allowed_tools"]
+    assert isinstance(allowed, Mapping)
+    wanted = [_name(tool) for tool in allowed["tools"]]
+    for name in wanted:
+        if name not in names:
+            raise _no_such_tool(name, names)
+    chosen = [tool for tool in functions if _name(tool) in wanted]
+    return chosen, str(allowed.get("mode", "auto")), None
+
+
+def _no_such_tool(name: str, names: Sequence[str]) -> ApiError:
+    known = ", ".join(names) or "none"
+    return invalid(f"tool_choice names {name!r}; the tools are: {known}", "tool_choice")
+
+
+def _name(tool: object) -> str:
+    match tool:
+        case {"function": {"name": str(name)}}:
+            return name
+    raise AssertionError("the shape was read")
+
+
+def _without(value: object, key: str) -> Json:
+    assert isinstance(value, dict)
+    return {name: each for name, each in value.items() if name != key}
+
+
+def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
+    """Whether to reason (None: as the template has it) and the bound on its tokens."""
+    wishes: dict[str, bool] = {}
+    bounds: dict[str, int] = {}
+
+    def effort(word: object, name: str) -> None:
+        if isinstance(word, str):
+            bound = EFFORTS[word]
+            wishes[name] = bound != 0
+            if bound:
+                bounds[name] = bound
+
+    def budget(tokens: object, name: str) -> None:
+        if isinstance(tokens, int):
+            wishes[name] = tokens != 0
+            if tokens > 0:
+                bounds[name] = tokens
+
+    def flag(value: object, name: str) -> None:
+        if isinstance(value, bool):
+            wishes[name] = value
+
+    thinking, reasoning = values.get("thinking", {}), values.get("reasoning", {})
+    kwargs = values.get("chat_template_kwargs", {})
+    assert isinstance(thinking, Mapping)
+    assert isinstance(reasoning, Mapping)
+    assert isinstance(kwargs, Mapping)
+    effort(values.get("reasoning_effort"), "reasoning_effort")
+    effort(reasoning.get("effort"), "reasoning.effort")
+    flag(values.get("enable_thinking"), "enable_thinking")
+    flag(reasoning.get("enabled"), "reasoning.enabled")
+    flag(kwargs.get("enable_thinking"), "chat_template_kwargs.enable_thinking")
+    flag(kwargs.get("thinking"), "chat_template_kwargs.thinking")
+    if "type" in thinking:
+        wishes["thinking.type"] = thinking["type"] != "disabled"
+    budget(values.get("reasoning_budget_tokens"), "reasoning_budget_tokens")
+    budget(reasoning.get("max_tokens"), "reasoning.max_tokens")
+    budget(thinking.get("budget_tokens"), "thinking.budget_tokens")
+    if len(set(wishes.values())) > 1:
+        on = next(name for name, wish in wishes.items() if wish)
+        off = next(name for name, wish in wishes.items() if not wish)
+        raise invalid(f"{on} asks for reasoning and {off} for none", off)
+    wish = next(iter(wishes.values()), None)
+    return wish, min(bounds.values(), default=None) if wish else None
+
+
+def _template_kwargs(values: Mapping[str, object]) -> Json:
+    kwargs = values.get("chat_template_kwargs", {})
+    reasoning = values.get("reasoning", {})
+    assert isinstance(kwargs, Mapping)
+    assert isinstance(reasoning, Mapping)
+    told: Json = {
+        name: each
+        for name, each in kwargs.items()
+        if not (name == "enable_thinking" and isinstance(each, bool))
+    }
+    word = values.get("reasoning_effort", reasoning.get("effort"))
+    if isinstance(word, str) and EFFORTS[word] != 0:
+        told.setdefault("reasoning_effort", _template_effort(word))
+    if "documents" in values:
+        told["documents"] = values["documents"]
+    return told
+
+
+def _template_effort(word: str) -> str:
+    """Templates that read it know three words."""
+    return {"minimal": "low", "xhigh": "high", "max": "high"}.get(word, word)

@@ -1,0 +1,183 @@
+"""A chat completion's body as native requests: pure, every field honoured or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from paddler_trio.apis.api_errors import invalid
+from paddler_trio.apis.generation_values import (
+    constraint_of,
+    max_tokens_of,
+    sampling_of,
+    schema_constraint,
+    stop_of,
+)
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.openai.chat_conversation import conversation_prompt
+from paddler_trio.apis.openai.chat_fields import chat_record
+
+Json = dict[str, object]
+
+
+@attrs.frozen(kw_only=True)
+class Delivery:
+    """How an answer is told; everything about the generation itself is in the works.
+
+    Attributes:
+      model: the name to echo; None for the served one's.
+      with_stop_text: a stop text that ended the answer is part of it.
+      with_progress: chunks tell how far the prompt is.
+      is_verbose: what the model was given is told beside the answer.
+      ping_s: seconds of silence before a comment, over the surface's own.
+    """
+
+    model: str | None = None
+    is_stream: bool = False
+    with_usage: bool = False
+    with_reasoning: bool = True
+    reasoning_is_content: bool = False
+    with_logprobs: bool = False
+    with_stop_text: bool = False
+    with_timings: bool = False
+    with_progress: bool = False
+    is_verbose: bool = False
+    ping_s: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ChatRequest:
+    """``generate`` is what stands under ``Generate`` for the first of ``n`` choices.
+
+    ``constrained_by`` is the field that constrains the answer.
+    """
+
+    generate: Json
+    n: int
+    delivery: Delivery
+    constrained_by: str | None = None
+
+    @property
+    def max_tokens(self) -> int | None:
+        """None for as many as fit."""
+        most = self.generate["max_tokens"]
+        return most if isinstance(most, int) else None
+
+    @property
+    def takes_raw_calls(self) -> bool:
+        """Tool calls are wanted as text of the content."""
+        match self.generate:
+            case {"prompt": {"Conversation": {"raw_tool_calls": True}}}:
+                return True
+        return False
+
+    def works(self) -> list[Json]:
+        """One for each choice; those after the first draw with the next seeds."""
+        return choices_of(self.generate, self.n)
+
+
+def read_chat(body: object, limits: SurfaceLimits) -> ChatRequest:
+    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    values = chat_record(limits).read(body, "")
+    logprobs = _logprobs(values)
+    only_streams(values)
+    constrained_by, constraint = constraint_of(values, response_format_of(values))
+    generate: Json = {
+        "prompt": {"Conversation": conversation_prompt(values)},
+        "max_tokens": max_tokens_of(values),
+        "sampling": sampling_of(values),
+        "constraint": constraint,
+        "stop": stop_of(values),
+        "logprobs": logprobs,
+        "reuse_prefix": values.get("cache_prompt", True),
+        "cache_salt": values.get("cache_salt", ""),
+    }
+    n = values.get("n", 1)
+    assert isinstance(n, int)
+    return ChatRequest(
+        generate=generate,
+        n=n,
+        delivery=delivery_of(values, logprobs),
+        constrained_by=constrained_by,
+    )
+
+
+def conversation_of(body: object, limits: SurfaceLimits) -> Json:
+    """Only the prompt of a chat completion's body, as ``ConversationPrompt``."""
+    return conversation_prompt(chat_record(limits).read(body, ""))
+
+
+def choices_of(generate: Json, n: int) -> list[Json]:
+    """``n`` works that differ in their seeds, if there is one."""
+    sampling = generate["sampling"]
+    assert isinstance(sampling, Mapping)
+    seed = sampling.get("seed")
+    works: list[Json] = []
+    for choice in range(n):
+        own = generate
+        if isinstance(seed, int) and choice:
+            own = {**generate, "sampling": {**sampling, "seed": (seed + choice) % 2**32}}
+        works.append({"Generate": own})
+    return works
+
+
+def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
+    options = values.get("stream_options", {})
+    reasoning = values.get("reasoning", {})
+    assert isinstance(options, Mapping)
+    assert isinstance(reasoning, Mapping)
+    model = values.get("model")
+    hidden = values.get("include_reasoning") is False or reasoning.get("exclude") is True
+    return Delivery(
+        model=str(model) if model else None,
+        is_stream=values.get("stream") is True,
+        with_usage=options.get("include_usage") is True,
+        with_reasoning=not hidden,
+        reasoning_is_content=values.get("reasoning_format") == "none",
+        with_logprobs=logprobs is not None,
+        with_stop_text=values.get("include_stop_str_in_output") is True,
+        with_timings=values.get("timings_per_token") is True,
+        with_progress=values.get("return_progress") is True,
+        is_verbose=values.get("verbose") is True,
+        ping_s=ping_s_of(values.get("sse_ping_interval")),
+    )
+
+
+def ping_s_of(interval: object) -> float | None:
+    """Seconds of silence before a comment: None for the surface's own, infinite for none."""
+    if not isinstance(interval, int):
+        return None
+    return float("inf") if interval <= 0 else float(interval)
+
+
+def only_streams(values: Mapping[str, object]) -> None:
+    """Refuse what only a stream can honour."""
+    if values.get("stream") is True:
+        return
+    for name in ("stream_options", "timings_per_token", "return_progress", "sse_ping_interval"):
+        if values.get(name):
+            raise invalid(f"{name} is only possible with stream: true", name)
+
+
+def _logprobs(values: Mapping[str, object]) -> int | None:
+    """How many alternatives are reported with each token; None for no report at all."""
+    top, n_probs = values.get("top_logprobs"), values.get("n_probs")
+    wanted = values.get("logprobs") is True
+    if top and not wanted:
+        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    if wanted:
+        return top if isinstance(top, int) else 0
+    return n_probs if isinstance(n_probs, int) and n_probs > 0 else None
+
+
+def response_format_of(values: Mapping[str, object]) -> dict[str, object]:
+    """The constraint that ``response_format`` asks for, by its name."""
+    wanted = values.get("response_format")
+    if not isinstance(wanted, Mapping) or wanted["type"] == "text":
+        return {}
+    inner = wanted if wanted["type"] == "json_object" else wanted["json_schema"]
+    assert isinstance(inner, Mapping)
+    if "schema" in inner:
+        return {"response_format": schema_constraint(inner["schema"])}
+    return {"response_format": {"type": "json_object"}}

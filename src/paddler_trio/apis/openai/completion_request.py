@@ -1,0 +1,223 @@
+"""The bodies of ``/v1/completions`` and of llama-server's ``/completion``: tables and reading.
+
+Pure. Prompts that mix texts and token ids still need a tokeniser; the shell asks an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import attrs
+
+from paddler_trio.apis.api_errors import invalid
+from paddler_trio.apis.fields import Field, Record, accepted, refused
+from paddler_trio.apis.generation_fields import (
+    accepted_fields,
+    bias_field,
+    cache_fields,
+    constraint_fields,
+    ending_fields,
+    refused_fields,
+    sampling_fields,
+)
+from paddler_trio.apis.generation_values import (
+    constraint_of,
+    max_tokens_of,
+    sampling_of,
+    stop_of,
+)
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.openai.chat_fields import response_format_shape, stream_fields, verbose_field
+from paddler_trio.apis.openai.chat_request import (
+    Delivery,
+    Json,
+    choices_of,
+    delivery_of,
+    only_streams,
+)
+from paddler_trio.apis.openai.chat_request import response_format_of as format_of
+from paddler_trio.apis.prompts import Prompts, PromptShape, read_prompts
+from paddler_trio.apis.shapes import Flag, FreeObject, ListOf, Text, Whole
+
+
+def _shared_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+    return (
+        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        Field(
+            "prompt",
+            PromptShape(),
+            "A text, token ids, both mixed, {prompt_string}, or a list of these.",
+            is_required=True,
+        ),
+        Field("n", Whole(1, limits.max_choices), "Answers to each prompt.", aliases=("n_cmpl",)),
+        *ending_fields(limits),
+        *sampling_fields(),
+        bias_field(limits),
+        Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
+        *constraint_fields(limits),
+        *cache_fields(),
+        *accepted_fields(),
+        *refused_fields(),
+    )
+
+
+@lru_cache(maxsize=8)
+def completion_record(limits: SurfaceLimits) -> Record:
+    """The body of ``/v1/completions``."""
+    return Record(
+        "CreateCompletionRequest",
+        (
+            *_shared_fields(limits),
+            *stream_fields(),
+            Field("echo", Flag(), "The prompt's text stands before the answer's."),
+            Field(
+                "best_of",
+                Whole(1, limits.max_choices),
+                "Generate so many, answer with the n of the highest mean log probability.",
+            ),
+            Field(
+                "logprobs",
+                Whole(0, 20),
+                "Log probabilities of the tokens, and of so many alternatives.",
+                aliases=("n_probs",),
+            ),
+            verbose_field(),
+            refused("suffix", "the model is not asked to fill gaps", neutral=("",)),
+            refused("add_special_tokens", "give token ids for a prompt without", neutral=(True,)),
+            refused("return_tokens", "use /completion or /tokenize", neutral=(False,)),
+            refused("response_fields", "use /completion", neutral=([],)),
+        ),
+        "Continues a text as it stands. An unknown field is an error.",
+    )
+
+
+@lru_cache(maxsize=8)
+def llama_completion_record(limits: SurfaceLimits) -> Record:
+    """The body of ``/completion``, in llama-server's own dialect."""
+    return Record(
+        "LlamaCompletionRequest",
+        (
+            *_shared_fields(limits),
+            *(field for field in stream_fields() if field.name != "stream_options"),
+            accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
+            Field("n_probs", Whole(0, 100), "Report so many alternatives.", aliases=("logprobs",)),
+            Field("return_tokens", Flag(), "The ids of the answer's tokens are part of it."),
+            Field(
+                "response_fields",
+                ListOf(Text(256), 0, 64),
+                "Only these members of the answer; a/b stands for member b of a.",
+            ),
+            accepted("verbose", Flag(), "The last event has the prompt and all settings anyway."),
+            refused("echo", "use /v1/completions", neutral=(False,)),
+            refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
+            refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
+        ),
+        "llama-server's own dialect. An unknown field is an error.",
+    )
+
+
+@attrs.frozen(kw_only=True)
+class CompletionRequest:
+    """``generate`` stands under ``Generate``, but for the ``prompt``.
+
+    ``best_of`` is how many are generated for each prompt, ``n`` how many of them are told.
+    """
+
+    prompts: Prompts
+    generate: Json
+    n: int
+    best_of: int
+    delivery: Delivery
+    with_echo: bool = False
+    with_tokens: bool = False
+    response_fields: tuple[str, ...] = ()
+    constrained_by: str | None = None
+
+    def works(self, prompts: list[Json]) -> list[Json]:
+        """Those of the first prompt, then of the second, and so on.
+
+        Args:
+          prompts: the native form of ``self.prompts``, in their order.
+        """
+        return [
+            work
+            for prompt in prompts
+            for work in choices_of({**self.generate, "prompt": prompt}, self.best_of)
+        ]
+
+
+def read_completion(body: object, limits: SurfaceLimits) -> CompletionRequest:
+    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    values = completion_record(limits).read(body, "")
+    logprobs = values.get("logprobs")
+    with_echo = values.get("echo") is True
+    if with_echo and logprobs is not None:
+        raise invalid(
+            "logprobs of an echoed prompt are not to be had; give one of both", "logprobs"
+        )
+    n = _whole(values, "n", 1)
+    best_of = _whole(values, "best_of", n)
+    if best_of < n:
+        raise invalid(f"best_of is {best_of}, must be at least n, which is {n}", "best_of")
+    if best_of > n and values.get("stream") is True:
+        raise invalid("best_of is not possible with stream: true", "best_of")
+    wanted = logprobs if isinstance(logprobs, int) else None
+    request = _request(values, limits, logprobs=0 if best_of > n and wanted is None else wanted)
+    return attrs.evolve(
+        request,
+        n=n,
+        best_of=best_of,
+        with_echo=with_echo,
+        delivery=attrs.evolve(request.delivery, with_logprobs=wanted is not None),
+    )
+
+
+def read_llama_completion(body: object, limits: SurfaceLimits) -> CompletionRequest:
+    """The same for llama-server's dialect."""
+    values = llama_completion_record(limits).read(body, "")
+    n_probs = _whole(values, "n_probs", 0)
+    fields = values.get("response_fields", [])
+    assert isinstance(fields, list)
+    return attrs.evolve(
+        _request(values, limits, logprobs=n_probs or None),
+        with_tokens=values.get("return_tokens") is True,
+        response_fields=tuple(str(name) for name in fields),
+    )
+
+
+def _request(
+    values: Mapping[str, object], limits: SurfaceLimits, *, logprobs: int | None
+) -> CompletionRequest:
+    only_streams(values)
+    prompts = read_prompts(values["prompt"], limits)
+    n = _whole(values, "n", 1)
+    constrained_by, constraint = constraint_of(values, format_of(values))
+    generate: Json = {
+        "max_tokens": max_tokens_of(values),
+        "sampling": sampling_of(values),
+        "constraint": constraint,
+        "stop": stop_of(values),
+        "logprobs": logprobs,
+        "reuse_prefix": values.get("cache_prompt", True),
+        "cache_salt": values.get("cache_salt", ""),
+    }
+    choices = len(prompts.prompts) * max(n, _whole(values, "best_of", n))
+    if choices > limits.max_prompts:
+        raise invalid(
+            f"prompts times n is {choices}, the limit max_prompts is {limits.max_prompts}", "prompt"
+        )
+    return CompletionRequest(
+        prompts=prompts,
+        generate=generate,
+        n=n,
+        best_of=n,
+        delivery=delivery_of(values, logprobs),
+        constrained_by=constrained_by,
+    )
+
+
+def _whole(values: Mapping[str, object], name: str, default: int) -> int:
+    value = values.get(name, default)
+    assert isinstance(value, int)
+    return value

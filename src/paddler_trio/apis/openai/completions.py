@@ -1,0 +1,83 @@
+"""``/v1/completions``: body in, native requests, answer out; the shell of it."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from paddler_trio.apis.answer import Stopwatch
+from paddler_trio.apis.api_errors import blaming
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.model_names import must_generate
+from paddler_trio.apis.openai.chat import heading_of, verbose_of
+from paddler_trio.apis.openai.completion_request import CompletionRequest, read_completion
+from paddler_trio.apis.openai.completion_response import (
+    CompletionStream,
+    TextAnswer,
+    WholeCompletion,
+    new_completion_id,
+)
+from paddler_trio.apis.prompts import Prompt
+from paddler_trio.apis.questions import text_of, token_list
+from paddler_trio.apis.run import gather, stream
+from paddler_trio.apis.surface import Surface
+
+Json = dict[str, object]
+
+
+async def completions(surface: Surface, exchange: Exchange) -> None:
+    request = read_completion(await exchange.json_object(surface.limits), surface.limits)
+    heading = attrs.evolve(heading_of(surface, request.delivery), id=new_completion_id())
+    must_generate(surface)
+    prompts = await native_prompts(surface, request)
+    works = request.works(prompts)
+    echoes = await _echoes(surface, request, prompts)
+    verbose = await verbose_of(surface, request.delivery, works[0])
+    answers = [TextAnswer(echo) for echo in echoes for _ in range(request.best_of)]
+    with blaming(prompt="prompt", constraint=request.constrained_by):
+        if request.delivery.is_stream:
+            watch = Stopwatch(trio.current_time)
+            teller = CompletionStream(
+                heading, request.delivery, answers, len(prompts), watch, verbose
+            )
+            await stream(
+                surface.dispatcher,
+                exchange,
+                works,
+                teller,
+                surface.limits,
+                keep_alive_s=request.delivery.ping_s,
+            )
+        else:
+            whole = WholeCompletion(
+                heading, request.delivery, answers, request.n, request.best_of, verbose
+            )
+            await gather(surface.dispatcher, exchange, works, whole.take)
+            await exchange.send_json(200, whole.body())
+
+
+async def native_prompts(surface: Surface, request: CompletionRequest) -> list[Json]:
+    """What stands under ``prompt`` of each; an agent is asked where texts and ids are mixed."""
+    return [await _native(surface, prompt) for prompt in request.prompts.prompts]
+
+
+async def _native(surface: Surface, prompt: Prompt) -> Json:
+    if isinstance(prompt, str):
+        return {"Text": {"text": prompt}}
+    if all(isinstance(item, int) for item in prompt):
+        return {"Tokens": {"tokens": prompt}}
+    return {"Tokens": {"tokens": await token_list(surface, prompt, param="prompt")}}
+
+
+async def _echoes(surface: Surface, request: CompletionRequest, prompts: list[Json]) -> list[str]:
+    """What stands before each answer."""
+    if not request.with_echo:
+        return [""] * len(prompts)
+    echoes = []
+    for prompt in prompts:
+        match prompt:
+            case {"Text": {"text": str(text)}}:
+                echoes.append(text)
+            case {"Tokens": {"tokens": list(tokens)}}:
+                echoes.append(await text_of(surface, tokens))
+    return echoes

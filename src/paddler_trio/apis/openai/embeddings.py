@@ -1,0 +1,85 @@
+"""``/v1/embeddings`` and llama-server's ``/embedding``; the shell of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paddler_trio.apis.api_errors import ApiError, unsupported
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.model_names import model_name
+from paddler_trio.apis.openai.embeddings_io import (
+    Embedded,
+    Json,
+    embed_works,
+    embeddings_record,
+    llama_body,
+    llama_embeddings_record,
+    openai_body,
+)
+from paddler_trio.apis.prompts import Prompt, read_prompts
+from paddler_trio.apis.questions import token_list
+from paddler_trio.apis.run import gather
+from paddler_trio.apis.surface import Surface
+
+
+async def embeddings(surface: Surface, exchange: Exchange) -> None:
+    body = await exchange.json_object(surface.limits)
+    values = embeddings_record(surface.limits).read(body, "")
+    model = _model(surface, values)
+    embedded = await _embed(surface, exchange, values, normalize="l2", per_token=False)
+    await exchange.send_json(200, openai_body(embedded, model=model, values=values))
+
+
+async def llama_embeddings(surface: Surface, exchange: Exchange) -> None:
+    body = await exchange.json_object(surface.limits)
+    values = llama_embeddings_record(surface.limits).read(body, "")
+    _model(surface, values)
+    norm = values.get("embd_normalize", 2)
+    if norm not in {2, -1}:
+        raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
+    normalize = "l2" if norm == 2 else "none"
+    embedded = await _embed(surface, exchange, values, normalize=normalize, per_token=True)
+    await exchange.send_json(200, llama_body(embedded))
+
+
+def _model(surface: Surface, values: Mapping[str, object]) -> str:
+    asked = values.get("model")
+    return model_name(surface, str(asked) if asked else None)
+
+
+async def _embed(
+    surface: Surface,
+    exchange: Exchange,
+    values: Mapping[str, object],
+    *,
+    normalize: str,
+    per_token: bool,
+) -> Embedded:
+    prompts = read_prompts(values["input"], surface.limits, param="input").prompts
+    applicable = surface.states.applicable
+    if applicable is not None and not applicable.inference_parameters.enable_embeddings:
+        raise ApiError(
+            501,
+            "embeddings are not enabled in the cluster's inference parameters; set "
+            "enable_embeddings with `paddler-trio model set`",
+            code="embeddings_disabled",
+        )
+    batch_size = 256 if applicable is None else applicable.inference_parameters.embedding_batch_size
+    works, starts = embed_works(
+        [await _native(surface, prompt) for prompt in prompts],
+        agents=len(surface.dispatcher.agents),
+        batch_size=max(1, batch_size),
+        normalize=normalize,
+        oversize="truncate" if "truncate_prompt_tokens" in values else "report",
+    )
+    embedded = Embedded(len(prompts), starts, per_token=per_token)
+    await gather(surface.dispatcher, exchange, works, embedded.take)
+    return embedded
+
+
+async def _native(surface: Surface, prompt: Prompt) -> Json:
+    if isinstance(prompt, str):
+        return {"Text": {"text": prompt}}
+    if all(isinstance(item, int) for item in prompt):
+        return {"Tokens": {"tokens": prompt}}
+    return {"Tokens": {"tokens": await token_list(surface, prompt, param="input")}}

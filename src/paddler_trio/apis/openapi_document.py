@@ -1,0 +1,148 @@
+"""The OpenAPI document of this surface, made from the tables that read the requests."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.metadata import version
+
+from paddler_trio.apis.anthropic.anthropic_fields import count_tokens_record, messages_record
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.fields import Record
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
+from paddler_trio.apis.llama_server.rerank import rerank_record
+from paddler_trio.apis.openai.chat_fields import chat_record
+from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
+from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
+from paddler_trio.apis.responses.responses_fields import input_tokens_record, responses_record
+from paddler_trio.apis.surface import Surface
+
+Json = dict[str, object]
+
+ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 502, 503, 504)
+
+
+def records(limits: SurfaceLimits) -> dict[tuple[str, str], Record]:
+    """The body of every route that takes one, by path and a sentence on what it is for."""
+    return {
+        ("/v1/chat/completions", "Answer a conversation"): chat_record(limits),
+        ("/v1/chat/completions/input_tokens", "Count a conversation's tokens"): chat_record(limits),
+        ("/v1/completions", "Continue a text"): completion_record(limits),
+        ("/completion", "Continue a text, llama-server's way"): llama_completion_record(limits),
+        ("/v1/responses", "Answer an input"): responses_record(limits),
+        ("/v1/responses/input_tokens", "Count an input's tokens"): input_tokens_record(limits),
+        ("/v1/messages", "Answer a conversation, Anthropic's way"): messages_record(limits),
+        ("/v1/messages/count_tokens", "Count a conversation's tokens, Anthropic's way"): (
+            count_tokens_record(limits)
+        ),
+        ("/v1/embeddings", "Embed texts"): embeddings_record(limits),
+        ("/embedding", "Embed texts, llama-server's way"): llama_embeddings_record(limits),
+        ("/v1/rerank", "Rank documents for a query"): rerank_record(limits),
+        ("/tokenize", "Tokens of a text"): tokenize_record(limits),
+        ("/detokenize", "Text of tokens"): detokenize_record(limits),
+        ("/apply-template", "The prompt of a conversation"): chat_record(limits),
+    }
+
+
+GETS = {
+    "/v1/health": "Liveness",
+    "/v1/models": "What is served",
+    "/models": "What is served",
+    "/props": "The settings that requests start from",
+    "/slots": "Every slot of the fleet",
+    "/lora-adapters": "The adapters of the fleet",
+    "/openapi.json": "This document",
+}
+
+
+@lru_cache(maxsize=8)
+def openapi(limits: SurfaceLimits) -> Json:
+    """The whole document, OpenAPI 3.1."""
+    schemas: Json = {"Error": _error_schema(), "AnthropicError": _anthropic_error_schema()}
+    paths: Json = {}
+    for (path, summary), record in records(limits).items():
+        schemas[record.name] = record.schema()
+        paths[path] = {"post": _operation(path, summary, record)}
+    for path, summary in GETS.items():
+        paths[path] = {"get": _operation(path, summary, None)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "paddler-trio: OpenAI-compatible surface",
+            "version": version("paddler-trio"),
+            "description": "Fields that are not described are refused by name.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {name: _error_response(name) for name in ("Error", "AnthropicError")},
+        },
+    }
+
+
+def _error_response(schema: str) -> Json:
+    return {
+        "description": "Refused or failed; the message names the field to blame.",
+        "headers": {"x-request-id": {"schema": {"type": "string"}}},
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
+    }
+
+
+def _operation(path: str, summary: str, record: Record | None) -> Json:
+    answer: Json = {"application/json": {"schema": {}}}
+    if record is not None and "stream" in {field.name for field in record}:
+        answer["text/event-stream"] = {"schema": {"type": "string"}}
+    error = "AnthropicError" if path.startswith("/v1/messages") else "Error"
+    refusal = {"$ref": f"#/components/responses/{error}"}
+    operation: Json = {
+        "operationId": path.strip("/").replace("/", "_").replace("-", "_").replace(".", "_"),
+        "summary": summary,
+        "responses": {
+            "200": {
+                "description": "The answer.",
+                "headers": {"x-request-id": {"schema": {"type": "string"}}},
+                "content": answer,
+            },
+            **{str(status): refusal for status in ERROR_STATUSES},
+        },
+    }
+    if record is not None:
+        schema = {"$ref": f"#/components/schemas/{record.name}"}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return operation
+
+
+def _error_schema() -> Json:
+    text_or_null = {"type": ["string", "null"]}
+    error = {
+        "type": "object",
+        "properties": {
+            "message": {"type": "string"},
+            "type": {"type": "string"},
+            "param": text_or_null,
+            "code": text_or_null,
+        },
+        "required": ["message", "type", "param", "code"],
+    }
+    return {"type": "object", "properties": {"error": error}, "required": ["error"]}
+
+
+def _anthropic_error_schema() -> Json:
+    text = {"type": "string"}
+    error = {
+        "type": "object",
+        "properties": {"type": text, "message": text},
+        "required": ["type", "message"],
+    }
+    return {
+        "type": "object",
+        "properties": {"type": {"const": "error"}, "error": error},
+        "required": ["type", "error"],
+    }
+
+
+async def document(surface: Surface, exchange: Exchange) -> None:
+    await exchange.send_json(200, openapi(surface.limits))

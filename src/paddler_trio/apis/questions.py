@@ -1,0 +1,81 @@
+"""Questions that only a loaded model can answer: tokens of a text, text of tokens, its figures.
+
+Any agent of ours that serves the desired state may answer; they take no slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.surface import Surface
+from paddler_trio.balancer.model_questions import ask_model
+from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.wire.codec import structure
+from paddler_trio.wire.trio.generate import (
+    DescribeModel,
+    Detokenize,
+    Prompt,
+    Question,
+    RenderPrompt,
+    Tokenize,
+)
+
+
+async def ask(surface: Surface, question: Question) -> Mapping[str, object]:
+    """What a serving agent says.
+
+    Errors:
+      ApiError: the agent refuses the question.
+      HttpProblem: nobody can be asked, or nobody answers in time.
+    """
+    try:
+        answer = await ask_model(surface.dispatcher, question)
+    except QuestionRefusedError as refused:
+        raise ApiError(refused.code, refused.problem) from refused
+    assert isinstance(answer, Mapping), "agents answer with objects"
+    return answer
+
+
+async def tokens_of(
+    surface: Surface, text: str, *, add_special: bool, parse_special: bool = True
+) -> list[int]:
+    question = Tokenize(text=text, add_special=add_special, parse_special=parse_special)
+    tokens = (await ask(surface, question))["tokens"]
+    assert isinstance(tokens, list)
+    return tokens
+
+
+async def text_of(surface: Surface, tokens: Sequence[int]) -> str:
+    text = (await ask(surface, Detokenize(tokens=tuple(tokens))))["text"]
+    assert isinstance(text, str)
+    return text
+
+
+async def rendered(surface: Surface, prompt: object) -> Mapping[str, object]:
+    """What the engine would be given for a native ``prompt``: ``prompt`` and ``num_tokens``."""
+    return await ask(surface, RenderPrompt(prompt=structure(prompt, Prompt)))
+
+
+async def end_tokens(surface: Surface, generate: Mapping[str, object]) -> list[int]:
+    """The tokens that ``ignore_eos`` keeps from being drawn; empty where it is not asked for, or
+    the agent does not tell."""
+    match generate:
+        case {"sampling": {"ignore_eos": True}}:
+            told = (await ask(surface, DescribeModel())).get("end_tokens", [])
+            assert isinstance(told, list)
+            return told
+    return []
+
+
+async def token_list(surface: Surface, items: Sequence[int | str], *, param: str) -> list[int]:
+    """Token ids and texts in one sequence, as llama-server takes them, as ids only."""
+    if not items:
+        raise invalid(f"{param} is empty", param)
+    tokens: list[int] = []
+    for index, item in enumerate(items):
+        if isinstance(item, int):
+            tokens.append(item)
+        else:
+            tokens += await tokens_of(surface, item, add_special=index == 0)
+    return tokens

@@ -1,0 +1,166 @@
+"""``/v1/responses`` and what belongs to it; the shell of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from urllib.parse import parse_qs
+
+import attrs
+import trio
+
+from paddler_trio.apis.answer import Stopwatch
+from paddler_trio.apis.api_errors import ApiError, blaming, invalid
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.image_fetch import fetch_images
+from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
+from paddler_trio.apis.prompt_progress import Reports
+from paddler_trio.apis.responses.responses_items import Item
+from paddler_trio.apis.responses.responses_output import Output, new_id
+from paddler_trio.apis.responses.responses_request import (
+    ResponsesRequest,
+    read_input_tokens,
+    read_responses,
+)
+from paddler_trio.apis.responses.responses_response import ResponseHeading, ResponseStream
+from paddler_trio.apis.responses.responses_store import ResponseStore, StoredResponse, not_stored
+from paddler_trio.apis.run import gather, stream
+from paddler_trio.apis.steps import Step
+from paddler_trio.apis.surface import Surface
+from paddler_trio.apis.token_counts import count_tokens
+from paddler_trio.http.client_identity import KEY_NAME
+
+Json = dict[str, object]
+
+INPUT_ITEMS = "/input_items"
+
+
+@attrs.define(eq=False)
+class Responses:
+    """The endpoints that share one store."""
+
+    store: ResponseStore
+
+    async def create(self, surface: Surface, exchange: Exchange) -> None:
+        request = read_responses(await exchange.json_object(surface.limits), surface.limits)
+        heading = ResponseHeading(
+            request=request,
+            model=model_name(surface, request.model),
+            created=int(time.time()),
+            parameters=cluster_parameters(surface),
+        )
+        must_generate(surface)
+        before = self._before(request, exchange)
+        works = await fetch_images([request.work(before)], surface.settings)
+        watch = Stopwatch(trio.current_time)
+        reports = Reports(watch, request.with_progress, request.with_timings)
+        output = Output(with_logprobs=request.logprobs is not None, reports=reports)
+
+        def finish() -> Json:
+            response = heading.finished(output, now=int(time.time()))
+            if request.is_stored:
+                items = [_named(item) for item in request.items]
+                stored = StoredResponse(_owner(exchange), response, before, items)
+                response["store"] = self.store.keep(stored)
+            return response
+
+        def take(step: Step) -> None:
+            for _ in output.take(step.results):
+                pass  # the items grow; nobody listens to the events
+
+        with blaming(prompt="input", constraint="text.format"):
+            if request.is_stream:
+                teller = ResponseStream(heading, output, finish, watch)
+                await stream(
+                    surface.dispatcher,
+                    exchange,
+                    works,
+                    teller,
+                    surface.limits,
+                    keep_alive_s=request.ping_s,
+                )
+            else:
+                await gather(surface.dispatcher, exchange, works, take)
+                await exchange.send_json(200, finish())
+
+    async def count_tokens(self, surface: Surface, exchange: Exchange) -> None:
+        body = await exchange.json_object(surface.limits)
+        request = read_input_tokens(body, surface.limits)
+        model_name(surface, request.model)
+        must_generate(surface)
+        conversation = request.conversation(self._before(request, exchange))
+        tokens = await count_tokens(surface, conversation)
+        told = {"object": "response.input_tokens", "input_tokens": tokens}
+        await exchange.send_json(200, told)
+
+    async def get(self, surface: Surface, exchange: Exchange) -> None:
+        """A stored response, or the items of its input."""
+        response_id = exchange.tail.removesuffix(INPUT_ITEMS)
+        query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+        stored = self.store.get(response_id, owner=_owner(exchange))
+        if stored is None:
+            raise not_stored(response_id)
+        if exchange.tail.endswith(INPUT_ITEMS):
+            await exchange.send_json(200, _page(stored, query))
+            return
+        if query.get("stream", ["false"])[-1].lower() not in ("false", "0"):
+            raise invalid("stream is not supported: the response has ended", "stream")
+        await exchange.send_json(200, stored.response)
+
+    async def delete(self, surface: Surface, exchange: Exchange) -> None:
+        if not self.store.drop(exchange.tail, owner=_owner(exchange)):
+            raise not_stored(exchange.tail)
+        told = {"id": exchange.tail, "object": "response", "deleted": True}
+        await exchange.send_json(200, told)
+
+    def _before(self, request: ResponsesRequest, exchange: Exchange) -> Sequence[Item]:
+        """What the response goes on after; ApiError 400 if that is not there any more."""
+        previous = request.previous_response_id
+        if previous is None:
+            return ()
+        stored = self.store.get(previous, owner=_owner(exchange))
+        if stored is None:
+            raise ApiError(
+                400,
+                f"previous_response_id: {not_stored(previous).message}",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        return stored.conversation
+
+
+def _owner(exchange: Exchange) -> str:
+    return str(exchange.scope.get(KEY_NAME, ""))
+
+
+def _named(item: Item) -> Item:
+    """Items that are listed have ids."""
+    if item.get("id"):
+        return item
+    return {**item, "type": item.get("type", "message"), "id": new_id("item_")}
+
+
+def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:
+    """One page of input items; ApiError 400 for a query that is none."""
+    order = query.get("order", ["desc"])[-1]
+    limit = query.get("limit", ["20"])[-1]
+    if order not in ("asc", "desc"):
+        raise invalid(f"order is {order!r}, must be asc or desc", "order")
+    if not limit.isdecimal() or not 1 <= int(limit) <= 100:
+        raise invalid(f"limit is {limit!r}, must be a whole number from 1 to 100", "limit")
+    items = [*stored.before, *stored.items]
+    items = items if order == "asc" else items[::-1]
+    after = query.get("after", [""])[-1]
+    if after:
+        ids = [item.get("id") for item in items]
+        if after not in ids:
+            raise invalid(f"after is {after!r}, which is no item of this response", "after")
+        items = items[ids.index(after) + 1 :]
+    page = items[: int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0].get("id") if page else None,
+        "last_id": page[-1].get("id") if page else None,
+        "has_more": len(items) > len(page),
+    }

@@ -1,0 +1,308 @@
+"""The tables of ``/v1/responses`` and ``/v1/responses/input_tokens``."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from paddler_trio.apis.fields import Field, Record, accepted, refused
+from paddler_trio.apis.generation_fields import (
+    MAX_INT32,
+    accepted_fields,
+    bias_field,
+    cache_fields,
+    sampling_fields,
+)
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.openai.chat_fields import EFFORTS, pace_fields
+from paddler_trio.apis.shapes import (
+    Anything,
+    Either,
+    Flag,
+    FreeObject,
+    ListOf,
+    OneOf,
+    Shape,
+    Tagged,
+    Text,
+    Whole,
+)
+
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")
+_NAME = Text(256, least_chars=1)
+_STATUS = accepted(
+    "status", OneOf(("in_progress", "completed", "incomplete")), "What is given is what there is."
+)
+_ID = accepted("id", Text(256), "Items are taken as they are given.")
+
+
+def _kind(word: str, *, needed: bool = True) -> Field:
+    return Field("type", OneOf((word,)), "Which kind it is.", is_required=needed)
+
+
+def _text_part(word: str) -> tuple[str, Record]:
+    return word, Record(
+        f"{word} part",
+        (
+            _kind(word),
+            Field("text", Text(), "The text.", is_required=True),
+            accepted("annotations", ListOf(Anything()), "Part of our own answers."),
+            accepted("logprobs", ListOf(Anything()), "Part of our own answers."),
+            accepted("parsed", Anything(), "What a client made of the text."),
+            accepted("prompt_cache_breakpoint", Anything(), "Prefixes are found by tokens."),
+        ),
+    )
+
+
+def _image_part() -> tuple[str, Record]:
+    return "input_image", Record(
+        "input_image part",
+        (
+            _kind("input_image"),
+            Field(
+                "image_url",
+                Text(least_chars=1),
+                "A data URI, or an address on a host that --image-host allows.",
+                is_required=True,
+            ),
+            accepted("detail", OneOf(("auto", "low", "high")), "Images are sized for the model."),
+            refused("file_id", "there are no stored files; send a data URI"),
+        ),
+    )
+
+
+def _refusal_part() -> tuple[str, Record]:
+    text = Field("refusal", Text(), "Its text.", is_required=True)
+    return "refusal", Record("refused part", (_kind("refusal"), text))
+
+
+def _content(*parts: tuple[str, Record]) -> Shape:
+    return Either((Text(), ListOf(Tagged("type", dict(parts)), 1, 4096)))
+
+
+def item_shape() -> Shape:
+    """One item of an input: what was said, called, answered or thought."""
+    texts = (_text_part("input_text"), _text_part("output_text"))
+    message = Record(
+        "input message",
+        (
+            _kind("message", needed=False),
+            Field(
+                "role",
+                OneOf(("user", "assistant", "system", "developer")),
+                "Who speaks.",
+                is_required=True,
+            ),
+            Field(
+                "content",
+                _content(*texts, _image_part(), _refusal_part()),
+                "A text, or parts.",
+                is_required=True,
+            ),
+            _ID,
+            _STATUS,
+            accepted("phase", Text(64), "Answers have one phase."),
+        ),
+    )
+    call = Record(
+        "function_call item",
+        (
+            _kind("function_call"),
+            Field("call_id", _NAME, "What the output refers to.", is_required=True),
+            Field("name", _NAME, "Of the tool.", is_required=True),
+            Field("arguments", Text(), "JSON text of the arguments.", is_required=True),
+            _ID,
+            _STATUS,
+            accepted("parsed_arguments", Anything(), "What a client made of the arguments."),
+            accepted("caller", FreeObject(), "The model calls tools itself."),
+            refused("namespace", "tools have no namespaces"),
+        ),
+    )
+    output = Record(
+        "function_call_output item",
+        (
+            _kind("function_call_output"),
+            Field("call_id", _NAME, "The call this answers.", is_required=True),
+            Field(
+                "output",
+                _content(_text_part("input_text"), _image_part()),
+                "What the tool said.",
+                is_required=True,
+            ),
+            _ID,
+            _STATUS,
+            accepted("name", Text(256), "The call has it."),
+            accepted("caller", FreeObject(), "The model calls tools itself."),
+        ),
+    )
+    reasoning = Record(
+        "reasoning item",
+        (
+            _kind("reasoning"),
+            Field(
+                "summary", ListOf(Tagged("type", dict([_text_part("summary_text")]))), "Its gist."
+            ),
+            Field(
+                "content",
+                ListOf(Tagged("type", dict([_text_part("reasoning_text")]))),
+                "What was thought; templates decide whether to show it.",
+            ),
+            _ID,
+            _STATUS,
+            accepted("encrypted_content", Text(), "It cannot be read."),
+        ),
+    )
+    return Tagged(
+        "type",
+        {
+            "message": message,
+            "function_call": call,
+            "function_call_output": output,
+            "reasoning": reasoning,
+        },
+        default="message",
+    )
+
+
+def _tool_shape(limits: SurfaceLimits) -> Shape:
+    schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
+    function = Record(
+        "function tool",
+        (
+            _kind("function"),
+            Field("name", _NAME, "What the model calls it.", is_required=True),
+            Field("description", Text(), "What it does, for the model."),
+            Field("parameters", schema, "JSON Schema of its arguments; absent: none."),
+            Field("strict", Flag(), "Echoed; arguments are held to the schema either way."),
+            accepted("output_schema", FreeObject(), "Outputs are taken as they are."),
+            refused("defer_loading", "every tool is told to the model", neutral=(False,)),
+            refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
+        ),
+    )
+    return Tagged("type", {"function": function})
+
+
+def _tool_choice_shape() -> Shape:
+    name = Field("name", _NAME, "Of the tool.", is_required=True)
+    named = Record("chosen function", (_kind("function"), name))
+    allowed = Record(
+        "allowed functions",
+        (
+            _kind("allowed_tools"),
+            Field("mode", OneOf(("auto", "required")), "Whether one must be called."),
+            Field("tools", ListOf(named, 1, 256), "Those that may be called.", is_required=True),
+        ),
+    )
+    kinds = Tagged("type", {"function": named, "allowed_tools": allowed})
+    return Either((OneOf(("none", "auto", "required")), kinds))
+
+
+def _text_shape(limits: SurfaceLimits) -> Shape:
+    schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
+    described = Record(
+        "json_schema text",
+        (
+            _kind("json_schema"),
+            Field("name", Text(256), "A label, echoed."),
+            Field("schema", schema, "JSON Schema of the answer.", is_required=True),
+            Field("description", Text(), "A label, echoed."),
+            Field("strict", Flag(), "Echoed; answers are held to the schema either way."),
+        ),
+    )
+    kinds = {
+        "text": Record("plain text", (_kind("text"),)),
+        "json_object": Record("json_object text", (_kind("json_object"),)),
+        "json_schema": described,
+    }
+    return Record(
+        "text config",
+        (
+            Field("format", Tagged("type", kinds), "text, or JSON."),
+            refused("verbosity", "say in words how long an answer to give", neutral=("medium",)),
+        ),
+    )
+
+
+def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+    items = ListOf(item_shape(), 0, limits.max_messages, "max_messages")
+    effort = Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort of chat completions.")
+    words = OneOf(("auto", "concise", "detailed"))
+    gist = "Reasoning is told as it is, as content of reasoning items."
+    reasoning = Record(
+        "reasoning config",
+        (effort, accepted("summary", words, gist), accepted("generate_summary", words, gist)),
+    )
+    return (
+        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        Field("input", Either((Text(), items)), "A text, or items."),
+        Field("instructions", Text(), "What the system says first; of this response alone."),
+        Field(
+            "previous_response_id",
+            Text(256),
+            "Goes on after a stored response: its input and output come first.",
+        ),
+        Field(
+            "tools",
+            ListOf(_tool_shape(limits), 0, limits.max_tools, "max_tools"),
+            "What the model may call; functions only.",
+        ),
+        Field("tool_choice", _tool_choice_shape(), "auto if there are tools, else none."),
+        Field("parallel_tool_calls", Flag(), "false: at most one call."),
+        Field("reasoning", reasoning, "Whether and how long to reason."),
+        Field("text", _text_shape(limits), "The form of the answer."),
+        refused("truncation", "what does not fit is an error", neutral=("disabled",)),
+        refused("conversation", "use previous_response_id, or send the items"),
+        refused("prompt", "there are no stored prompts"),
+    )
+
+
+@lru_cache(maxsize=8)
+def responses_record(limits: SurfaceLimits) -> Record:
+    """The body of ``/v1/responses``."""
+    options = Record(
+        "responses stream_options",
+        (refused("include_obfuscation", "events are not padded", neutral=(False,)),),
+    )
+    own = {"store", "metadata", "id_slot"}
+    return Record(
+        "CreateResponseRequest",
+        (
+            *_conversation_fields(limits),
+            Field("max_output_tokens", Whole(1, MAX_INT32), "Tokens, reasoning included."),
+            accepted("max_tool_calls", Whole(1), "Tools are called by the client."),
+            Field(
+                "include",
+                ListOf(OneOf(INCLUDABLE), 0, 16),
+                f"{LOGPROBS} reports them; reasoning is always told openly.",
+            ),
+            Field("top_logprobs", Whole(0, 20), "Alternatives to report with each token."),
+            Field("metadata", FreeObject(Text(512), 16, "of metadata"), "Echoed, and stored."),
+            Field("store", Flag(), "false: this response cannot be asked for or gone on with."),
+            Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
+            Field("stream_options", options, "Only with stream."),
+            *pace_fields(),
+            *sampling_fields(),
+            bias_field(limits),
+            *cache_fields(),
+            *(field for field in accepted_fields() if field.name not in own),
+            refused("access_programs", "there are none"),
+            refused("background_options", "a response ends with its request"),
+            refused("image", "answers are text"),
+            refused("background", "a response ends with its request", neutral=(False,)),
+            refused("context_management", "the conversation is taken as it is", neutral=([],)),
+            refused("moderation", "nothing is moderated"),
+        ),
+        "Fields beyond OpenAI's are llama.cpp's. An unknown field is an error.",
+    )
+
+
+@lru_cache(maxsize=8)
+def input_tokens_record(limits: SurfaceLimits) -> Record:
+    """The body of ``/v1/responses/input_tokens``."""
+    return Record(
+        "CountResponseTokensRequest",
+        (
+            *_conversation_fields(limits),
+            refused("personality", "say in instructions how to answer"),
+        ),
+    )

@@ -1,0 +1,197 @@
+"""A body of the Responses API as one native request: pure, every field honoured or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.generation_values import sampling_of, schema_constraint
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.apis.openai.chat_request import only_streams, ping_s_of
+from paddler_trio.apis.responses.responses_fields import (
+    LOGPROBS,
+    input_tokens_record,
+    responses_record,
+)
+from paddler_trio.apis.responses.responses_items import Item, input_items, messages_of
+
+Json = dict[str, object]
+
+
+@attrs.frozen(kw_only=True)
+class ResponsesRequest:
+    """What a response is made of, but for what a stored one adds.
+
+    Attributes:
+      values: the body as it was read; much of it is echoed.
+      items: its input.
+    """
+
+    values: Mapping[str, object]
+    items: Sequence[Item]
+
+    @property
+    def model(self) -> str | None:
+        model = self.values.get("model")
+        return str(model) if model else None
+
+    @property
+    def previous_response_id(self) -> str | None:
+        previous = self.values.get("previous_response_id")
+        return str(previous) if previous else None
+
+    @property
+    def is_stream(self) -> bool:
+        return self.values.get("stream") is True
+
+    @property
+    def with_timings(self) -> bool:
+        """Every piece of text in the stream carries timings, and so does its end."""
+        return self.values.get("timings_per_token") is True
+
+    @property
+    def with_progress(self) -> bool:
+        """The stream tells how far the prompt is."""
+        return self.values.get("return_progress") is True
+
+    @property
+    def ping_s(self) -> float | None:
+        """Seconds of silence before a comment, over the surface's own."""
+        return ping_s_of(self.values.get("sse_ping_interval"))
+
+    @property
+    def is_stored(self) -> bool:
+        return self.values.get("store") is not False
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many alternatives are reported with each token; None for no report at all."""
+        top, include = self.values.get("top_logprobs"), self.values.get("include", [])
+        assert isinstance(include, list)
+        if isinstance(top, int):
+            return top
+        return 0 if LOGPROBS in include else None
+
+    def conversation(self, before: Sequence[Item]) -> Json:
+        """``ConversationPrompt`` as wire JSON; ``before`` are the items of earlier responses.
+
+        Errors:
+          ApiError: 400 if nobody has said anything.
+        """
+        values = self.values
+        messages = messages_of([*before, *self.items])
+        if not messages:
+            raise ApiError(
+                400,
+                "input is missing: give a text, items, or a previous_response_id",
+                param="input",
+                code="missing_required_parameter",
+            )
+        if values.get("instructions"):
+            messages.insert(0, {"role": "system", "content": values["instructions"]})
+        tools, choice, name = _tools(values)
+        thinking, bound, words = _thinking(values)
+        return {
+            "messages": messages,
+            "tools": tools,
+            "tool_choice": choice,
+            "tool_name": name,
+            "parallel_tool_calls": values.get("parallel_tool_calls", True),
+            "thinking": thinking,
+            "max_reasoning_tokens": bound,
+            "template_kwargs": words,
+        }
+
+    def work(self, before: Sequence[Item]) -> Json:
+        """The body for an agent."""
+        values = self.values
+        generate: Json = {
+            "prompt": {"Conversation": self.conversation(before)},
+            "max_tokens": values.get("max_output_tokens"),
+            "sampling": sampling_of(values),
+            "constraint": _constraint(values),
+            "logprobs": self.logprobs,
+            "reuse_prefix": values.get("cache_prompt", True),
+            "cache_salt": values.get("cache_salt", ""),
+        }
+        return {"Generate": generate}
+
+
+def read_responses(body: object, limits: SurfaceLimits) -> ResponsesRequest:
+    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    values = responses_record(limits).read(body, "")
+    only_streams(values)
+    if values.get("stream_options") is not None and values.get("stream") is not True:
+        raise invalid("stream_options is only possible with stream: true", "stream_options")
+    return ResponsesRequest(values=values, items=input_items(values.get("input")))
+
+
+def read_input_tokens(body: object, limits: SurfaceLimits) -> ResponsesRequest:
+    """The same of what only counts."""
+    values = input_tokens_record(limits).read(body, "")
+    return ResponsesRequest(values=values, items=input_items(values.get("input")))
+
+
+def _constraint(values: Mapping[str, object]) -> Json | None:
+    text = values.get("text", {})
+    assert isinstance(text, Mapping)
+    match text.get("format"):
+        case {"type": "json_schema", "schema": schema}:
+            return schema_constraint(schema)
+        case {"type": "json_object"}:
+            return {"type": "json_object"}
+    return None
+
+
+def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
+    """The tools in the shape of chat completions, the choice, and the one that is named."""
+    given = values.get("tools", [])
+    assert isinstance(given, list)
+    tools: dict[str, Json] = {}
+    for index, tool in enumerate(given):
+        name = str(tool["name"])
+        if name in tools:
+            raise invalid(f"tools has {name!r} twice", f"tools[{index}].name")
+        known = ("name", "description", "parameters")
+        function = {key: tool[key] for key in known if key in tool}
+        tools[name] = {"type": "function", "function": function}
+    choice = values.get("tool_choice", "auto")
+    if choice == "required" and not tools:
+        raise invalid('tool_choice is "required", but there are no tools', "tool_choice")
+    if isinstance(choice, str):
+        return list(tools.values()), choice, None
+    assert isinstance(choice, Mapping)
+    if choice["type"] == "function":
+        name = str(choice["name"])
+        _must_be_there(name, tools, "tool_choice.name")
+        return list(tools.values()), "function", name
+    allowed = choice["tools"]
+    assert isinstance(allowed, list)
+    for index, tool in enumerate(allowed):
+        _must_be_there(str(tool["name"]), tools, f"tool_choice.tools[{index}].name")
+    names = {str(tool["name"]) for tool in allowed}
+    chosen = [tool for name, tool in tools.items() if name in names]
+    return chosen, str(choice.get("mode", "auto")), None
+
+
+def _must_be_there(name: str, tools: Mapping[str, Json], path: str) -> None:
+    if name not in tools:
+        known = ", ".join(tools) or "none"
+        raise invalid(f"tool_choice names {name!r}; the tools are: {known}", path)
+
+
+def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:
+    """Whether to reason (None: as the template has it), the bound, and the template's words."""
+    reasoning = values.get("reasoning", {})
+    assert isinstance(reasoning, Mapping)
+    effort = reasoning.get("effort")
+    if not isinstance(effort, str):
+        return None, None, {}
+    bound = EFFORTS[effort]
+    if bound == 0:
+        return False, None, {}
+    words = {"minimal": "low", "xhigh": "high", "max": "high"}.get(effort, effort)
+    return True, bound, {"reasoning_effort": words}

@@ -1,0 +1,167 @@
+"""The response object around the output, and the stream of its events: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from paddler_trio.apis import sse
+from paddler_trio.apis.answer import Ended, Stopwatch, completion_tokens, timings_of
+from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.responses.responses_output import Output, new_id
+from paddler_trio.apis.responses.responses_request import ResponsesRequest
+from paddler_trio.apis.steps import Step
+
+Json = dict[str, object]
+
+_ECHOED: Mapping[str, object] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "service_tier": "default",
+    "temperature": None,
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "top_p": None,
+    "truncation": "disabled",
+    "user": None,
+}
+"""What a response repeats of its request, and what stands there if the request does not say."""
+
+
+@attrs.frozen(kw_only=True)
+class ResponseHeading:
+    """What is decided before the answer. Times are seconds since 1970.
+
+    ``parameters`` are the cluster's, for what the request leaves to it.
+    """
+
+    request: ResponsesRequest
+    model: str
+    created: int
+    parameters: Mapping[str, object] = attrs.field(factory=dict)
+    id: str = attrs.field(factory=lambda: new_id("resp_"))
+
+    def body(self, status: str, output: Output, **more: object) -> Json:
+        """The response object as it is now."""
+        values = self.request.values
+        echoed = {name: values.get(name, usual) for name, usual in _ECHOED.items()}
+        for name in ("temperature", "top_p"):
+            if echoed[name] is None:
+                echoed[name] = self.parameters.get(name)
+        reasoning, text = values.get("reasoning", {}), values.get("text", {})
+        assert isinstance(reasoning, Mapping)
+        assert isinstance(text, Mapping)
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": None,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self.model,
+            "output": output.items if status != "in_progress" else [],
+            **echoed,
+            "service_tier": "default",
+            "reasoning": {
+                "effort": reasoning.get("effort"),
+                "summary": reasoning.get("summary", reasoning.get("generate_summary")),
+            },
+            "store": self.request.is_stored,
+            "text": {"format": text.get("format", {"type": "text"}), "verbosity": "medium"},
+            "tools": _told_tools(values.get("tools", [])),
+            "usage": None,
+            **more,
+        }
+
+    def finished(self, output: Output, *, now: int) -> Json:
+        """The whole of it, once it has ended."""
+        ended = output.ended
+        assert ended is not None
+        usage = usage_of(ended)
+        if ended.finish_reason == "length":
+            details = {"reason": "max_output_tokens"}
+            return self.body("incomplete", output, incomplete_details=details, usage=usage)
+        return self.body("completed", output, completed_at=now, usage=usage)
+
+
+def _told_tools(tools: object) -> list[Json]:
+    assert isinstance(tools, list)
+    usual = {"description": None, "parameters": None, "strict": False}
+    return [{**usual, **tool} for tool in tools]
+
+
+def usage_of(ended: Ended) -> Json:
+    prompt, written = ended.usage["prompt_tokens"], completion_tokens(ended)
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {
+            "cached_tokens": ended.usage.get("cached_prompt_tokens", 0),
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": ended.usage.get("reasoning_tokens", 0)},
+        "total_tokens": prompt + written,
+    }
+
+
+@attrs.define
+class ResponseStream:
+    """A :class:`~paddler_trio.apis.steps.Teller`: events in order, numbered without a gap.
+
+    Args:
+      finish: makes the finished response of the output, and keeps it if it is to be kept.
+      watch: for timings, which are told only to who asks for them.
+    """
+
+    heading: ResponseHeading
+    output: Output
+    finish: Callable[[], Json]
+    watch: Stopwatch
+    _number: int = attrs.field(default=0, init=False)
+
+    def opening(self) -> bytes:
+        response = self.heading.body("in_progress", self.output)
+        return b"".join(
+            self._event({"type": f"response.{kind}", "response": response})
+            for kind in ("created", "in_progress")
+        )
+
+    def take(self, step: Step) -> bytes:
+        self.watch.passed(len(step.tokens))
+        return b"".join(self._told(event) for event in self.output.take(step.results))
+
+    def _told(self, event: Json) -> bytes:
+        if event["type"] == "response.in_progress":
+            event["response"] = self.heading.body("in_progress", self.output)
+        elif self.heading.request.with_timings and "delta" in event:
+            timings = self.watch.timings()
+            event |= {} if timings is None else {"timings": timings}
+        return self._event(event)
+
+    def closing(self) -> bytes:
+        response = self.finish()
+        ended, more = self.output.ended, dict[str, object]()
+        if self.heading.request.with_timings and ended is not None:
+            more["timings"] = timings_of(ended)
+        kind = f"response.{response['status']}"
+        return self._event({"type": kind, "response": response, **more})
+
+    def failed(self, error: ApiError) -> bytes:
+        """OpenAI's flat members, and the envelope that makes its clients raise it."""
+        flat: Json = {"code": error.code, "message": error.message, "param": error.param}
+        return self._event({"type": "error", **flat, **error.envelope()})
+
+    def _event(self, event: Json) -> bytes:
+        kind = event.pop("type")
+        told = sse.event({"type": kind, "sequence_number": self._number, **event}, name=str(kind))
+        self._number += 1
+        return told

@@ -1,0 +1,292 @@
+"""Native requests behind one exchange: submitted, read to their end, and told while they run.
+
+Every choice of an answer is a native request of its own: it waits in the same queue, holds a slot,
+is continued after a loss and is stopped when its client leaves, like any other. Several of one
+exchange hold one place in the queue: the next is submitted when the one before has left it.
+
+What differs between dialects is a :class:`~paddler_trio.apis.steps.Teller`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import attrs
+import trio
+
+from paddler_trio.apis import sse
+from paddler_trio.apis.api_errors import ApiError, from_failure, from_result
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.steps import Step, Teller, Work
+from paddler_trio.http.asgi import ClientGoneError, watch_disconnect
+from paddler_trio.http.server import direct_body_writer
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.request import Request, Results
+
+__all__ = ["Step", "Teller", "Work", "gather", "stream"]
+
+MAX_STEPS_PER_WRITE = 64
+
+
+async def gather(
+    dispatcher: Dispatcher,
+    exchange: Exchange,
+    works: Sequence[Work],
+    take: Callable[[Step], None],
+) -> None:
+    """Run all of ``works`` to their ends, giving each step to ``take``.
+
+    Errors:
+      ApiError: one of them failed; the others are stopped.
+      ClientGoneError: the client left; all are stopped.
+    """
+
+    async def read(source: _Source) -> None:
+        while (step := await source.receive()) is not None:
+            take(step)
+
+    await _watched(dispatcher, exchange, works, read)
+
+
+async def stream(
+    dispatcher: Dispatcher,
+    exchange: Exchange,
+    works: Sequence[Work],
+    teller: Teller,
+    limits: SurfaceLimits,
+    *,
+    keep_alive_s: float | None = None,
+) -> None:
+    """Answer with server-sent events, from the status to the last byte.
+
+    The status waits for the first step, but not longer than ``limits.hold_start_s``: who is refused
+    early gets a status that says so. ``keep_alive_s`` over the limits' own; infinite for none.
+
+    Errors:
+      ApiError: it failed before anything was sent.
+      ClientGoneError: the client left.
+    """
+    pulse_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
+    ending = b""
+
+    async def read(source: _Source) -> None:
+        nonlocal ending
+        with trio.move_on_after(limits.hold_start_s):
+            await source.look_ahead()
+        await exchange.begin(200, sse.HEADERS)
+        write = direct_body_writer(exchange.scope) or _ordinary_writer(exchange)
+        waiting = b"" if source.has_news else sse.comment(source.whereabouts())
+        await write(waiting + teller.opening())
+        try:
+            while True:
+                is_over = False
+                with trio.move_on_after(pulse_s) as silence:
+                    is_over = not await source.look_ahead()
+                if is_over:
+                    break
+                if silence.cancelled_caught and not source.has_news:
+                    await write(sse.comment(source.whereabouts()))
+                    continue
+                news = b"".join(teller.take(step) for step in source.take_all())
+                if news:
+                    await write(news)
+            ending = teller.closing()
+        except ApiError as error:
+            ending = teller.failed(error)
+
+    await _watched(dispatcher, exchange, works, read)
+    await exchange.send({"type": "http.response.body", "body": ending, "more_body": False})
+
+
+async def _watched(
+    dispatcher: Dispatcher,
+    exchange: Exchange,
+    works: Sequence[Work],
+    read: Callable[[_Source], Awaitable[None]],
+) -> None:
+    """``read`` beside a watch on the client; whatever ends it, nothing of it runs on."""
+    failure: ApiError | None = None
+    is_complete = False
+    source = _Source(dispatcher)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                watch_disconnect, exchange.receive, nursery.cancel_scope.cancel, name="client watch"
+            )
+            source.submit(exchange, works, nursery)
+            try:
+                await read(source)
+            except ApiError as error:
+                failure = error
+            is_complete = True
+            # the watcher must be gone before the last body: the server calls the end of a
+            # request a disconnect too
+            nursery.cancel_scope.cancel(reason="the answer is complete")
+    finally:
+        source.stop()
+    if failure is not None:
+        raise failure
+    if not is_complete:
+        raise ClientGoneError(f"client of {exchange.id} left")
+
+
+@attrs.define(eq=False)
+class _Source:
+    """The steps of several native requests, in the order in which they came."""
+
+    dispatcher: Dispatcher
+    _requests: list[Request] = attrs.field(factory=list, init=False)
+    _progress: dict[int, Mapping[str, object]] = attrs.field(factory=dict, init=False)
+    _ahead: list[Step] = attrs.field(factory=list, init=False)
+    _error: ApiError | None = attrs.field(default=None, init=False)
+    _merged: trio.MemoryReceiveChannel[Step | ApiError] | None = attrs.field(
+        default=None, init=False
+    )
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._ahead)
+
+    def submit(self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery) -> None:
+        """The only one at once, of several the first; the others when their turn has come."""
+        if len(works) == 1:
+            self._submit(exchange, works[0])
+        else:
+            into, self._merged = trio.open_memory_channel[Step | ApiError](0)
+            nursery.start_soon(self._feed, exchange, works, into, nursery, name="choices")
+
+    def stop(self) -> None:
+        for request in self._requests:
+            request.stop()
+
+    def whereabouts(self) -> str:
+        """What they wait for, in one line for a comment."""
+        for choice, request in enumerate(self._requests):
+            if request.is_over:
+                continue
+            ahead = self.dispatcher.position(request)
+            if ahead is not None:
+                return f"queued position={ahead}"
+            if choice in self._progress and not request.tokens:
+                progress = self._progress[choice]
+                done = progress.get("computed"), progress.get("total")
+                return f"prefilling tokens={done[0]}/{done[1]}"
+        return "working"
+
+    async def receive(self) -> Step | None:
+        """The next step; None when all have ended. ApiError if one of them failed."""
+        if not await self.look_ahead():
+            return None
+        return self._ahead.pop(0)
+
+    async def look_ahead(self) -> bool:
+        """Wait until there is a step; False when there will be none. Loses nothing if cancelled.
+
+        Errors:
+          ApiError: one of the requests failed.
+        """
+        while not self._ahead:
+            if self._error is not None:
+                raise self._error
+            if self._merged is None:
+                try:
+                    results = await self._requests[0].outbox.receive()
+                except trio.EndOfChannel:
+                    self._error = self._failure_of(self._requests[0])
+                    if self._error is None:
+                        return False
+                else:
+                    self._add(0, results)
+            else:
+                try:
+                    news = await self._merged.receive()
+                except trio.EndOfChannel:
+                    return False
+                if isinstance(news, ApiError):
+                    self._error = news
+                else:
+                    self._ahead.append(news)
+        return True
+
+    def take_all(self) -> list[Step]:
+        """All steps that are there already, up to a limit."""
+        if self._merged is None:
+            try:
+                while len(self._ahead) < MAX_STEPS_PER_WRITE and self._error is None:
+                    self._add(0, self._requests[0].outbox.receive_nowait())
+            except (trio.WouldBlock, trio.EndOfChannel):
+                pass
+        steps, self._ahead = self._ahead, []
+        return steps
+
+    # --------------------------------------------------------------------- inside
+
+    def _submit(self, exchange: Exchange, work: Work) -> Request:
+        number = len(self._requests)
+        request_id = f"{exchange.id}.{number}" if number else exchange.id
+        request = self.dispatcher.submit(
+            request_id, work, client=exchange.client, priority=exchange.priority
+        )
+        self._requests.append(request)
+        return request
+
+    async def _feed(
+        self,
+        exchange: Exchange,
+        works: Sequence[Work],
+        into: trio.MemorySendChannel[Step | ApiError],
+        nursery: trio.Nursery,
+    ) -> None:
+        async with into:
+            for choice, work in enumerate(works):
+                request = self._submit(exchange, work)
+                nursery.start_soon(self._copy, choice, request, into.clone(), name="choice")
+                await request.left_queue.wait()
+                if request.failure is not None:
+                    return
+
+    async def _copy(
+        self, choice: int, request: Request, into: trio.MemorySendChannel[Step | ApiError]
+    ) -> None:
+        async with into:
+            async for results in request.outbox:
+                step, error = self._split(choice, results)
+                if step is not None:
+                    await into.send(step)
+                if error is not None:
+                    await into.send(error)
+            failure = self._failure_of(request)
+            if failure is not None:
+                await into.send(failure)
+
+    def _add(self, choice: int, step_results: Results) -> None:
+        step, self._error = self._split(choice, step_results)
+        if step is not None:
+            self._ahead.append(step)
+
+    def _split(self, choice: int, came: Results) -> tuple[Step | None, ApiError | None]:
+        """An ending that is no ``Done`` is taken out: it can only be the last of its step."""
+        results = came.results
+        error = from_result(results[-1]) if results else None
+        if error is not None:
+            results = results[:-1]
+        for result in results:
+            if isinstance(result, Mapping) and "Progress" in result:
+                progress = result["Progress"]
+                assert isinstance(progress, Mapping)
+                self._progress[choice] = progress
+        step = Step(choice, results, came.tokens) if results or came.tokens else None
+        return step, error
+
+    def _failure_of(self, request: Request) -> ApiError | None:
+        if request.failure is None:
+            return None
+        return from_failure(request.failure, retry_after_s=self.dispatcher.retry_after_s())
+
+
+def _ordinary_writer(exchange: Exchange) -> Callable[[bytes], Awaitable[None]]:
+    async def write(body: bytes) -> None:
+        await exchange.send({"type": "http.response.body", "body": body, "more_body": True})
+
+    return write

@@ -1,0 +1,359 @@
+"""The shapes of JSON that requests are made of: one object both reads a value and describes it.
+
+``read`` gives the value back, made plain (whole numbers as ``int``), or raises an error with the
+path of what is wrong; ``schema`` is the same knowledge as JSON Schema, for the OpenAPI document. So
+the document cannot promise what the reader refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.wire.codec import dumps
+
+SHOWN_CHARS = 80
+
+
+class Shape(Protocol):
+    """See the module docstring."""
+
+    @property
+    def words(self) -> str:
+        """What it is, to stand after "must be"."""
+        ...
+
+    def read(self, value: object, path: str) -> object:
+        """The value; ApiError 400 with ``param`` if it has another shape."""
+        ...
+
+    def schema(self) -> dict[str, object]:
+        """The same as JSON Schema."""
+        ...
+
+
+def shown(value: object) -> str:
+    """A value as it stands in an error message: JSON, cut short."""
+    text = dumps(value).decode()
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+
+
+def wrong(shape: Shape, value: object, path: str) -> ApiError:
+    """The error of a value that has not this shape."""
+    return invalid(f"{path} is {shown(value)}, must be {shape.words}", path, code="invalid_type")
+
+
+@attrs.frozen
+class Flag:
+    @property
+    def words(self) -> str:
+        return "true or false"
+
+    def read(self, value: object, path: str) -> bool:
+        if not isinstance(value, bool):
+            raise wrong(self, value, path)
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "boolean"}
+
+
+def _range_words(least: float | None, most: float | None) -> str:
+    match least, most:
+        case None, None:
+            return ""
+        case least, None:
+            return f" of at least {least}"
+        case None, most:
+            return f" of at most {most}"
+    return f" from {least} to {most}"
+
+
+@attrs.frozen
+class Whole:
+    """A whole number; ``4.0`` is one, as in JSON Schema."""
+
+    least: int | None = None
+    most: int | None = None
+
+    @property
+    def words(self) -> str:
+        return "a whole number" + _range_words(self.least, self.most)
+
+    def read(self, value: object, path: str) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise wrong(self, value, path)
+        if (self.least is not None and value < self.least) or (
+            self.most is not None and value > self.most
+        ):
+            raise invalid(f"{path} is {shown(value)}, must be {self.words}", path)
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "integer"} | _bounds("minimum", self.least, "maximum", self.most)
+
+
+@attrs.frozen
+class Number:
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def words(self) -> str:
+        return "a number" + _range_words(self.least, self.most)
+
+    def read(self, value: object, path: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong(self, value, path)
+        if (
+            (self.least is not None and value < self.least)
+            or (self.most is not None and value > self.most)
+            or abs(value) > 3e38
+        ):
+            raise invalid(f"{path} is {shown(value)}, must be {self.words}", path)
+        return float(value)
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "number"} | _bounds("minimum", self.least, "maximum", self.most)
+
+
+@attrs.frozen
+class Text:
+    """``limit`` is the name of the limit that ``most_chars`` is, for the error."""
+
+    most_chars: int | None = None
+    limit: str = ""
+    least_chars: int = 0
+
+    @property
+    def words(self) -> str:
+        return "a string" if not self.least_chars else "a string that is not empty"
+
+    def read(self, value: object, path: str) -> str:
+        if not isinstance(value, str):
+            raise wrong(self, value, path)
+        if self.most_chars is not None and len(value) > self.most_chars:
+            raise invalid(
+                f"{path} has {len(value)} characters, the limit"
+                f"{' ' + self.limit if self.limit else ''} is {self.most_chars}",
+                path,
+            )
+        if len(value) < self.least_chars:
+            raise invalid(f"{path} is empty, must be {self.words}", path)
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "string"} | _bounds(
+            "minLength", self.least_chars or None, "maxLength", self.most_chars
+        )
+
+
+@attrs.frozen
+class OneOf:
+    """One of these strings."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return "one of " + ", ".join(f'"{word}"' for word in self.choices)
+
+    def read(self, value: object, path: str) -> str:
+        if not isinstance(value, str):
+            raise wrong(self, value, path)
+        if value not in self.choices:
+            raise invalid(f"{path} is {shown(value)}, must be {self.words}", path)
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "string", "enum": list(self.choices)}
+
+
+@attrs.frozen
+class Anything:
+    """Any JSON; ``most_bytes`` of it when written compactly."""
+
+    most_bytes: int | None = None
+    limit: str = ""
+
+    @property
+    def words(self) -> str:
+        return "JSON"
+
+    def read(self, value: object, path: str) -> object:
+        if self.most_bytes is not None:
+            size_bytes = len(dumps(value))
+            if size_bytes > self.most_bytes:
+                raise invalid(
+                    f"{path} takes {size_bytes} bytes, the limit {self.limit} is {self.most_bytes}",
+                    path,
+                )
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {}
+
+
+@attrs.frozen
+class FreeObject:
+    """An object with any members, each of the shape ``of``."""
+
+    of: Shape = attrs.field(factory=Anything)
+    most: int | None = None
+    limit: str = ""
+    most_bytes: int | None = None
+
+    @property
+    def words(self) -> str:
+        return "an object"
+
+    def read(self, value: object, path: str) -> dict[str, object]:
+        if not isinstance(value, dict):
+            raise wrong(self, value, path)
+        if self.most is not None and len(value) > self.most:
+            raise invalid(
+                f"{path} has {len(value)} entries, the limit {self.limit} is {self.most}", path
+            )
+        if self.most_bytes is not None:
+            Anything(self.most_bytes, self.limit).read(value, path)
+        return {key: self.of.read(member, f"{path}.{key}") for key, member in value.items()}
+
+    def schema(self) -> dict[str, object]:
+        described: dict[str, object] = {"type": "object"}
+        member = self.of.schema()
+        if member:
+            described["additionalProperties"] = member
+        return described | _bounds("minProperties", None, "maxProperties", self.most)
+
+
+@attrs.frozen
+class ListOf:
+    of: Shape
+    least: int = 0
+    most: int | None = None
+    limit: str = ""
+
+    @property
+    def words(self) -> str:
+        return "a list"
+
+    def read(self, value: object, path: str) -> list[object]:
+        if not isinstance(value, list):
+            raise wrong(self, value, path)
+        if len(value) < self.least:
+            raise invalid(f"{path} has {len(value)} entries, must have at least {self.least}", path)
+        if self.most is not None and len(value) > self.most:
+            raise invalid(
+                f"{path} has {len(value)} entries, the limit"
+                f"{' ' + self.limit if self.limit else ''} is {self.most}",
+                path,
+            )
+        return [self.of.read(member, f"{path}[{index}]") for index, member in enumerate(value)]
+
+    def schema(self) -> dict[str, object]:
+        described: dict[str, object] = {"type": "array", "items": self.of.schema()}
+        return described | _bounds("minItems", self.least or None, "maxItems", self.most)
+
+
+@attrs.frozen
+class PairOf:
+    """A list of exactly two."""
+
+    first: Shape
+    second: Shape
+
+    @property
+    def words(self) -> str:
+        return f"a list of two: {self.first.words}, then {self.second.words}"
+
+    def read(self, value: object, path: str) -> list[object]:
+        if not isinstance(value, list) or len(value) != 2:
+            raise wrong(self, value, path)
+        return [self.first.read(value[0], f"{path}[0]"), self.second.read(value[1], f"{path}[1]")]
+
+    def schema(self) -> dict[str, object]:
+        return {
+            "type": "array",
+            "prefixItems": [self.first.schema(), self.second.schema()],
+            "items": False,
+            "minItems": 2,
+            "maxItems": 2,
+        }
+
+
+@attrs.frozen
+class Either:
+    """One of several shapes, told apart by the kind of JSON: the first that fits is taken."""
+
+    shapes: tuple[Shape, ...]
+
+    @property
+    def words(self) -> str:
+        return " or ".join(shape.words for shape in self.shapes)
+
+    def read(self, value: object, path: str) -> object:
+        told: ApiError | None = None
+        for shape in self.shapes:
+            try:
+                return shape.read(value, path)
+            except ApiError as error:
+                if error.param != path or error.code != "invalid_type":
+                    told = told or error  # the kind was right, so what it says is the news
+        raise told or wrong(self, value, path)
+
+    def schema(self) -> dict[str, object]:
+        return {"anyOf": [shape.schema() for shape in self.shapes]}
+
+
+@attrs.frozen
+class Tagged:
+    """An object whose member ``tag`` says which of several records it is."""
+
+    tag: str
+    records: Mapping[str, Shape]
+    default: str | None = None
+
+    @property
+    def words(self) -> str:
+        return f"an object with {self.tag}"
+
+    def read(self, value: object, path: str) -> object:
+        if not isinstance(value, dict):
+            raise wrong(self, value, path)
+        known = ", ".join(f'"{word}"' for word in self.records)
+        word = value.get(self.tag, self.default)
+        if word is None:
+            raise ApiError(
+                400,
+                f"{path}.{self.tag} is missing, must be one of {known}",
+                param=f"{path}.{self.tag}",
+                code="missing_required_parameter",
+            )
+        if not isinstance(word, str) or word not in self.records:
+            raise invalid(
+                f"{path}.{self.tag} is {shown(word)}, must be one of {known}", f"{path}.{self.tag}"
+            )
+        return self.records[word].read(value, path)
+
+    def schema(self) -> dict[str, object]:
+        return {"oneOf": [record.schema() for record in self.records.values()]}
+
+
+def _bounds(
+    least_name: str, least: float | None, most_name: str, most: float | None
+) -> dict[str, object]:
+    bounds = ((least_name, least), (most_name, most))
+    return {name: value for name, value in bounds if value is not None}
+
+
+def texts(value: object) -> Sequence[str]:
+    """A string or a list of strings, as a list."""
+    if isinstance(value, str):
+        return (value,)
+    assert isinstance(value, list)
+    return [str(text) for text in value]

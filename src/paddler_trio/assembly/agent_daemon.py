@@ -1,0 +1,61 @@
+"""An agent: its parts made from its configuration and wired together, its tree run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.requests import AgentRequests
+from paddler_trio.agent.status import AgentStatus
+from paddler_trio.config import AgentConfig
+from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.language.llama_log import route_llama_log
+from paddler_trio.nursery_tree.agent_tree import AgentParts, keep_engine, run_agent
+
+
+async def serve_agent(
+    config: AgentConfig,
+    stop: trio.Event,
+    *,
+    notifier: SystemdNotifier,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Assemble an agent and run its tree; see :func:`run_agent`."""
+    await run_agent(partial(agent_parts, config), stop, notifier=notifier, task_status=task_status)
+
+
+def agent_parts(config: AgentConfig) -> AgentParts:
+    """Call it inside the trio run."""
+    route_llama_log()
+    status = AgentStatus(config.slots)
+    requests = AgentRequests(status)
+    models = ModelServer(
+        status,
+        threads=config.threads,
+        settings=config.engine,
+        drain_s=config.drain_timeout_s,
+        supervise=keep_engine,
+        on_step=requests.on_step,
+        on_engine_gone=requests.on_engine_gone,
+        trusts_messages=config.trusts_messages,
+    )
+    link = BalancerLink(
+        config.management_host,
+        config.management_port,
+        config.name,
+        status,
+        models,
+        requests,
+        token_file=config.token_file,
+    )
+    return AgentParts(
+        name=config.name or link.id,
+        model=models,
+        link=link,
+        open_requests=partial(requests.open, models=models),
+        offer_nothing=partial(status.set, is_leaving=True),
+        drain_timeout_s=config.drain_timeout_s,
+    )

@@ -1,0 +1,280 @@
+"""The management port: what operators ask, and where agents dial in.
+
+Ordinary routes are Quart's; event streams and the agent socket are raw ASGI, dispatched by path
+before it. ``/api/v1`` is Paddler's and frozen: nothing is added to its bodies. What we add lives
+under ``/api/v2``, in response headers, and in ``/livez`` and ``/readyz``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import attrs
+import trio
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.event_stream import event_stream
+from paddler_trio.balancer.inference_routes import health, structured
+from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, render, render_keys
+from paddler_trio.errors import LinkError, StateDatabaseError, WireError
+from paddler_trio.http.asgi import (
+    MAX_JSON_BODY_BYTES,
+    App,
+    HttpProblem,
+    Receive,
+    Scope,
+    Send,
+    decompress,
+    is_json_media_type,
+)
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.router import Params, Routes
+from paddler_trio.http.server import tame
+from paddler_trio.nursery_tree.agent_connection import AgentConnection, snapshot, snapshot_v2
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.printed_tree import running_tree
+from paddler_trio.wire.codec import dumps, loads, unstructure
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, desired_state_problem
+from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState, Extras
+
+AGENT_ANSWER_S = 3.0
+STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
+
+
+@attrs.define(eq=False)
+class ManagementDoor:
+    """The ASGI application of the management port."""
+
+    dispatcher: Dispatcher
+    states: DesiredStateKeeper
+    agent_socket: AgentSocket
+    goodbye: trio.Event
+    keys: KeyRing = attrs.field(factory=KeyRing)
+    metrics_prefix: str = "paddler_"
+
+    def app(self) -> App:
+        """Raw routes first, everything else to Quart."""
+        raw = Routes()
+        raw.http(
+            "GET",
+            "/api/v1/agents/stream",
+            event_stream(self.agents_v1, self.dispatcher.agents_changed, goodbye=self.goodbye),
+        )
+        raw.http(
+            "GET",
+            "/api/v2/agents/stream",
+            event_stream(self.agents_v2, self.dispatcher.agents_changed, goodbye=self.goodbye),
+        )
+        raw.http(
+            "GET",
+            "/api/v1/buffered_requests/stream",
+            event_stream(
+                self.buffered_requests, self.dispatcher.buffer_changed, goodbye=self.goodbye
+            ),
+        )
+        raw.http("GET", "/health", health)
+        raw.http("GET", "/livez", health)
+        raw.websocket("/api/v1/agent_socket/{agent_id}", self._agent)
+        ordinary = tame(cast("App", self._quart()))
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["path"]
+            if (
+                scope["type"] == "websocket"
+                or path.endswith("/stream")
+                or path in ("/health", "/livez")
+                or path.startswith("/api/v1/agent_socket/")
+                or scope["method"] == "HEAD"  # Quart would answer it wherever it answers GET
+            ):
+                await raw(scope, receive, send)
+            else:
+                await ordinary(scope, receive, send)
+
+        return app
+
+    # ------------------------------------------------------------ snapshots
+
+    def agents_v1(self) -> Mapping[str, object]:
+        slots = self.dispatcher.slots_processing
+        return {"agents": [snapshot(a, slots(a.key)) for a in self.dispatcher.agents.values()]}
+
+    def agents_v2(self) -> Mapping[str, object]:
+        slots = self.dispatcher.slots_processing
+        return {
+            "desired_state_digest": self.states.digest,
+            "agents": [snapshot_v2(a, slots(a.key)) for a in self.dispatcher.agents.values()],
+        }
+
+    def buffered_requests(self) -> Mapping[str, object]:
+        return {"buffered_requests_current": self.dispatcher.statistics().requests_buffered}
+
+    # ------------------------------------------------------------ the app
+
+    async def _agent(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        await self.agent_socket.serve(scope, receive, send, params["agent_id"])
+
+    def _quart(self) -> QuartTrio:
+        app = QuartTrio(__name__, static_folder=None)
+        app.config["RESPONSE_TIMEOUT"] = None
+        app.config["MAX_CONTENT_LENGTH"] = MAX_JSON_BODY_BYTES
+        app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+        app.url_map.strict_slashes = True
+        app.url_map.merge_slashes = False
+
+        @app.errorhandler(404)
+        @app.errorhandler(405)
+        async def not_found(_: Exception) -> Response:
+            return Response(b"", 404)
+
+        @app.errorhandler(413)
+        async def too_large(_: Exception) -> Response:
+            text = f"Request body is over the limit of {MAX_JSON_BODY_BYTES} bytes"
+            return Response(text, 413, content_type="text/plain; charset=utf-8")
+
+        @app.errorhandler(HttpProblem)
+        async def refused(problem: HttpProblem) -> Response:
+            return Response(problem.text, problem.status, content_type="text/plain; charset=utf-8")
+
+        @app.get("/readyz")
+        async def ready() -> Response:
+            if self.dispatcher.is_draining:
+                raise HttpProblem(503, "draining: the balancer is shutting down")
+            return Response("OK", content_type="text/plain; charset=utf-8")
+
+        @app.get("/api/v1/agents")
+        async def agents_v1() -> Response:
+            return _json(self.agents_v1())
+
+        @app.get("/api/v2/agents")
+        async def agents_v2() -> Response:
+            return _json(self.agents_v2())
+
+        @app.get("/api/v1/buffered_requests")
+        async def buffered_requests() -> Response:
+            return _json(self.buffered_requests())
+
+        @app.get("/api/v1/balancer_desired_state")
+        async def get_desired_state() -> Response:
+            return _json(unstructure(self.states.desired))
+
+        @app.put("/api/v1/balancer_desired_state")
+        async def put_desired_state() -> Response:
+            return await self._replace(structured(await _body(), BalancerDesiredState))
+
+        @app.get("/api/v2/balancer_desired_state")
+        async def get_extended_state() -> Response:
+            both = ExtendedDesiredState(state=self.states.desired, extras=self.states.extras)
+            return _json(unstructure(both))
+
+        @app.put("/api/v2/balancer_desired_state")
+        async def put_extended_state() -> Response:
+            both = structured(await _body(), ExtendedDesiredState)
+            return await self._replace(both.state, both.extras)
+
+        @app.get("/api/v1/balancer_applicable_state")
+        async def applicable_state() -> Response:
+            applicable = self.states.applicable
+            return _json(None if applicable is None else unstructure(applicable))
+
+        @app.get("/api/v1/agent/<agent_id>/model_metadata")
+        async def model_metadata(agent_id: str) -> Response:
+            return _json(await self._asked(agent_id, "GetModelMetadata", "ModelMetadata"))
+
+        @app.get("/api/v1/agent/<agent_id>/chat_template_override")
+        async def chat_template_override(agent_id: str) -> Response:
+            return _json(
+                await self._asked(agent_id, "GetChatTemplateOverride", "ChatTemplateOverride")
+            )
+
+        @app.post("/api/v2/agents/<agent_id>/drain")
+        async def drain_agent(agent_id: str) -> Response:
+            return self._drain(agent_id, drained=True)
+
+        @app.delete("/api/v2/agents/<agent_id>/drain")
+        async def undrain_agent(agent_id: str) -> Response:
+            return self._drain(agent_id, drained=False)
+
+        @app.get("/metrics")
+        async def metrics() -> Response:
+            text = render(self.metrics_prefix, gauges(self.dispatcher.statistics()))
+            text += render_keys(self.metrics_prefix, self.keys)
+            return Response(text, content_type=CONTENT_TYPE)
+
+        @app.get("/api/v2/tree")
+        async def tree() -> Response:
+            return _json(attrs.asdict(running_tree()))
+
+        @app.get("/api/v2/agents/<agent_id>/tree")
+        async def agent_tree(agent_id: str) -> Response:
+            agent = self._find(agent_id)
+            if not agent.speaks_trio:
+                raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
+            with trio.move_on_after(AGENT_ANSWER_S):
+                try:
+                    return _json(await agent.ask_tree())
+                except LinkError as error:
+                    raise HttpProblem(502, str(error)) from error
+            raise HttpProblem(504, f"agent {agent.label} did not answer in {AGENT_ANSWER_S:g} s")
+
+        return app
+
+    async def _replace(
+        self, desired: BalancerDesiredState, extras: Extras | None = None
+    ) -> Response:
+        problem = desired_state_problem(desired)
+        if problem is not None:
+            raise HttpProblem(400, problem)
+        try:
+            digest = await self.states.replace(desired, extras)
+        except StateDatabaseError as error:
+            raise HttpProblem(500, str(error)) from error
+        return Response(b"", 204, headers={STATE_DIGEST_HEADER: digest})
+
+    def _drain(self, agent_id: str, *, drained: bool) -> Response:
+        agent = self._find(agent_id)
+        self.dispatcher.drain_agent(agent, drained=drained)
+        return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
+
+    def _find(self, agent_id: str) -> AgentConnection:
+        """By id, else by name; HttpProblem 404 if there is none."""
+        agents = self.dispatcher.agents.values()
+        for agent in agents:
+            if agent.id == agent_id:
+                return agent
+        for agent in agents:
+            if agent.name == agent_id:
+                return agent
+        raise HttpProblem(404, "")
+
+    async def _asked(self, agent_id: str, query: str, tag: str) -> object:
+        agent = self._find(agent_id)
+        with trio.move_on_after(AGENT_ANSWER_S):
+            try:
+                response = await agent.ask(query)
+            except LinkError as error:
+                raise HttpProblem(502, "") from error
+            if not isinstance(response, dict) or tag not in response:
+                raise HttpProblem(404, "")
+            return response[tag]
+        raise HttpProblem(504, "")
+
+
+async def _body() -> object:
+    if not is_json_media_type(request.headers.get("content-type", "").encode()):
+        raise HttpProblem(400, "Content type error")
+    data = await request.get_data(cache=False)
+    assert isinstance(data, bytes)
+    encoding = request.headers.get("content-encoding", "identity").encode()
+    text = decompress(data, encoding, limit_bytes=MAX_JSON_BODY_BYTES)
+    try:
+        return loads(text)
+    except WireError as error:
+        raise HttpProblem(400, f"Json deserialize error: {error}") from error
+
+
+def _json(value: object) -> Response:
+    return Response(dumps(value), content_type="application/json")

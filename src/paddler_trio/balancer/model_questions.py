@@ -1,0 +1,70 @@
+"""Questions about the model, put to whichever agent of ours serves it.
+
+They take no slot and are quick. While nobody serves they wait as long as a request may wait in the
+buffer; an agent that leaves in the middle is one less to ask.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from paddler_trio.errors import LinkError
+from paddler_trio.http.asgi import HttpProblem
+from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.wire.trio.generate import Question
+
+log = structlog.get_logger("asking")
+
+
+async def ask_model(dispatcher: Dispatcher, question: Question) -> object:
+    """What the model that is served says, as JSON; see ``wire/trio/generate.py`` for its shape.
+
+    Errors:
+      QuestionRefusedError: the question is to blame (400), or its answer would be too large.
+      HttpProblem: 501 no agent here understands questions; 503 none serves within the time a
+        request may wait, or the balancer is stopping; 504 the agent did not answer in time.
+    """
+    limits = dispatcher.limits
+    deadline_s = trio.current_time() + limits.buffered_timeout_s
+    while True:
+        agent = await _serving_agent(dispatcher, deadline_s)
+        with trio.move_on_after(limits.item_timeout_s):
+            try:
+                return await agent.ask_model(question)
+            except LinkError as error:
+                log.info("asking another agent", reason=str(error))
+                continue
+            except QuestionRefusedError as refused:
+                if refused.code != 503:
+                    raise
+                raise _busy(dispatcher, refused.problem) from refused
+        raise HttpProblem(
+            504, f"agent {agent.label} did not answer within {limits.item_timeout_s:g} s"
+        )
+
+
+async def _serving_agent(dispatcher: Dispatcher, deadline_s: float) -> AgentConnection:
+    """An agent of ours that serves what is desired, the least busy one."""
+    with trio.move_on_at(deadline_s):
+        while True:
+            ordinal = dispatcher.agents_changed.ordinal
+            if dispatcher.is_draining:
+                raise HttpProblem(503, "balancer is shutting down")
+            ours = [agent for agent in dispatcher.agents.values() if agent.speaks_trio]
+            if dispatcher.agents and not ours:
+                raise HttpProblem(
+                    501,
+                    "the agents that are connected are Paddler 4.1's, which answer no questions "
+                    "about the model; start an agent of this package",
+                )
+            serving = [agent for agent in ours if agent.is_accepting]
+            if serving:
+                return min(serving, key=lambda agent: agent.slots_processing)
+            await dispatcher.agents_changed.wait_beyond(ordinal)
+    raise _busy(dispatcher, "no agent serves a model now")
+
+
+def _busy(dispatcher: Dispatcher, problem: str) -> HttpProblem:
+    return HttpProblem(503, problem, [(b"retry-after", b"%d" % dispatcher.retry_after_s())])

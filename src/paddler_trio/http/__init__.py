@@ -1,0 +1,1 @@
+"""HTTP and WebSocket listeners: accept loop, connections, limits, router, CORS, authentication."""

@@ -1,0 +1,96 @@
+"""The application calls of one connection, and how each of them ends.
+
+Hypercorn starts a call for every request and WebSocket through its "task group". Ours gives each
+an `AppInbox`, so that a disconnect always reaches it and the reader never waits for a call that
+has ended; knows which are running; and is where an exception of theirs stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+from hypercorn.config import Config
+
+from paddler_trio.http.app_inbox import AppInbox
+from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
+from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.protocol import Http11Protocol
+
+logger = logging.getLogger(__name__)
+
+HTTP_INBOX_BYTES = 1_048_576
+"""Body bytes held for an application that has not read them yet."""
+
+DIRECT_BODY = "paddler_trio.direct_body"
+"""The ASGI extension that `direct_body_writer` looks for."""
+
+
+class AppTasks:
+    """The application calls of one connection; what hypercorn knows as a task group."""
+
+    def __init__(self, app: App, nursery: trio.Nursery, limits: HttpLimits) -> None:
+        self._app = app
+        self._nursery = nursery
+        self._limits = limits
+        self._inboxes: dict[AppInbox, Message] = {}
+        self._changed = trio.lowlevel.ParkingLot()
+        self.protocol: Http11Protocol | None = None
+
+    async def spawn_app(
+        self,
+        app: object,  # hypercorn's signature; ours was given once
+        config: Config,
+        scope: Scope,
+        send: Callable[[Any], Awaitable[None]],
+    ) -> Callable[[Message], Awaitable[None]]:
+        """Start the application on a request; return where the reader puts its messages."""
+        protocol = self.protocol
+        assert protocol is not None
+        stream = protocol.stream
+        scope["extensions"][DIRECT_BODY] = {"open": lambda: protocol.direct_body_writer(stream)}
+        is_http = scope["type"] == "http"
+        max_bytes = HTTP_INBOX_BYTES if is_http else self._limits.max_websocket_message_bytes
+        inbox = AppInbox(max_bytes=max_bytes)
+        self._inboxes[inbox] = (
+            {"type": "http.disconnect"}
+            if is_http
+            else {"type": "websocket.disconnect", "code": 1006}
+        )
+        name = f"{scope.get('method', 'WebSocket')} {scope['path']}"
+        self._nursery.start_soon(self._run_app, scope, inbox, send, name=name)
+        return inbox.put
+
+    def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Start a task that lives as long as the connection (hypercorn's pings)."""
+        self._nursery.start_soon(task, *args)
+
+    def disconnect(self) -> None:
+        """Tell every call still running that the client has left."""
+        for inbox, message in self._inboxes.items():
+            inbox.end(message)
+
+    async def wait_finished(self) -> None:
+        """Return when no call is running."""
+        while self._inboxes:
+            await self._changed.park()
+
+    async def _run_app(
+        self, scope: Scope, inbox: AppInbox, send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        try:
+            try:
+                await self._app(scope, inbox.receive, send)
+            except* ClientGoneError as gone:
+                # Expected of a call that writes to a client that left: nobody is there to tell.
+                logger.debug("%s: %s", scope["path"], gone.exceptions)
+            except* Exception:
+                logger.exception("application failed on %s", scope["path"])
+            inbox.discard()
+            await send(None)
+        finally:
+            inbox.discard()
+            del self._inboxes[inbox]
+            self._changed.unpark_all()

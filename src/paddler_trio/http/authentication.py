@@ -1,0 +1,121 @@
+"""Who may come in: an application behind a key, whichever of its surfaces answers.
+
+A key comes as ``Authorization: Bearer`` or as ``x-api-key``. Without a valid one the answer is 401,
+with one that is for something else 403, each in the words of the surface that was asked; a
+WebSocket is refused before it is accepted. From here on the request is known by the *name* of its
+key: in the log, in metrics, and as the client the queue is fair to. The key itself goes no
+further.
+
+Probes stay open, since supervisors have no keys, and so does a preflight, which has none by its
+nature; it is answered outside of this, by ``Cors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeAlias
+
+import attrs
+import structlog
+
+from paddler_trio.http.api_keys import KeyScope, StoredKey
+from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, send_text
+from paddler_trio.http.client_identity import KEY_NAME
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.router import refuse_upgrade
+
+log = structlog.get_logger("keys")
+
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/v1/health", "/models"})
+"""``/models`` is how clients of llama-server, which asks no key for it either, probe a server."""
+
+_REALM = 'Bearer realm="paddler-trio"'
+
+Refuse: TypeAlias = Callable[[Scope, Receive, Send, HttpProblem], Awaitable[None]]
+"""Answers an HTTP request with a refusal."""
+
+
+async def refuse_in_plain_text(
+    scope: Scope, receive: Receive, send: Send, problem: HttpProblem
+) -> None:
+    """As Paddler's routes answer."""
+    await send_text(send, problem.status, problem.text, headers=problem.headers)
+
+
+@attrs.frozen(eq=False)
+class Authentication:
+    """Wraps applications so that what they serve takes a key of ``scope``.
+
+    Args:
+      is_waived: the operator wants no key asked for here, whatever the file says.
+    """
+
+    keys: KeyRing
+    scope: KeyScope
+    is_waived: bool = False
+
+    def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
+        """Return ``app`` behind a key."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] not in ("http", "websocket") or self.keys.path is None:
+                await app(scope, receive, send)
+                return
+            key, problem = self._judge(scope)
+            if problem is not None:
+                self.keys.refusals += 1
+                log.warning(
+                    "refused: no key for this",
+                    status=problem.status,
+                    path=scope["path"],
+                    address=(scope.get("client") or ("unknown",))[0],
+                    key=None if key is None else key.name,
+                )
+                if scope["type"] == "websocket":
+                    await refuse_upgrade(send, problem)
+                else:
+                    await refuse(scope, receive, send, problem)
+            elif key is None:
+                await app(scope, receive, send)
+            else:
+                self.keys.requests[key.name] += 1
+                scope[KEY_NAME] = key.name
+                with structlog.contextvars.bound_contextvars(key=key.name):
+                    await app(scope, receive, send)
+
+        return answer
+
+    def _judge(self, scope: Scope) -> tuple[StoredKey | None, HttpProblem | None]:
+        """The key that came, if it is one of ours, and why it does not do."""
+        key, came = None, False
+        for secret in _secrets(scope):
+            came = True
+            key = key or self.keys.find(secret)
+        is_open = scope["type"] == "http" and scope["path"] in OPEN_PATHS
+        if is_open or self.is_waived or self.scope not in self.keys.guarded:
+            return key, None
+        if key is None:
+            what = "this API key is not known here" if came else "an API key is required"
+            advice = "send one as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+            challenge = _REALM + (', error="invalid_token"' if came else "")
+            return None, HttpProblem(
+                401, f"{what}: {advice}", [(b"www-authenticate", challenge.encode())]
+            )
+        if self.scope not in key.scopes:
+            return key, HttpProblem(
+                403,
+                f"the API key {key.name!r} is for {' and '.join(sorted(key.scopes))}, this needs "
+                f"one for {self.scope}",
+            )
+        return key, None
+
+
+def _secrets(scope: Scope) -> Iterator[bytes]:
+    """Every key the request carries; clients that speak to several services send two."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, secret = bytes(value).strip().partition(b" ")
+            if scheme.lower() == b"bearer" and secret.strip():
+                yield secret.strip()
+        elif name == b"x-api-key" and value.strip():
+            yield bytes(value).strip()

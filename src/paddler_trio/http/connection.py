@@ -1,0 +1,255 @@
+"""One client's connection: its reader, its writes, its deadlines and the tasks it owns.
+
+A connection is one task with a small nursery: the reader in its body, the application calls and
+WebSocket pings as children. Invariants:
+
+* Nothing a client sends and nothing hypercorn raises leaves `HttpConnection.run`; it ends this
+  connection, in one line of the log.
+* The reader is never stuck: it waits for the socket, for room in an inbox that is released when
+  its application ends, or in `PausedGate`, and all of it lies in one cancel scope, ``_reading``.
+  That scope's deadline is the header and keep-alive deadline; a request lifts it.
+* A write is shielded, because half a chunk on the wire cannot be taken back, and has a deadline,
+  because a client that stops reading would otherwise hold the task for ever. A write that fails
+  closes the socket: nothing may follow half a chunk.
+* Our end is gentle: after the last byte we close our side, then discard what still comes for a
+  bounded time. Closing with unread bytes would reset the connection under the answer.
+* `cut` is synchronous and ends everything at once, shielded writes included.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.trio.worker_context import WorkerContext
+
+from paddler_trio.http.app_tasks import AppTasks
+from paddler_trio.http.asgi import App, ClientGoneError, leaves
+from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.protocol import Http11Protocol
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 65_536
+
+
+class HttpConnection:
+    """Serves one accepted socket until either side ends it.
+
+    Args:
+      app: called once for each request and each WebSocket.
+      stream: the accepted socket; closed when `run` returns.
+      on_abuse: called for each rule the client broke, after it was logged.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        stream: trio.SocketStream,
+        *,
+        limits: HttpLimits,
+        config: Config,
+        context: WorkerContext,
+        on_abuse: Callable[[], None],
+    ) -> None:
+        self.peer = "unknown peer"
+        self.draining = False
+        self._app = app
+        self._stream = stream
+        self._limits = limits
+        self._config = config
+        self._context = context
+        self._on_abuse = on_abuse
+        self._whole = trio.CancelScope()
+        self._reading = trio.CancelScope()
+        self._write_turn = trio.Lock()
+        self._idle = True
+        self._gone = False
+        self._lingering = False
+
+    async def run(self) -> None:
+        """Serve until the client leaves, a deadline passes, or the response said it was the last.
+
+        Cancellation: application calls are cancelled; a write in progress keeps its deadline
+        unless `cut` is called.
+        """
+        try:
+            with self._whole:
+                await self._serve()
+        except* OSError as group:
+            logger.debug("%s: %s", self.peer, one_line(group))  # the network's business
+        except* Exception as group:  # noqa: BLE001  # the boundary of a connection
+            self.report_abuse(one_line(group))
+        finally:
+            self._stream.socket.close()
+
+    # ------------------------------------------------------------------ what the owner may ask
+
+    def drain(self) -> None:
+        """Take no request after the one in progress; without one, end now."""
+        self.draining = True
+        if self._idle:
+            self._reading.cancel()
+
+    def cut(self) -> None:
+        """End now, whatever is in progress."""
+        self._whole.cancel()
+        self._give_up()
+
+    # -------------------------------------------------------------- what the protocol may ask
+
+    async def send(self, event: Event) -> None:
+        """Carry out what the protocol decided; a client that has gone is not an error here."""
+        if isinstance(event, RawData):
+            try:
+                await self.write(event.data)
+            except ClientGoneError as gone:
+                # ASGI applications are told by http.disconnect, never by their send.
+                logger.debug("%s: %s", self.peer, gone)
+        elif isinstance(event, Closed):
+            self._begin_linger()
+            await self._protocol.handle(event)
+        elif isinstance(event, Updated):
+            self._note_idle(idle=event.idle)
+
+    async def write(self, data: bytes) -> None:
+        """Write all of ``data`` within the write deadline.
+
+        Nearly always the kernel takes all of it at once, and then no scope is entered: it would
+        be half the cost of a small chunk.
+
+        Cancellation: none once the write has begun; see the module's invariants.
+
+        Errors:
+          ClientGoneError: the connection is closed, broke, or the deadline passed; it stays so.
+        """
+        written_bytes = 0
+        if not (self._gone or self._write_turn.locked()):
+            written_bytes = self._write_now(data)
+            if written_bytes == len(data):
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                return
+        await self._write_patiently(memoryview(data)[written_bytes:])
+
+    async def receive(self) -> bytes:
+        """Read what has come; empty at the end, however it came about."""
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+    def client_gone(self) -> None:
+        """Stop reading; the calls in progress are told."""
+        self._reading.cancel()
+
+    def report_abuse(self, reason: str) -> None:
+        """Log one line about this client and count it."""
+        logger.warning("connection from %s: %s", self.peer, reason)
+        self._on_abuse()
+
+    # ---------------------------------------------------------------------------------- inside
+
+    async def _serve(self) -> None:
+        sock = self._stream.socket
+        client, server = sock.getpeername()[:2], sock.getsockname()[:2]
+        self.peer = f"[{client[0]}]:{client[1]}" if ":" in client[0] else f"{client[0]}:{client[1]}"
+        async with trio.open_nursery() as nursery:
+            tasks = AppTasks(self._app, nursery, self._limits)
+            self._protocol = tasks.protocol = Http11Protocol(
+                config=self._config,
+                context=self._context,
+                tasks=tasks,
+                limits=self._limits,
+                wire=self,
+                client=client,
+                server=server,
+            )
+            self._reading.deadline = trio.current_time() + self._limits.header_deadline_s
+            with self._reading:
+                while data := await self.receive():
+                    await self._protocol.handle(RawData(data))
+            if self._idle and trio.current_time() >= self._reading.deadline and self._has_input():
+                self.report_abuse("request header incomplete at its deadline")
+            await self._protocol.handle(Closed())
+            tasks.disconnect()
+            if self._lingering:
+                with trio.move_on_after(self._limits.linger_s):
+                    while await self.receive():
+                        pass
+            await tasks.wait_finished()
+            nursery.cancel_scope.cancel()  # pings
+
+    def _write_now(self, data: bytes) -> int:
+        """Write what fits into the kernel's buffer; return how many bytes that was."""
+        try:
+            return os.write(self._stream.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._give_up()
+            raise ClientGoneError(f"connection broke during a write: {error.strerror}") from error
+
+    async def _write_patiently(self, data: memoryview) -> None:
+        try:
+            self._write_turn.acquire_nowait()  # no checkpoint: nothing may come between the parts
+        except trio.WouldBlock:
+            await self._write_turn.acquire()
+        try:
+            if self._gone:
+                await trio.lowlevel.checkpoint()  # a loop of sends must not hold up the others
+                raise ClientGoneError("connection is closed")
+            deadline = trio.current_time() + self._limits.write_timeout_s
+            with trio.CancelScope(shield=True, deadline=deadline) as scope:
+                await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._give_up()
+            raise ClientGoneError("connection broke during a write") from error
+        finally:
+            self._write_turn.release()
+        if scope.cancelled_caught:
+            self._give_up()
+            timeout_s = self._limits.write_timeout_s
+            self.report_abuse(f"did not read what we wrote for {timeout_s:g} s")
+            raise ClientGoneError(f"client did not read for {timeout_s:g} s")
+
+    def _has_input(self) -> bool:
+        return bool(self._protocol.connection.trailing_data[0])
+
+    def _note_idle(self, *, idle: bool) -> None:
+        self._idle = idle
+        if not idle:
+            self._reading.deadline = float("inf")
+        elif self.draining:
+            self._begin_linger()
+        else:
+            self._reading.deadline = trio.current_time() + self._limits.keep_alive_s
+
+    def _begin_linger(self) -> None:
+        """Close our side after the last byte and let the reader discard the rest."""
+        if self._gone:
+            return
+        self._gone = self._lingering = True
+        self._reading.cancel()
+        try:
+            self._stream.socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno not in {errno.ENOTCONN, errno.EBADF}:
+                raise
+
+    def _give_up(self) -> None:
+        """Close the socket under whoever waits for it."""
+        self._gone = True
+        self._lingering = False
+        self._reading.cancel()
+        self._stream.socket.close()
+
+
+def one_line(error: BaseException) -> str:
+    """Name every exception in ``error`` on one line."""
+    return "; ".join(f"{type(leaf).__name__}: {leaf}".replace("\n", " ") for leaf in leaves(error))

@@ -1,0 +1,57 @@
+"""What stands open to whom: judged once, when the ports are bound and the keys are read."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+import structlog
+
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.http.api_keys import KeyScope
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.listening import bound_address
+
+log = structlog.get_logger("balancer")
+
+
+def check_exposure(
+    keys: KeyRing,
+    *,
+    inference: Sequence[socket.socket],
+    management: Sequence[socket.socket],
+    insecure_management: bool,
+) -> None:
+    """Warn about open inference; ConfigurationError for open management that nobody asked for.
+
+    Open means: reachable beyond the loopback, and no key is asked for. Who may manage can make
+    agents load any model, from anywhere, and read every conversation by posing as an agent.
+    """
+    exposed = _beyond_loopback(management)
+    if exposed and insecure_management:
+        log.warning(
+            "MANAGEMENT IS OPEN: whoever reaches it may change the model and pose as an agent",
+            addresses=exposed,
+        )
+    elif exposed and KeyScope.MANAGEMENT not in keys.guarded:
+        raise ConfigurationError(
+            f"management on {', '.join(exposed)} would be open to everybody who reaches it: give "
+            "--api-key-file with a key of the scope management (`paddler-trio key new`), bind it "
+            "to 127.0.0.1, or say --insecure-management if it is meant, as Paddler 4.1 agents need"
+        )
+    exposed = _beyond_loopback(inference)
+    if exposed and KeyScope.INFERENCE not in keys.guarded:
+        log.warning(
+            "INFERENCE IS OPEN: whoever reaches it may use the models; give --api-key-file with a "
+            "key of the scope inference (`paddler-trio key new`)",
+            addresses=exposed,
+        )
+
+
+def _beyond_loopback(sockets: Sequence[socket.socket]) -> list[str]:
+    return [
+        bound_address(each)
+        for each in sockets
+        if not ipaddress.ip_address(each.getsockname()[0].partition("%")[0]).is_loopback
+    ]

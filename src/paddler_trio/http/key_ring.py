@@ -1,0 +1,73 @@
+"""The keys a running balancer knows: read at the start, read again on SIGHUP, counted by name.
+
+A file that cannot be read anew changes nothing: the keys that were known stay known, and the log
+says why. A scope that was guarded stays guarded for the life of the process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, read_key_file
+
+log = structlog.get_logger("keys")
+
+
+@attrs.define(eq=False)
+class KeyRing:
+    """See the module docstring. ``requests`` and ``refusals`` are for metrics."""
+
+    path: Path | None = None
+    guarded: frozenset[KeyScope] = frozenset()
+    requests: Counter[str] = attrs.field(factory=Counter, init=False)
+    """Let in, by the name of the key."""
+    refusals: int = attrs.field(default=0, init=False)
+    _file: KeyFile = attrs.field(factory=KeyFile, repr=False)
+
+    @classmethod
+    def read(cls, path: Path | None) -> KeyRing:
+        """An empty ring that guards nothing without a file.
+
+        ConfigurationError for a file that cannot be read, or that names no scope: it would promise
+        what it does not keep.
+        """
+        if path is None:
+            return cls()
+        file = read_key_file(path)
+        if not file.guarded:
+            raise ConfigurationError(
+                f"key file {path} holds no key: make one with `paddler-trio key new`, or leave "
+                "--api-key-file out"
+            )
+        return cls(path, file.guarded, file)
+
+    async def reload(self) -> None:
+        """Read the file again."""
+        if self.path is None:
+            log.info("nothing to read again: there is no --api-key-file")
+            return
+        try:
+            file = await trio.to_thread.run_sync(read_key_file, self.path)
+        except ConfigurationError as error:
+            log.error("keys not read again, the old ones stay", reason=str(error))
+            return
+        before = {key.name for key in self._file.keys}
+        after = {key.name for key in file.keys}
+        self._file = file
+        self.guarded |= file.guarded
+        log.info(
+            "keys read again",
+            keys=len(after),
+            added=sorted(after - before),
+            revoked=sorted(before - after),
+        )
+
+    def find(self, secret: bytes) -> StoredKey | None:
+        """Whose key this is, in constant time."""
+        return self._file.find(secret)

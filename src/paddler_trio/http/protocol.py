@@ -1,0 +1,262 @@
+"""HTTP/1.1 and WebSocket as hypercorn parses them, with its open ends closed.
+
+Hypercorn's protocol classes are kept for what they do well: h11, the WebSocket handshake and the
+ASGI messages. What they leave to chance when the client is hostile is decided here:
+
+* no HTTP/2, by upgrade or by prior knowledge: a request is 1.0 or 1.1 or it is refused;
+* headers that later code would fail to decode, headers past the limits, and a body framed twice
+  are refused before a stream exists;
+* a client that sends bytes beyond the request being answered is still watched, so that its
+  disconnect is noticed, and may not send beyond a bound;
+* WebSocket compression is never negotiated.
+
+`Wire` is what the protocol needs from its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias, cast
+
+import attrs
+import h11
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed
+from hypercorn.events import Event as ConnectionEvent
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.events import Request, Response
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol, H11WSConnection
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
+from hypercorn.utils import suppress_body
+
+from paddler_trio.http.asgi import ClientGoneError
+from paddler_trio.http.bounded_websocket import BoundedWebSocket
+from paddler_trio.http.connection_limits import HttpLimits
+
+DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
+"""Headers (by prefix) that the WebSocket handshake reads as ASCII."""
+
+BodyWriter: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
+class Wire(Protocol):
+    """The connection as its protocol sees it."""
+
+    @property
+    def draining(self) -> bool:
+        """True when the connection must not outlive the request in progress."""
+
+    async def send(self, event: ConnectionEvent) -> None:
+        """Write bytes, or take note of idleness or of the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Write ``data`` within the write deadline or raise ``ClientGoneError``."""
+
+    async def receive(self) -> bytes:
+        """Read what has come; empty when nothing more will."""
+
+    def client_gone(self) -> None:
+        """Stop reading: the client has closed its side."""
+
+    def report_abuse(self, reason: str) -> None:
+        """Log and count a client that broke a rule."""
+
+
+class PausedGate:
+    """Where the reader waits while a client has sent more than the request being answered.
+
+    It goes on reading into h11's buffer, up to a bound, because a reader that only waited would
+    not see the client leave. Takes the place of the event that ``H11Protocol`` waits on.
+    """
+
+    def __init__(self, take_ahead: Callable[[bytes], bool], wire: Wire) -> None:
+        self._take_ahead = take_ahead
+        self._wire = wire
+        self._answered = trio.Event()
+
+    async def clear(self) -> None:
+        """A request is being answered."""
+        self._answered = trio.Event()
+
+    async def set(self) -> None:
+        """It has been answered."""
+        self._answered.set()
+
+    def is_set(self) -> bool:
+        """Tell whether parsing may go on."""
+        return self._answered.is_set()
+
+    async def wait(self) -> None:
+        """Wait for the end of the response, or for cancellation when the client leaves first."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_ahead)
+            await self._answered.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _read_ahead(self) -> None:
+        data = b""  # what is in the buffer already counts
+        while self._take_ahead(data):
+            data = await self._wire.receive()
+            if not data:
+                break
+        self._wire.client_gone()
+
+
+@attrs.frozen
+class Objection:
+    """Why a request is not even given to the application."""
+
+    status: int
+    reason: str
+
+
+def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
+    """Judge a request by its header alone; None means it may be served."""
+    if request.http_version not in {b"1.0", b"1.1"}:
+        return Objection(505, f"HTTP version {request.http_version!r}; 1.0 and 1.1 are supported")
+    headers = list(request.headers)
+    if len(headers) > limits.max_headers:
+        return Objection(431, f"{len(headers)} header lines, limit {limits.max_headers}")
+    size_bytes = sum(len(name) + len(value) for name, value in headers)
+    if size_bytes > limits.max_header_bytes:
+        return Objection(431, f"{size_bytes} header bytes, limit {limits.max_header_bytes}")
+    names = {name for name, _ in headers}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        return Objection(400, "both Content-Length and Transfer-Encoding")
+    for name, value in headers:
+        if name.startswith(DECODED_HEADERS) and not value.isascii():
+            return Objection(400, f"header {name.decode('ascii')!r} is not ASCII")
+    return None
+
+
+class Http11Protocol(H11Protocol):
+    """One connection's parser and its one request at a time."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        context: WorkerContext,
+        tasks: object,
+        limits: HttpLimits,
+        wire: Wire,
+        client: tuple[str, int],
+        server: tuple[str, int],
+    ) -> None:
+        # Streams hand the application to the task group, and ours knows its application.
+        app = cast("AppWrapper", None)
+        state = ConnectionState({})
+        tasks = cast("TaskGroup", tasks)
+        super().__init__(app, config, context, tasks, state, False, client, server, wire.send)
+        self.can_read = PausedGate(self._take_ahead, wire)
+        self._limits = limits
+        self._wire = wire
+        self._chunked = False
+
+    def direct_body_writer(self, stream: object) -> BodyWriter | None:
+        """Return a writer of chunks for the response in progress on ``stream``, if it is chunked.
+
+        h11 counts nothing in a chunked body, so chunks may go past it; the last piece must not.
+        """
+
+        def is_open() -> bool:
+            sending = self.connection.our_state is h11.SEND_BODY
+            return sending and self._chunked and self.stream is stream
+
+        async def write_chunk(data: bytes) -> None:
+            if not is_open():
+                raise ClientGoneError("client gone, or response already ended")
+            if data:  # an empty chunk would end the body
+                await self._wire.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+        return write_chunk if is_open() else None
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """Pass a stream's event on; learn from the response's start how its body is framed."""
+        if isinstance(event, Response) and isinstance(self.stream, HTTPStream):
+            scope = self.stream.scope
+            sized = any(name.lower() == b"content-length" for name, _ in event.headers)
+            bodiless = suppress_body(scope["method"], event.status_code)
+            self._chunked = scope["http_version"] == "1.1" and not sized and not bodiless
+            if self._wire.draining:
+                event = Response(
+                    stream_id=event.stream_id,
+                    headers=[*event.headers, (b"connection", b"close")],
+                    status_code=event.status_code,
+                )
+        await super().stream_send(event)
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """HTTP/2 is spoken nowhere; `objection_to` refuses its preface."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        objection = objection_to(request, self._limits)
+        if objection is not None:
+            self._wire.report_abuse(objection.reason)
+            await self._send_error_response(objection.status)
+            await self.send(Closed())
+            return
+        headers = list(request.headers)
+        if _asks_for_websocket(request):
+            headers = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
+            self.stream = BoundedWebSocket(
+                self,
+                max_message_bytes=self._limits.max_websocket_message_bytes,
+                on_abuse=self._wire.report_abuse,
+            )
+            self.connection = H11WSConnection(cast("h11.Connection", self.connection))
+        else:
+            self.stream = HTTPStream(
+                self.app,
+                self.config,
+                self.context,
+                self.task_group,
+                self.ssl,
+                self.client,
+                self.server,
+                self.stream_send,
+                STREAM_ID,
+            )
+        self.keep_alive_requests += 1
+        await self.stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=headers,
+                http_version=request.http_version.decode("ascii"),
+                method=request.method.decode("ascii").upper(),
+                raw_path=_origin_form(request.target),
+                state=self.connection_state,
+            )
+        )
+
+    def _take_ahead(self, data: bytes) -> bool:
+        """Buffer what a client sent after the request being answered; False if it is too much."""
+        if data:  # h11 takes empty data for the end
+            self.connection.receive_data(data)
+        held_bytes = len(self.connection.trailing_data[0])
+        limit = self._limits.max_read_ahead_bytes
+        if held_bytes > limit:
+            self._wire.report_abuse(f"{held_bytes} bytes sent ahead, limit {limit}")
+        return held_bytes <= limit
+
+
+def _asks_for_websocket(request: h11.Request) -> bool:
+    tokens: set[bytes] = set()
+    upgrades: set[bytes] = set()
+    for name, value in request.headers:
+        if name == b"connection":
+            tokens.update(token.strip().lower() for token in value.split(b","))
+        elif name == b"upgrade":
+            upgrades.add(value.strip().lower())
+    return request.method == b"GET" and b"upgrade" in tokens and upgrades == {b"websocket"}
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Strip ``http://host`` from a target sent as if we were a proxy; servers must accept it."""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in {b"http", b"https"}:
+        return target
+    slash = rest.find(b"/")
+    return rest[slash:] if slash >= 0 else b"/"

@@ -1,0 +1,247 @@
+"""The doors of the balancer: listening sockets, the accept loop, and the connections' fates.
+
+Two lives are kept apart so that a nursery tree can end them in order. A *door* accepts until it
+is cancelled. The *connections* it starts live in a nursery it is given and outlive it: closing a
+door harms no connection. When the tree then wants the connections gone it calls `close_idle`
+(requests in progress go on, everything else ends) and, past its patience, `cut_all` together with
+cancelling their nursery.
+
+Applications get one extension, `direct_body_writer`, and Quart applications need one shim,
+`tame`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Iterable
+
+import attrs
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from paddler_trio.http.app_tasks import DIRECT_BODY
+from paddler_trio.http.asgi import App, Message, Receive, Scope, Send
+from paddler_trio.http.connection import HttpConnection
+from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.listening import bound_address, listen
+from paddler_trio.http.protocol import BodyWriter
+
+__all__ = [
+    "HttpLimits",
+    "HttpServer",
+    "HttpStatistics",
+    "bound_address",
+    "direct_body_writer",
+    "listen",
+    "tame",
+]
+
+logger = logging.getLogger(__name__)
+
+OUT_OF_CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+ACCEPT_RETRY_S = 0.1
+"""Pause after the system refused us a descriptor: the kernel keeps the client waiting meanwhile."""
+
+
+@attrs.frozen
+class HttpStatistics:
+    """What one server has seen since it was made, and holds now."""
+
+    open_connections: int
+    accepted: int
+    refused: int
+    """Closed at once because ``max_connections`` were open."""
+    dropped_for_abuse: int
+    """Rules broken by clients: malformed or oversized requests, headers or reads too slow."""
+
+
+class HttpServer:
+    """Serves one ASGI application; knows its open connections.
+
+    Lifespan events are not sent.
+
+    Args:
+      app: called for each HTTP request and each WebSocket.
+      name: what its tasks are called in the printed tree.
+    """
+
+    def __init__(self, app: App, *, name: str, limits: HttpLimits | None = None) -> None:
+        self._app = app
+        self._name = name
+        self._limits = limits or HttpLimits()
+        self._config = _hypercorn_config(self._limits)
+        self._context = WorkerContext(None)
+        self._open: set[HttpConnection] = set()
+        self._closings = trio.lowlevel.ParkingLot()
+        self._draining = False
+        self._accepted = 0
+        self._refused = 0
+        self._dropped_for_abuse = 0
+
+    @property
+    def name(self) -> str:
+        """What its tasks are called in the printed tree."""
+        return self._name
+
+    async def serve_door(
+        self,
+        sockets: Iterable[socket.socket],
+        *,
+        connections: trio.Nursery,
+        task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept on ``sockets`` (from `listen`) until cancelled; then close them.
+
+        Args:
+          connections: each connection becomes a child of this nursery; none ever fails.
+          task_status: reports the bound addresses.
+
+        Cancellation: the sockets are closed and new clients refused; no connection is harmed.
+        """
+        listening = list(sockets)
+        addresses = [bound_address(sock) for sock in listening]
+        try:
+            async with trio.open_nursery() as doors:
+                for sock, address in zip(listening, addresses, strict=True):
+                    listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+                    name = f"{self._name} door {address}"
+                    doors.start_soon(self._accept, listener, connections, name=name)
+                task_status.started(addresses)
+        finally:
+            for sock in listening:
+                sock.close()
+
+    def close_idle(self) -> None:
+        """End connections without a request in progress; the others end after theirs."""
+        self._draining = True
+        for connection in list(self._open):
+            connection.drain()
+
+    async def wait_all_closed(self) -> None:
+        """Wait until no connection is open; only sensible once the doors are closed."""
+        while self._open:
+            await self._closings.park()
+
+    def cut_all(self) -> None:
+        """End every connection now: calls are cancelled, sockets closed under shielded writes."""
+        for connection in list(self._open):
+            connection.cut()
+
+    def statistics(self) -> HttpStatistics:
+        """Count connections since the start, and those open now."""
+        return HttpStatistics(
+            open_connections=len(self._open),
+            accepted=self._accepted,
+            refused=self._refused,
+            dropped_for_abuse=self._dropped_for_abuse,
+        )
+
+    async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in OUT_OF_CAPACITY:
+                    raise
+                reason = os.strerror(error.errno)
+                logger.error("%s cannot accept: %s; trying again", self._name, reason)
+                await trio.sleep(ACCEPT_RETRY_S)
+                continue
+            if len(self._open) >= self._limits.max_connections:
+                self._refused += 1
+                stream.socket.close()
+                continue
+            self._start(stream, connections)
+
+    def _start(self, stream: trio.SocketStream, connections: trio.Nursery) -> None:
+        connection = HttpConnection(
+            self._app,
+            stream,
+            limits=self._limits,
+            config=self._config,
+            context=self._context,
+            on_abuse=self._count_abuse,
+        )
+        connection.draining = self._draining
+        self._accepted += 1
+        self._open.add(connection)
+        name = f"{self._name} connection {self._accepted}"
+        connections.start_soon(self._run, connection, name=name)
+
+    async def _run(self, connection: HttpConnection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self._open.discard(connection)
+            self._closings.unpark_all()
+
+    def _count_abuse(self) -> None:
+        self._dropped_for_abuse += 1
+
+
+def direct_body_writer(scope: Scope) -> BodyWriter | None:
+    """Return a fast way to write pieces of the response that has begun on ``scope``.
+
+    Call it after ``http.response.start`` was sent without a ``Content-Length``. Each call of the
+    writer puts one HTTP/1.1 chunk on the wire with the write deadline, past hypercorn and h11
+    (measured: two to three times as many small pieces per second). End the response with the
+    ordinary last ``http.response.body``.
+
+    None means that it is not possible here (HTTP/1.0, a response with a length, another server,
+    a client that has left): send ordinary messages instead. The writer raises
+    ``ClientGoneError`` when the client has left or does not read before the deadline.
+    """
+    extension = scope.get("extensions", {}).get(DIRECT_BODY)
+    if extension is None:
+        return None
+    writer: BodyWriter | None = extension["open"]()
+    return writer
+
+
+def tame(app: App) -> App:
+    """Wrap a Quart application so that its connections are closed or kept alive properly.
+
+    The server reports the end of a request to the application as ``http.disconnect``, also while
+    the application is still inside the send of its last piece. quart-trio cancels the request on
+    it and with it that very send, which then neither closes nor recycles the connection. So the
+    disconnect that only follows our own last piece is withheld. (Our connections finish that send
+    without a checkpoint after the report; an application must not come to depend on it.)
+    """
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        finished = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal finished
+            ends = message["type"] == "http.response.body" and not message.get("more_body", False)
+            finished = finished or ends
+            await send(message)
+
+        async def withholding_receive() -> Message:
+            message = await receive()
+            if finished and message["type"] == "http.disconnect":
+                await trio.sleep_forever()  # Quart cancels its reader when the send has returned
+            return message
+
+        await app(scope, withholding_receive, noting_send)
+
+    return wrapped
+
+
+def _hypercorn_config(limits: HttpLimits) -> Config:
+    config = Config()
+    config.accesslog = None
+    config.errorlog = None
+    config.include_server_header = False
+    config.h11_max_incomplete_size = limits.max_header_bytes
+    config.keep_alive_max_requests = 1_000_000
+    config.websocket_max_message_size = limits.max_websocket_message_bytes
+    config.websocket_ping_interval = limits.ping_interval_s
+    return config

@@ -1,0 +1,65 @@
+"""Where the prompt ends and the answer begins, and what the prompt says of the answer already."""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.formats import ExplicitMarkers, format_of
+from paddler_trio.language.answers.model_format import ModelFormat
+from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.turns import prompt_end
+from paddler_trio.language.templates.chat_messages import text_of
+from paddler_trio.language.templates.conversation import PreparedConversation
+from paddler_trio.language.templates.token_escaping import unfenced
+from paddler_trio.wire.trio.generate import ConversationPrompt
+
+
+@attrs.frozen
+class PromptStart:
+    """A rendered prompt.
+
+    ``end`` is what it says after the conversation, without fences: the answer's beginning as far
+    as the template writes it. ``opening`` is the class that leaves the answer in.
+    """
+
+    text: str
+    form: ModelFormat
+    end: str
+    opening: TokenClass
+
+
+def rendered(
+    conversation: ConversationPrompt,
+    prepared: PreparedConversation,
+    markers: ExplicitMarkers | None = None,
+) -> PromptStart:
+    """The prompt of a conversation and how its answer begins.
+
+    Raises:
+      ChatTemplateError: the template does not take the conversation.
+    """
+    form = format_of(prepared.model.template, markers)
+    text = prepared.text(add_generation_prompt=conversation.add_generation_prompt)
+    plain = unfenced(text)
+    last_text = _last_foreign_text(conversation)
+    if conversation.continue_final_message:
+        # The assistant's turn is open: all of it is the answer's beginning.
+        end = plain.rpartition(last_text)[2] if last_text else ""
+    elif conversation.add_generation_prompt:
+        without = unfenced(prepared.text(add_generation_prompt=False))
+        end = prompt_end(plain, without, form, last_text=last_text)
+    else:
+        end = ""
+    automaton = Automaton(form.rules)
+    automaton.begin_with(end)
+    return PromptStart(text, form, end, automaton.current)
+
+
+def _last_foreign_text(conversation: ConversationPrompt) -> str:
+    """The text of the last message that is not the assistant's, as templates print it."""
+    for message in reversed(conversation.messages):
+        text = text_of(message.get("content")).strip()
+        if message.get("role") != "assistant" and text:
+            return text
+    return ""

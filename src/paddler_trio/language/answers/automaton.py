@@ -1,0 +1,323 @@
+"""Cuts an answer into sections at its markers, in whatever pieces the text arrives.
+
+A marker counts within one class of text and leads to another. Most are fixed texts. Some carry a
+*header*: a short text up to a second marker, which says where it leads
+(``<|channel|>analysis<|message|>``). And where models call tools without any marker, an *opening
+probe* looks at how a section, or a line of it, begins.
+
+Three invariants: the pieces joined are the text without its markers, in order; the classes do not
+depend on how the text was cut; and what is held back is always the beginning of something that
+would count here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from paddler_trio.language.answers.json_strings import StringTracker
+from paddler_trio.language.answers.marker_set import MarkerSet
+from paddler_trio.language.answers.pieces import Piece, TokenClass
+
+MAX_HEADER_CHARS = 256
+_PROBED_CHARS = 1024  # no opening probe looks further
+
+
+@attrs.frozen
+class Goal:
+    """Where a marker leads; ``recipient`` is the tool it names."""
+
+    token_class: TokenClass
+    recipient: str | None = None
+
+
+ReadHeader: TypeAlias = Callable[[str], Goal | None]
+"""What a header says; None if it is none, so that its marker is plain text."""
+
+
+@attrs.frozen
+class Marker:
+    """A text and where it leads.
+
+    ``kept`` letters at its end are part of the new section, which is how an opener that is the
+    call's own beginning stays readable. ``closes_inside``: the marker is text of the section it
+    ends. ``tells`` is what that text was, where only its end says so. With ``until`` everything
+    up to that text is a header, for ``read_header`` to judge. ``spares_values``: inside the values
+    of a call, such as JSON's strings, the marker is text.
+    """
+
+    text: str
+    leads_to: TokenClass
+    kept: int = 0
+    closes_inside: bool = False
+    tells: TokenClass | None = None
+    until: str | None = None
+    read_header: ReadHeader | None = None
+    spares_values: bool = False
+
+
+class Likeness(Enum):
+    """What an opening probe says of the first letters of a section or a line."""
+
+    IS_CALL = 1
+    MAY_BECOME_ONE = 2
+    IS_NONE = 3
+
+
+OpeningProbe: TypeAlias = Callable[[str], Likeness]
+
+
+class Tracker(Protocol):
+    """Follows the values of a section of calls while it is written."""
+
+    @property
+    def is_inside(self) -> bool:
+        """The text so far ends inside a value."""
+
+    def feed(self, text: str) -> None:
+        """More of the section."""
+
+
+class SectionRules:
+    """The markers of every class. Immutable; made once a template, used by all its answers."""
+
+    __slots__ = ("_by_text", "_sets", "new_tracker")
+
+    def __init__(
+        self,
+        markers: Mapping[TokenClass, tuple[Marker, ...]],
+        new_tracker: Callable[[], Tracker] = StringTracker,
+    ) -> None:
+        """Where two markers of one class have the same text, the later one counts.
+
+        Args:
+          new_tracker: knows a section's values, for markers that spare them.
+        """
+        self.new_tracker = new_tracker
+        self._by_text = {
+            kind: {marker.text: marker for marker in markers.get(kind, ())} for kind in _KINDS
+        }
+        self._sets = {kind: MarkerSet(self._by_text[kind]) for kind in _KINDS}
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return any(self._by_text.values())
+
+    def markers_of(self, kind: TokenClass) -> MarkerSet:
+        """What to look for in text of this class."""
+        return self._sets[kind]
+
+    def marker(self, kind: TokenClass, text: str) -> Marker:
+        """What the marker ``text`` does."""
+        return self._by_text[kind][text]
+
+
+_KINDS = tuple(TokenClass)
+_OPEN_CLASSES = frozenset({TokenClass.UNDETERMINABLE, TokenClass.CONTENT})
+"""Where a call may begin without a marker."""
+
+
+class Automaton:
+    """The sections of one answer; never raises, whatever the model writes.
+
+    ``marks`` are the markers passed, as far as the answer wrote them and they are no part of a
+    section; the first led to section 1.
+    """
+
+    __slots__ = (
+        "_came_from",
+        "_class",
+        "_held_back",
+        "_hidden",
+        "_is_fresh",
+        "_probe",
+        "_recipient",
+        "_rules",
+        "_section",
+        "_shown_section",
+        "_tracker",
+        "marks",
+    )
+
+    def __init__(
+        self,
+        rules: SectionRules,
+        opening: TokenClass = TokenClass.UNDETERMINABLE,
+        probe: OpeningProbe | None = None,
+    ) -> None:
+        self._rules = rules
+        self._class = opening
+        self._probe = probe
+        self._came_from: TokenClass | None = None
+        self._recipient: str | None = None
+        self._held_back = ""
+        self._hidden = 0  # so much of what is held back belongs to the prompt
+        self._is_fresh = True
+        self._section = 0
+        self._shown_section = -1
+        self._tracker = rules.new_tracker()
+        self.marks: list[str] = []
+
+    @property
+    def current(self) -> TokenClass:
+        """The class of the section that the next letter falls into, markers passed."""
+        return self._class
+
+    @property
+    def section(self) -> int:
+        """How many markers were passed; see ``Piece``."""
+        return self._section
+
+    @property
+    def came_from(self) -> TokenClass | None:
+        """The other class that the text before the current section was of."""
+        return self._came_from
+
+    @property
+    def held_back(self) -> str:
+        """Text that may still become a marker."""
+        return self._held_back
+
+    def begin_with(self, prompt_end: str) -> None:
+        """Pass what the prompt says at the answer's beginning: its markers count, its text not.
+
+        A marker that the prompt begins may be completed by the answer.
+        """
+        self.feed(prompt_end)
+        self._hidden = len(self._held_back)
+        self._section, self._shown_section = 0, -1
+        self.marks.clear()
+        self._is_fresh = True
+
+    def doubt(self) -> None:
+        """Take nothing for certain that the prompt said of the answer's first text."""
+        if self._class is TokenClass.CONTENT:
+            self._class = TokenClass.UNDETERMINABLE
+            self._came_from = None
+
+    def feed(self, text: str) -> list[Piece]:
+        """The pieces that ``text`` settles, in order; none is empty but what calls a tool so."""
+        return self._advance(self._held_back + text, is_end=False)
+
+    def flush(self) -> list[Piece]:
+        """The answer has ended: what looked like a marker was none."""
+        return self._advance(self._held_back, is_end=True)
+
+    def _advance(self, text: str, *, is_end: bool) -> list[Piece]:
+        pieces: list[Piece] = []
+        self._held_back = ""
+        start = 0  # everything before is settled
+        searched = 0  # markers before turned out to be plain text
+        looked_in: TokenClass | None = None  # what `found` and `undecided` are true of
+        found: re.Match[str] | None = None
+        undecided = 0
+        while True:
+            if self._is_fresh and self._probe is not None and not self._hidden:
+                start = self._pass_blanks(text, start, pieces)
+                searched = max(searched, start)
+                beginning = text[start : start + _PROBED_CHARS]
+                if self._waits_for_call(self._probe, beginning, is_end=is_end):
+                    self._held_back = text[start:]
+                    return pieces
+            place = undecided if found is None else min(undecided, found.start())
+            if looked_in is not self._class or place < searched:
+                looked_in = self._class
+                markers = self._rules.markers_of(looked_in)
+                found = markers.search(text, searched)
+                undecided = len(text) if is_end else markers.undecided_from(text, searched)
+                place = undecided if found is None else min(undecided, found.start())
+            if self._probe is not None and self._class in _OPEN_CLASSES:
+                # Every line may begin with a call.
+                line_end = text.find("\n", searched, place)
+                if line_end >= 0:
+                    self._emit(text[start : line_end + 1], pieces)
+                    start = searched = line_end + 1
+                    self._is_fresh = True
+                    continue
+            if found is None or undecided < found.start():
+                self._emit(text[start:undecided], pieces)
+                self._held_back = text[undecided:]
+                if is_end:
+                    self._emit_silence(pieces)
+                return pieces
+            marker = self._rules.marker(self._class, found.group())
+            if marker.spares_values:
+                self._emit(text[start : found.start()], pieces)
+                start = found.start()
+                if self._tracker.is_inside:
+                    searched = found.end()
+                    continue
+            after, goal = found.end(), Goal(marker.leads_to)
+            if marker.until is not None and marker.read_header is not None:
+                longest = MAX_HEADER_CHARS + len(marker.until)
+                end = text.find(marker.until, after, after + longest)
+                if end < 0 and not is_end and len(text) < after + longest:
+                    self._emit(text[start : found.start()], pieces)
+                    self._held_back = text[found.start() :]
+                    return pieces
+                header_goal = marker.read_header(text[after:end]) if end >= 0 else None
+                if header_goal is None:
+                    searched = found.end()
+                    continue
+                after, goal = end + len(marker.until), header_goal
+            shown_to = found.end() if marker.closes_inside else found.start()
+            self._emit(text[start:shown_to], pieces)
+            self._emit_silence(pieces)
+            # What is kept for the new section must not be read as a marker again.
+            start, searched = after - marker.kept, after
+            mark = text[shown_to + self._hidden : start]
+            self._hidden = max(0, self._hidden - (start - shown_to))
+            self._turn_to(goal, marker.tells or self._class, mark)
+            self._is_fresh, looked_in = True, None
+
+    def _pass_blanks(self, text: str, start: int, pieces: list[Piece]) -> int:
+        """Show the blanks at ``start``, which decide nothing; where they end."""
+        end = start
+        while text[end : end + 1].isspace():
+            end += 1
+        self._emit(text[start:end], pieces)
+        return end
+
+    def _turn_to(self, goal: Goal, was: TokenClass, mark: str = "") -> None:
+        if was is not goal.token_class:
+            self._came_from = was
+        self._class, self._recipient = goal.token_class, goal.recipient
+        self._section += 1
+        self.marks.append(mark)
+        self._tracker = self._rules.new_tracker()
+
+    def _waits_for_call(self, probe: OpeningProbe, rest: str, *, is_end: bool) -> bool:
+        """Whether more is needed to tell; a section that begins like a call becomes one."""
+        if not rest:
+            return False
+        likeness = Likeness.IS_NONE
+        if self._class in _OPEN_CLASSES:
+            likeness = probe(rest)
+        if likeness is Likeness.MAY_BECOME_ONE and not is_end:
+            return True
+        if likeness is Likeness.IS_CALL:
+            self._turn_to(Goal(TokenClass.TOOL_CALL), self._class)
+        self._is_fresh = False
+        return False
+
+    def _emit(self, text: str, pieces: list[Piece]) -> None:
+        visible = text[self._hidden :]
+        self._hidden = max(0, self._hidden - len(text))
+        if visible:
+            self._shown_section = self._section
+            if self._class is TokenClass.TOOL_CALL:
+                self._tracker.feed(visible)
+            self._is_fresh = self._is_fresh and visible.isspace()
+            pieces.append(
+                Piece(self._class, visible, self._section, self._recipient, self._came_from)
+            )
+
+    def _emit_silence(self, pieces: list[Piece]) -> None:
+        """A message to a tool with nothing in it is a call all the same."""
+        if self._recipient is not None and self._shown_section != self._section:
+            self._shown_section = self._section
+            pieces.append(Piece(self._class, "", self._section, self._recipient, self._came_from))

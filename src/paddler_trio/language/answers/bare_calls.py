@@ -1,0 +1,97 @@
+"""Telling a tool call from content where models write calls without any marker.
+
+Llama 3 answers ``{"name": "f", "parameters": {...}}``, others a list of such objects or
+``[f(a=1)]``, some in a code fence. An answer, or a line of it, that begins like that, with the name
+of a tool that was offered and its arguments, is a call; it is held back only until that is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from paddler_trio.language.answers.automaton import Likeness, OpeningProbe
+
+MAX_HELD_CHARS = 400
+
+_BEFORE_NAME = re.compile(
+    r"\[?\s*\{\s*"
+    r'(?:"type"\s*:\s*"function"\s*,\s*)?'
+    r'(?:"function"\s*:\s*\{\s*)?'
+    r'"(?:name|function)"\s*:\s*"'
+)
+_AFTER_NAME = ("}", ',"arguments":', ',"parameters":')
+_FENCE = "```json"
+_PYTHON_NAME = re.compile(r"\[\s*([A-Za-z_][\w.-]*)\s*\(")
+# The texts above, blanks left out, as far as they may have come: what is held back must be one.
+_SKELETONS = tuple(
+    f'{bracket}{{{extra}{nested}"{key}":"'
+    for bracket in ("", "[")
+    for extra in ("", '"type":"function",')
+    for nested in ("", '"function":{')
+    for key in ("name", "function")
+)
+_BLANKS = re.compile(r"\s+")
+
+
+def bare_call_probe(
+    tool_names: Iterable[str], *, pythonic: bool = False, prefix: str = ""
+) -> OpeningProbe | None:
+    """A probe for calls to these tools; None without tools.
+
+    Args:
+      pythonic: also look for ``[f(...)]``.
+      prefix: look for ``f{`` behind it, and for nothing else.
+    """
+    names = frozenset(tool_names)
+    if not names:
+        return None
+
+    def probe(text: str) -> Likeness:
+        look = likeness_with_prefix if prefix else likeness_of
+        likeness = look(text[:MAX_HELD_CHARS])
+        if likeness is Likeness.MAY_BECOME_ONE and len(text) >= MAX_HELD_CHARS:
+            return Likeness.IS_NONE
+        return likeness
+
+    def likeness_with_prefix(text: str) -> Likeness:
+        beginnings = [f"{prefix}{known}{{" for known in names]
+        if text.startswith(tuple(beginnings)):
+            return Likeness.IS_CALL
+        may_be = any(beginning.startswith(text) for beginning in beginnings)
+        return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE
+
+    def likeness_of(text: str) -> Likeness:
+        if text.startswith(_FENCE):
+            text = text[len(_FENCE) :].lstrip()
+        if _FENCE.startswith(text):
+            return Likeness.MAY_BECOME_ONE
+        if text[:1] not in ("{", "["):
+            return Likeness.IS_NONE
+        found = _BEFORE_NAME.match(text)
+        if found is not None:
+            name, quote, after = text[found.end() :].partition('"')
+            if quote:
+                return _likeness_after_name(after) if name in names else Likeness.IS_NONE
+            may_be = any(known.startswith(name) for known in names)
+            return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE
+        skeleton = _BLANKS.sub("", text)
+        if any(known.startswith(skeleton) for known in _SKELETONS):
+            return Likeness.MAY_BECOME_ONE
+        if pythonic and text.startswith("["):
+            call = _PYTHON_NAME.match(text)
+            if call is not None:
+                return Likeness.IS_CALL if call[1] in names else Likeness.IS_NONE
+            if any(f"[{known}(".startswith(skeleton) for known in names):
+                return Likeness.MAY_BECOME_ONE
+        return Likeness.IS_NONE
+
+    return probe
+
+
+def _likeness_after_name(text: str) -> Likeness:
+    after = _BLANKS.sub("", text)
+    if after.startswith(_AFTER_NAME):
+        return Likeness.IS_CALL
+    may_be = any(known.startswith(after) for known in _AFTER_NAME)
+    return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE

@@ -1,0 +1,174 @@
+"""Values written more loosely than JSON: Python's literals, bare keys, quotes of other kinds.
+
+{'k': [1, 'x'], "on": True}        Python, and templates that print Python objects
+{theme:<|"|>dark<|"|>,count:3}     Gemma: bare keys, a quote token, no escapes
+"""
+
+from __future__ import annotations
+
+import re
+
+from paddler_trio.language.answers.json_text import parse_json
+
+MAX_DEPTH = 100
+
+_BLANK = re.compile(r"\s*")
+_WORD = re.compile(r"[^\s,:{}\[\]()'\"]+")
+_NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_QUOTED = {
+    quote: re.compile(rf"{quote}[^{quote}\\]*(?:\\.[^{quote}\\]*)*{quote}", re.DOTALL)
+    for quote in "'\""
+}
+_CONSTANTS: dict[str, object] = {
+    "True": True,
+    "true": True,
+    "False": False,
+    "false": False,
+    "None": None,
+    "null": None,
+}
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0"}
+
+
+def parse_literal(text: str, *, quote_token: str | None = None, has_sets: bool = False) -> object:
+    """The value that ``text`` is, as JSON would hold it; tuples and sets become lists.
+
+    Args:
+      quote_token: a text that quotes strings, in which nothing is escaped.
+      has_sets: braces may hold a set, ``{'a', 'b'}``.
+
+    Raises:
+      ValueError: it is no such value.
+    """
+    parser = _Parser(text, quote_token, has_sets=has_sets)
+    value = parser.value(0)
+    if parser.skip_blank() != "":
+        raise ValueError(f"text after the value at character {parser.at}")
+    return value
+
+
+class _Parser:
+    __slots__ = ("_has_sets", "_quote_token", "_text", "at")
+
+    def __init__(self, text: str, quote_token: str | None, *, has_sets: bool) -> None:
+        self._text = text
+        self._quote_token = quote_token
+        self._has_sets = has_sets
+        self.at = 0
+
+    def skip_blank(self) -> str:
+        match = _BLANK.match(self._text, self.at)
+        assert match is not None
+        self.at = match.end()
+        return self._text[self.at : self.at + 1]
+
+    def value(self, depth: int) -> object:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+        char = self.skip_blank()
+        if self._quote_token is not None and self._text.startswith(self._quote_token, self.at):
+            return self._quoted(self._quote_token, escapes=False)
+        match char:
+            case "{":
+                return self._object(depth)
+            case "[" | "(":
+                return self._list("]" if char == "[" else ")", depth)
+            case "'" | '"':
+                return self._quoted(char, escapes=True)
+            case _:
+                return self._word()
+
+    def _object(self, depth: int) -> dict[str, object] | list[object]:
+        begin = self.at
+        self.at += 1
+        found: dict[str, object] = {}
+        while (char := self.skip_blank()) != "}":
+            if char == "":
+                raise ValueError("an object does not end")
+            if char == ",":
+                self.at += 1
+                continue
+            quote = self._quote_token
+            if quote is not None and self._text.startswith(quote, self.at):
+                key = self._quoted(quote, escapes=False)
+            elif char in "'\"":
+                key = self._quoted(char, escapes=True)
+            else:
+                key = self._taken(_WORD)
+            if self.skip_blank() != ":":
+                if found or not self._has_sets:
+                    raise ValueError(f"no colon at character {self.at}")
+                self.at = begin
+                return self._list("}", depth)
+            self.at += 1
+            found[key] = self.value(depth + 1)
+        self.at += 1
+        return found
+
+    def _list(self, closing: str, depth: int) -> list[object]:
+        self.at += 1
+        found: list[object] = []
+        while (char := self.skip_blank()) != closing:
+            if char == "":
+                raise ValueError("a list does not end")
+            if char == ",":
+                self.at += 1
+                continue
+            found.append(self.value(depth + 1))
+        self.at += 1
+        return found
+
+    def _quoted(self, quote: str, *, escapes: bool) -> str:
+        if escapes:
+            content = self._taken(_QUOTED[quote])[1:-1]
+            if "\\" not in content:
+                return content
+            # Two escapes may be the halves of one character; half of one is refused.
+            unescaped = _ESCAPE.sub(_unescaped, content)
+            return unescaped.encode("utf-16", "surrogatepass").decode("utf-16")
+        start = self.at + len(quote)
+        end = self._text.find(quote, start)
+        if end < 0:
+            raise ValueError(f"a text that starts at character {self.at} does not end")
+        self.at = end + len(quote)
+        return self._text[start:end]
+
+    def _word(self) -> object:
+        word = self._taken(_WORD)
+        if word in _CONSTANTS:
+            return _CONSTANTS[word]
+        if _NUMBER.fullmatch(word):
+            return parse_json(_as_json_number(word))
+        if self._quote_token is not None:
+            return word  # a bare word among Gemma's values is a text that lost its quotes
+        raise ValueError(f"{word[:80]!r} is no value")
+
+    def _taken(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self._text, self.at)
+        if match is None:
+            raise ValueError(f"nothing readable at character {self.at}")
+        self.at = match.end()
+        return match.group()
+
+
+def _as_json_number(word: str) -> str:
+    sign = "-" if word.startswith("-") else ""
+    digits = word.lstrip("+-").replace("_", "")
+    mantissa, exponent_mark, exponent = digits.lower().partition("e")
+    whole, point, fraction = mantissa.partition(".")
+    whole = whole.lstrip("0") or "0"
+    text = f"{sign}{whole}"
+    if point:
+        text += f".{fraction or '0'}"
+    return f"{text}{exponent_mark}{exponent}"
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1] or match[2] or match[3]
+    if code is not None:
+        number = int(code, 16)
+        if number > 0x10FFFF:
+            raise ValueError(f"\\U{code} is no character")
+        return chr(number)
+    return _ESCAPED.get(match[4], match[4] if match[4] in "\\'\"\n/" else f"\\{match[4]}")

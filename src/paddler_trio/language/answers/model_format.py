@@ -1,0 +1,132 @@
+"""How one model writes its answers: its reasoning, its tool calls, and the marks around them.
+
+A format is found once, when a template is loaded (``families``, ``probing``), and is plain data
+from then on: the classifier takes its markers from it, the tool-call reader its syntax, and whoever
+writes a grammar for calls all of it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import attrs
+
+from paddler_trio.language.answers.automaton import Marker, SectionRules
+from paddler_trio.language.answers.call_syntax import CallSyntax, JsonCalls, NamedJson, TaggedCalls
+from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.value_tags import ValueTracker
+
+_CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
+_CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
+
+
+@attrs.frozen(kw_only=True)
+class CallFormat:
+    """Tool calls as a model writes them.
+
+    ``opener`` comes before the first call, and tells a lazy grammar that one begins; it is empty
+    where calls have no mark (``{"name": ...}`` at the beginning of an answer). ``closer`` comes
+    after the last. With ``one_a_section`` every further call has both around it again; ``between``
+    stands between two calls of a section, or between two sections. ``kept`` letters at the end of
+    the opener belong to the call. ``in_header``: the name stands in the opener, as
+    ``opener`` + name + ``after_header_name``. ``may_be_bare``: models also write calls at the
+    beginning of an answer without the opener. ``id_chars``: ids are that many letters and digits.
+    """
+
+    opener: str
+    closer: str = ""
+    syntax: CallSyntax
+    one_a_section: bool = False
+    between: str = ""
+    kept: int = 0
+    in_header: bool = False
+    after_header_name: str = ""
+    may_be_bare: bool = False
+    id_chars: int | None = None
+
+    @property
+    def is_bare(self) -> bool:
+        """Calls are told from content only by how they begin."""
+        return not self.opener
+
+    @property
+    def needs_probe(self) -> bool:
+        """The beginning of an answer has to be looked at to tell."""
+        return self.is_bare or self.may_be_bare
+
+
+@attrs.frozen(kw_only=True)
+class ModelFormat:
+    """Everything about a model that decides what its answers mean.
+
+    Args:
+      name: of the family, for people.
+      reasoning_open, reasoning_close: None where the model does not reason in the open.
+      calls: None where the model has no way to call tools that we know.
+      calls_end_reasoning: an opener of calls ends reasoning that was not closed; otherwise it is
+        part of the reasoning, as in the thoughts of a model that quotes its own markers.
+      other_openers: further texts that begin calls.
+      content_marks: texts that only say that content begins or ends; they are not shown.
+      turn_open: what the model writes behind ``reasoning_close`` before anything else.
+      content_open: what it writes before every text for the user.
+      more_markers: further markers of the classifier, by the class they count in.
+    """
+
+    name: str
+    reasoning_open: str | None = None
+    reasoning_close: str | None = None
+    calls: CallFormat | None = None
+    calls_end_reasoning: bool = True
+    other_openers: tuple[Marker, ...] = ()
+    content_marks: tuple[str, ...] = ()
+    turn_open: str = ""
+    content_open: str = ""
+    more_markers: tuple[tuple[TokenClass, Marker], ...] = ()
+    rules: SectionRules = attrs.field(init=False, eq=False, repr=False)
+
+    @rules.default
+    def _make_rules(self) -> SectionRules:
+        syntax = None if self.calls is None else self.calls.syntax
+        if isinstance(syntax, TaggedCalls):
+            return SectionRules(_markers_of(self), partial(ValueTracker, syntax))
+        return SectionRules(_markers_of(self))
+
+    @property
+    def reasons(self) -> bool:
+        """Whether the model has a section of reasoning."""
+        return self.reasoning_close is not None
+
+
+def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
+    """What each marker does in each class.
+
+    Openers open in any text but calls. Closers close what they close; while nobody can say what a
+    text is they say it. In content nothing is open, so a closer is plain text. Where calls have no
+    closer the next opener begins the next section.
+    """
+    calls = form.calls
+    opens_call: list[Marker] = list(form.other_openers)
+    closes_call: list[Marker] = []
+    if calls is not None and calls.opener and not calls.in_header:
+        opens_call.append(Marker(calls.opener, _CALL, kept=calls.kept))
+    if calls is not None and calls.closer:
+        closes_call.append(Marker(calls.closer, _CONTENT))
+    opens_reasoning = [Marker(form.reasoning_open, _REASONING)] if form.reasoning_open else []
+    closes_reasoning = [Marker(form.reasoning_close, _CONTENT)] if form.reasoning_close else []
+    ends_thought = [attrs.evolve(marker, tells=_REASONING) for marker in closes_reasoning]
+    marks = [Marker(mark, _CONTENT) for mark in form.content_marks]
+    markers: dict[TokenClass, list[Marker]] = {
+        _UNDETERMINABLE: [*marks, *opens_call, *opens_reasoning, *closes_call, *ends_thought],
+        _CONTENT: [*marks, *opens_call, *opens_reasoning],
+        _REASONING: [
+            *(opens_call if form.calls_end_reasoning else ()),
+            *opens_reasoning,
+            *closes_reasoning,
+        ],
+        _CALL: closes_call or opens_call,
+    }
+    if calls is not None and isinstance(calls.syntax, JsonCalls | NamedJson | TaggedCalls):
+        markers[_CALL] = [attrs.evolve(marker, spares_values=True) for marker in markers[_CALL]]
+    for kind, marker in form.more_markers:
+        markers[kind].append(marker)
+    return {kind: tuple(found) for kind, found in markers.items()}

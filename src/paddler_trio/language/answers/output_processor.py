@@ -1,0 +1,290 @@
+"""From token bytes to results: the one path every drawn token takes.
+
+bytes -> UTF-8 carry -> class -> stop texts -> tool-call reader -> result, with usage counted on the
+way, and everything held back flushed on every ending (W1-W4). Pure and synchronous: one object an
+answer.
+
+Stop texts are looked for in what a client reads as the answer: content, text that cannot be
+classified, and the raw text of tool calls, each section by itself. Reasoning and markers are no
+part of the answer, so a stop text in them ends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.stop_texts import StopTexts
+from paddler_trio.language.answers.tool_calls import (
+    Parsed,
+    ParsedCall,
+    ParseFailed,
+    ToolCallOutcome,
+    ToolCallReader,
+    Unrecognized,
+    ValidationFailed,
+)
+from paddler_trio.language.answers.utf8_carry import Utf8Carry
+from paddler_trio.wire.engine.engine_pipe import Ending, Progress, TokenLogprob
+
+RawResult = dict[str, object]
+
+_LEAST_LOGPROB = -9999.0
+"""JSON has no infinity; OpenAI says this number of what cannot be drawn."""
+_PIECE_TAGS = {
+    TokenClass.CONTENT: "ContentToken",
+    TokenClass.REASONING: "ReasoningToken",
+    TokenClass.TOOL_CALL: "ToolCallToken",
+    TokenClass.UNDETERMINABLE: "UndeterminableToken",
+}
+_USAGE_FIELDS = {
+    TokenClass.CONTENT: "content_tokens",
+    TokenClass.REASONING: "reasoning_tokens",
+    TokenClass.TOOL_CALL: "tool_call_tokens",
+    TokenClass.UNDETERMINABLE: "undeterminable_tokens",
+}
+
+
+@attrs.define(eq=False)
+class Generation:
+    """One answer in the making.
+
+    Args:
+      classifier: opened in the class the prompt leaves the answer in.
+      tools: reads tool calls; None when the client did not ask for parsed ones.
+      stop: looks for stop texts; None when there are none.
+      is_extended: its ``Done`` says how it finished and how long it took.
+    """
+
+    classifier: Automaton
+    tools: ToolCallReader | None
+    stop: StopTexts | None = None
+    is_extended: bool = False
+    _carry: Utf8Carry = attrs.field(factory=Utf8Carry, init=False)
+    _counts: dict[TokenClass, int] = attrs.field(init=False)
+    _num_replayed: int = attrs.field(default=0, init=False)
+    _searched: Piece | None = attrs.field(default=None, init=False)
+    """The piece whose section is searched for stop texts now."""
+
+    def __attrs_post_init__(self) -> None:
+        self._counts = dict.fromkeys(TokenClass, 0)
+
+    @property
+    def is_complete(self) -> bool:
+        """A stop text was found: further tokens are not part of the answer."""
+        return self.stop is not None and self.stop.found is not None
+
+    def replay(self, texts: Iterable[bytes]) -> None:
+        """Tokens that another agent drew: remembered as if drawn here, and shown to nobody."""
+        for text in texts:
+            self.take(text, ends_turn=False)
+            self._num_replayed += 1
+
+    def take(
+        self, text: bytes, *, ends_turn: bool, logprobs: Sequence[TokenLogprob] = ()
+    ) -> list[RawResult]:
+        """One drawn token; ``ends_turn`` tokens count but are not shown.
+
+        ``logprobs``: the token itself, then the most likely ones.
+        """
+        before = self.classifier.section
+        opened = self.classifier.current
+        if ends_turn:
+            self._counts[opened] += 1
+            return []
+        pieces = self.classifier.feed(self._carry.feed(text))
+        # a marker counts in the section it opens or closes: closing belongs to what it closes
+        passed = self.classifier.section != before
+        closing = passed and self.classifier.current is TokenClass.CONTENT
+        self._counts[opened if closing else self.classifier.current] += 1
+        shown = self._shown(pieces)
+        return [_logprobs(logprobs), *shown] if logprobs else shown
+
+    def progress(self, progress: Progress) -> list[RawResult]:
+        """How far the prompt is; Paddler has no word for it."""
+        if not self.is_extended:
+            return []
+        counts = {
+            "total": progress.total,
+            "cached": progress.cached,
+            "computed": progress.computed,
+        }
+        return [{"Progress": counts}]
+
+    def end(self, ending: Ending) -> list[RawResult]:
+        """Everything still held back, then the one ending result."""
+        results: list[RawResult] = []
+        if not self.is_complete:
+            pieces = self.classifier.feed(self._carry.flush()) + self.classifier.flush()
+            results = self._shown(pieces)
+            results += self._end_search()
+        if self.tools is not None:
+            in_call = self.classifier.current is TokenClass.TOOL_CALL
+            is_cut_off = in_call and ending.reason != "stop"
+            outcomes = self.tools.close_section(is_cut_off=is_cut_off)
+            results += self._calls(self.tools, outcomes)
+        results.append(self._ending(ending))
+        return results
+
+    def _shown(self, pieces: Iterable[Piece]) -> list[RawResult]:
+        if self.stop is None:
+            return [result for piece in pieces for result in self._results_of(piece)]
+        results: list[RawResult] = []
+        for piece in pieces:
+            results += self._searched_for_stops(piece, self.stop)
+            if self.stop.found is not None:
+                break
+        return results
+
+    def _searched_for_stops(self, piece: Piece, stop: StopTexts) -> list[RawResult]:
+        results: list[RawResult] = []
+        if self._searched is not None and self._searched.section != piece.section:
+            results = self._end_search()
+        if piece.token_class is TokenClass.REASONING:
+            return results + self._results_of(piece)
+        self._searched = piece
+        text = stop.feed(piece.text)
+        shown = piece if text == piece.text else attrs.evolve(piece, text=text)
+        return results + self._results_of(shown)
+
+    def _end_search(self) -> list[RawResult]:
+        """The section is over: what was held back for a stop text is text."""
+        if self.stop is None or self._searched is None:
+            return []
+        rest = attrs.evolve(self._searched, text=self.stop.flush())
+        self._searched = None
+        return self._results_of(rest)
+
+    def _results_of(self, piece: Piece) -> list[RawResult]:
+        results: list[RawResult] = []
+        if self.tools is not None:
+            results = self._calls(self.tools, self.tools.feed_piece(piece))
+        if piece.text:
+            results.append({_PIECE_TAGS[piece.token_class]: piece.text})
+        return results
+
+    def _calls(self, tools: ToolCallReader, outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:
+        """What became known of calls: their growth, unless the client is Paddler's, then these."""
+        results: list[RawResult] = [
+            {"ToolCallDelta": attrs.asdict(delta)} for delta in tools.take_deltas()
+        ]
+        return (results if self.is_extended else []) + _outcomes(outcomes)
+
+    def _ending(self, ending: Ending) -> RawResult:
+        if self.is_complete:
+            return self._done(ending)
+        match ending.reason:
+            case "stop" | "length" | "cells" | "stopped":
+                return self._done(ending)
+            case "grammar_invalid":
+                return {"GrammarInitializationFailed": ending.detail}
+            case "grammar_rejected":
+                return {"GrammarRejectedModelOutput": ending.detail}
+            case "refused" if self.is_extended:
+                return {"BadRequest": {"field": "prompt", "message": ending.detail}}
+            case "image_failed":
+                return {"ImageDecodingFailed": ending.detail}
+            case "image_too_large":
+                sizes = {"image_tokens": ending.num_image_tokens, "n_batch": ending.n_batch}
+                return {"ImageExceedsBatchSize": sizes}
+            case "cannot_see":
+                return {"MultimodalNotSupported": ending.detail}
+            case _:
+                return {"SamplerError": ending.detail}
+
+    def _done(self, ending: Ending) -> RawResult:
+        if not self.is_extended:
+            return done(ending, self._counts)
+        return extended_done(
+            ending,
+            self._counts,
+            stop_text=None if self.stop is None else self.stop.found,
+            num_replayed=self._num_replayed,
+        )
+
+
+def done(ending: Ending, counts: Mapping[TokenClass, int]) -> RawResult:
+    """The successful ending; ``counts`` are drawn tokens by class."""
+    return {"Done": {"usage": _usage(ending, counts)}}
+
+
+def extended_done(
+    ending: Ending,
+    counts: Mapping[TokenClass, int],
+    *,
+    stop_text: str | None = None,
+    num_replayed: int = 0,
+) -> RawResult:
+    """The successful ending of a ``Generate``; see ``EXTENDED_GENERATION_TAGS``.
+
+    ``num_replayed`` of the drawn tokens were drawn elsewhere: no time was spent on them here.
+    """
+    timings: dict[str, object] = {
+        "prompt_n": max(0, ending.num_prompt_tokens - ending.num_cached_tokens),
+        "prompt_ms": ending.prompt_ms,
+        "cached_n": ending.num_cached_tokens,
+        "predicted_n": sum(counts.values()) - num_replayed,
+        "predicted_ms": ending.predicted_ms,
+    }
+    if ending.num_drafted:
+        timings["draft_n"] = ending.num_drafted
+        timings["draft_accepted_n"] = ending.num_accepted
+    reason = ending.reason if stop_text is None else "stop_text"
+    return {
+        "Done": {
+            "usage": _usage(ending, counts),
+            "finish": {"reason": reason, "stop_text": stop_text},
+            "timings": timings,
+        }
+    }
+
+
+def _usage(ending: Ending, counts: Mapping[TokenClass, int]) -> dict[str, object]:
+    usage: dict[str, object] = {
+        "prompt_tokens": ending.num_prompt_tokens,
+        "cached_prompt_tokens": ending.num_cached_tokens,
+        "input_image_tokens": ending.num_image_tokens,
+        "input_audio_tokens": 0,
+    }
+    for kind, field in _USAGE_FIELDS.items():
+        usage[field] = counts.get(kind, 0)
+    return usage
+
+
+def _logprobs(logprobs: Sequence[TokenLogprob]) -> RawResult:
+    drawn, *likely = map(_logprob, logprobs)
+    return {"Logprobs": {**drawn, "top": likely}}
+
+
+def _logprob(entry: TokenLogprob) -> dict[str, object]:
+    return {
+        "id": entry.token,
+        "token": entry.text.decode("utf-8", errors="replace"),
+        "bytes": list(entry.text),
+        "logprob": max(entry.logprob, _LEAST_LOGPROB),
+    }
+
+
+def _outcomes(outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:
+    results: list[RawResult] = []
+    for outcome in outcomes:
+        match outcome:
+            case Parsed(calls):
+                results.append({"ToolCallParsed": [_call(call) for call in calls]})
+            case ValidationFailed(messages):
+                results.append({"ToolCallValidationFailed": list(messages)})
+            case Unrecognized(text, message):
+                results.append(
+                    {"UnrecognizedToolCallFormat": {"text": text, "ffi_error_message": message}}
+                )
+            case ParseFailed(message):
+                results.append({"ToolCallParseFailed": message})
+    return results
+
+
+def _call(call: ParsedCall) -> dict[str, object]:
+    tag = "InvalidJson" if isinstance(call.arguments, str) else "ValidJson"
+    return {"id": call.id, "name": call.name, "arguments": {tag: call.arguments}}

@@ -1,0 +1,254 @@
+"""Calls written like Python (``f(a="x", b=1)``) and like Gemma's objects (``call:f{a:1}``)."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from paddler_trio.language.answers.call_syntax import QuotedObjects
+from paddler_trio.language.answers.calls import Emit, NotACallError, Remainder, ToolSchemas
+from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
+from paddler_trio.language.answers.source import Reading, Sink, Source, stops_of
+from paddler_trio.language.answers.typed_values import expected_of, json_of, json_types
+
+_OPENING, _CLOSING = "([{", ")]}"
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_KEY = re.compile(r"[A-Za-z_][\w.-]*\s*=")
+_BEGUN_KEY = re.compile(r"[A-Za-z_][\w.-]*\s*")
+_MAX_AHEAD = 256
+
+
+def read_python_list(source: Source, emit: Emit) -> Reading[None]:
+    """A list of calls; its opening bracket was taken.
+
+    Raises:
+      NotACallError: it ends inside a call, or holds something else than calls with named arguments.
+    """
+    has_item = False
+    while True:
+        char = yield from source.skip_blank()
+        if char == "" and has_item:  # only the list's end was forgotten
+            return
+        if char == "":
+            raise NotACallError("the list of calls does not end")
+        if char in ",;":
+            source.take(1)
+        elif char == "]":
+            source.take(1)
+            return
+        else:
+            name = yield from _read_until_open(source, "(")
+            yield from read_python_call(source, name, emit)
+            has_item = True
+
+
+def read_python_call(source: Source, name: str, emit: Emit) -> Reading[None]:
+    """One call, after its opening parenthesis; a remainder if it ends but has a value that is none.
+
+    Raises:
+      NotACallError: as ``read_python_list``.
+    """
+    name = name.strip().removesuffix(".call")
+    if not _NAME.fullmatch(name):
+        raise NotACallError(f"{name[:80]!r} is no name of a tool")
+    writer = ArgumentsWriter(name, emit)
+    pairs: list[str] = []
+    wrong = ""
+    while True:
+        char = yield from source.skip_blank()
+        if char == "":
+            raise NotACallError("the call does not end")
+        if char == ")":
+            source.take(1)
+            break
+        if char == ",":
+            source.take(1)
+            continue
+        key = (yield from _read_until_open(source, "=")).strip()
+        if not _NAME.fullmatch(key):
+            raise NotACallError(f"{key[:80]!r} is no name of an argument")
+        if not wrong:
+            writer.begin_pair(key)
+        parts: list[str] = []
+        yield from _read_balanced(source, ("'", '"'), parts.append)
+        text = "".join(parts)
+        pairs.append(f"{key}={text}")
+        if wrong:
+            continue
+        try:
+            value = parse_literal(text, has_sets=True)
+        except ValueError as error:
+            wrong = f"argument {key!r}: {error}"
+        else:
+            writer.grow(json.dumps(value, ensure_ascii=False))
+    if wrong:
+        emit(Remainder(f"{name}({', '.join(pairs)})", wrong))
+    else:
+        writer.end()
+
+
+def read_quoted_object(
+    source: Source, syntax: QuotedObjects, schemas: ToolSchemas, emit: Emit
+) -> Reading[None]:
+    """One call of Gemma's; ``call:`` was taken. Its schema knows better than quotes what is a text.
+
+    Raises:
+      NotACallError: it does not end, or its values cannot be read.
+    """
+    name = (yield from _read_until_open(source, "{")).strip()
+    if not name:
+        raise NotACallError("a call without a name")
+    writer = ArgumentsWriter(name, emit)
+    while True:
+        char = yield from source.skip_blank()
+        if char == "":
+            raise NotACallError("the call does not end")
+        if char == "}":
+            source.take(1)
+            break
+        if char == ",":
+            source.take(1)
+            continue
+        key = (yield from _read_until_open(source, ":")).strip()
+        for quote in (syntax.quote, '"'):
+            if len(key) >= 2 * len(quote) and key.startswith(quote) and key.endswith(quote):
+                key = key[len(quote) : -len(quote)]
+        writer.begin_pair(key)
+        parts: list[str] = []
+        yield from _read_token_value(source, syntax.quote, parts.append)
+        text = "".join(parts).strip()
+        try:
+            value = parse_literal(text, quote_token=syntax.quote) if text else ""
+        except ValueError as error:
+            raise NotACallError(f"argument {key!r}: {error}") from error
+        types = expected_of(schemas.get(name, {}), key).types
+        if isinstance(value, str) and "string" not in types:
+            writer.grow(json_of(value, types))
+        elif "string" in types and not json_types(value) & types:
+            writer.grow(json.dumps(text, ensure_ascii=False))
+        else:
+            writer.grow(json.dumps(value, ensure_ascii=False))
+    writer.end()
+
+
+def _read_until_open(source: Source, mark: str) -> Reading[str]:
+    """A short name up to ``mark``, which is taken."""
+    parts: list[str] = []
+    length = 0
+
+    def keep(text: str) -> None:
+        nonlocal length
+        length += len(text)
+        if length <= MAX_NAME_CHARS:
+            parts.append(text)
+
+    stop = yield from source.take_until(stops_of(mark), keep)
+    if stop is None or length > MAX_NAME_CHARS:
+        raise NotACallError(f"{''.join(parts)[:80]!r} is not followed by {mark!r}")
+    return "".join(parts)
+
+
+def _read_balanced(source: Source, quotes: tuple[str, ...], sink: Sink) -> Reading[None]:
+    """A value, up to the comma or bracket that ends it, which stays."""
+    depth = 0
+    stops = stops_of(*quotes, ",", *_OPENING, *_CLOSING)
+    while True:
+        stop = yield from source.take_until(stops, sink)
+        if stop is None:
+            raise NotACallError("the call does not end")
+        if stop in quotes:
+            sink(stop)
+            yield from _read_quoted(source, stop, sink, depth)
+        elif depth == 0 and (stop == "," or stop in _CLOSING):
+            source.give_back(1)
+            return
+        else:
+            depth += (stop in _OPENING) - (stop in _CLOSING)
+            sink(stop)
+
+
+def _read_token_value(source: Source, quote: str, sink: Sink) -> Reading[None]:
+    """As ``_read_balanced``; a text ends at its quote token even if the comma was forgotten.
+
+    Where only the token that ends a text is there, the text began with the value.
+    """
+    yield from source.skip_blank()
+    if (yield from source.take_text(quote)):
+        sink(quote)
+        yield from _read_quoted(source, quote, sink, 0)
+        return
+    bare: list[str] = []
+    stop = yield from source.take_until(stops_of(quote, ",", *_OPENING, *_CLOSING), bare.append)
+    if stop == quote:
+        sink("".join([quote, *bare, quote]))
+        return
+    sink("".join(bare))
+    source.give_back(len(stop or ""))
+    yield from _read_balanced(source, (quote,), sink)
+
+
+def read_literal_text(source: Source, sink: Sink) -> Reading[None]:
+    """An object or list of Python's, from its opening bracket through the closing one.
+
+    Raises:
+      NotACallError: it does not end.
+    """
+    depth = 0
+    stops = stops_of("'", '"', *_OPENING, *_CLOSING)
+    while True:
+        stop = yield from source.take_until(stops, sink)
+        if stop is None:
+            raise NotACallError("the call does not end")
+        sink(stop)
+        if stop in _OPENING or stop in _CLOSING:
+            depth += 1 if stop in _OPENING else -1
+            if depth == 0:
+                return
+        else:
+            yield from _read_quoted(source, stop, sink, depth)
+
+
+def _read_quoted(source: Source, quote: str, sink: Sink, depth: int) -> Reading[None]:
+    """A text through its closing quote; models forget to escape quotes inside, so they are here."""
+    escapes = ("\\",) if len(quote) == 1 else ()
+    while True:
+        stop = yield from source.take_until(stops_of(quote, *escapes), sink)
+        if stop is None:
+            raise NotACallError("a text in the call does not end")
+        if stop == quote:
+            if not escapes or (yield from _may_follow_value(source, depth)):
+                sink(stop)
+                return
+            sink("\\")
+        sink(stop)
+        if stop != quote:
+            if not (yield from source.peek()):
+                raise NotACallError("a text in the call does not end")
+            sink(source.take(1))
+
+
+def _may_follow_value(source: Source, depth: int) -> Reading[bool]:
+    """Whether a value of a call can end before what comes next.
+
+    Args:
+      depth: how many brackets are open inside the value.
+    """
+    while True:
+        ahead = source.ahead(_MAX_AHEAD)
+        is_all_there = source.ended or len(ahead) == _MAX_AHEAD
+        there = ahead.lstrip()
+        first, after = there[:1], there[1:].lstrip()
+        if first and (depth or first not in ",)"):
+            return bool(depth) and first in ",:)]}"
+        if first and after:
+            if first == ")":  # the call ends too, and another one or a text may follow
+                gap = there[1 : len(there) - len(after)]
+                return after[0] in ",;]`<_" or after[0].isalnum() or "\n" in gap
+            if after[0] == ")" or _KEY.match(after):
+                return True
+            if not _BEGUN_KEY.fullmatch(after):
+                return False
+        if is_all_there:
+            return True
+        yield

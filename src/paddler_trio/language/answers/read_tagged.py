@@ -1,0 +1,302 @@
+"""Calls written with tags: names, keys and bare values between fixed texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from paddler_trio.language.answers.call_syntax import TaggedCalls
+from paddler_trio.language.answers.calls import (
+    ArgumentsGrew,
+    CallBegun,
+    Emit,
+    NotACallError,
+    ToolSchemas,
+    WrittenCall,
+)
+from paddler_trio.language.answers.json_text import arguments_of, parse_json, read_json_text
+from paddler_trio.language.answers.source import Reading, Sink, Source, stops_of
+from paddler_trio.language.answers.typed_values import (
+    ANY,
+    TextValue,
+    expected_of,
+    json_of,
+    without_layout,
+)
+
+MAX_NAME_CHARS = 1024
+
+_TEXT = frozenset({"string"})
+_WRAPPERS = frozenset({"arguments", "input", "parameters", "properties"})
+"""What models call an argument that holds all the others; DeepSeek and MiniCPM do so at times."""
+
+
+class ArgumentsWriter:
+    """Writes the JSON object of a call's arguments, pair by pair, as pieces of its text."""
+
+    __slots__ = ("_emit", "_name", "_parts")
+
+    def __init__(self, name: str, emit: Emit, call_id: str | None = None) -> None:
+        """Announce the call."""
+        self._name = name
+        self._emit = emit
+        self._parts: list[str] = []
+        emit(CallBegun(name, call_id))
+
+    def grow(self, text: str) -> None:
+        """More of the JSON text."""
+        self._parts.append(text)
+        self._emit(ArgumentsGrew(text))
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is known of the arguments yet."""
+        return not self._parts
+
+    def begin_pair(self, key: str) -> None:
+        """The value's JSON text comes next."""
+        opening = ", " if self._parts else "{"
+        self.grow(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
+
+    def end(self, call_id: str | None = None) -> None:
+        """The call is complete.
+
+        Raises:
+          NotACallError: its values make no JSON object that can be sent.
+        """
+        self.grow("}" if self._parts else "{}")
+        self.judge(call_id)
+
+    def judge(self, call_id: str | None = None) -> None:
+        """The JSON text that was written is all of the arguments.
+
+        Raises:
+          NotACallError: it is no JSON that can be sent.
+        """
+        try:
+            arguments = parse_json("".join(self._parts))
+        except ValueError as error:
+            raise NotACallError(str(error)) from error
+        self._emit(WrittenCall(self._name, arguments_of(arguments), call_id))
+
+
+def read_tagged_call(
+    source: Source,
+    syntax: TaggedCalls,
+    schemas: ToolSchemas,
+    emit: Emit,
+    known_name: str | None = None,
+) -> Reading[None]:
+    """One call; what stands before its name was taken, and so was ``known_name`` if given.
+
+    Raises:
+      NotACallError: it does not end, or something else stands among its arguments.
+    """
+    name = (yield from _read_name(source, syntax)) if known_name is None else known_name
+    name = _said_once(name, schemas)
+    schema = schemas.get(name, {})
+    properties = schema.get("properties")
+    missing = set(properties) if isinstance(properties, Mapping) else set()
+    writer = ArgumentsWriter(name, emit)
+    is_open = False  # the next argument has begun
+    while True:
+        if is_open:
+            is_open = yield from _read_argument(source, syntax, schema, writer, missing)
+            continue
+        yield from source.skip_blank()
+        ends = (syntax.call_end,) if syntax.call_end else ()
+        following = yield from source.starts_with(syntax.before_key, *ends)
+        if following is None:
+            if writer.is_empty and (yield from source.peek()) == "{":
+                yield from _read_json_arguments(source, syntax, writer)
+                return
+            if syntax.call_end and not (source.ended and source.is_spent):
+                raise NotACallError(f"expected {syntax.before_key!r} or {syntax.call_end!r}")
+            if source.is_cut_off:
+                raise NotACallError("the call does not end")
+            break
+        source.take(len(following))
+        if following != syntax.before_key:
+            break
+        is_open = True
+    writer.end()
+
+
+def _read_json_arguments(
+    source: Source, syntax: TaggedCalls, writer: ArgumentsWriter
+) -> Reading[None]:
+    """A JSON object where tags should stand, and the call's end."""
+    if not (yield from read_json_text(source, writer.grow)):
+        raise NotACallError("the call does not end")
+    yield from source.skip_blank()
+    if syntax.call_end:
+        yield from source.take_text(syntax.call_end)
+    writer.judge()
+
+
+def _said_once(name: str, schemas: ToolSchemas) -> str:
+    """The tool that is meant: Muse writes ``f.f`` for a tool without a namespace."""
+    half = name[: len(name) // 2]
+    is_doubled = name == f"{half}.{half}" and half in schemas and name not in schemas
+    return half if is_doubled else name
+
+
+def _read_name(source: Source, syntax: TaggedCalls) -> Reading[str]:
+    # Where nothing ends the name, or that was forgotten, what comes after it does.
+    ends = (syntax.name_end, syntax.before_key, syntax.call_end)
+    name, end = yield from _read_to(source, *(text for text in ends if text))
+    if end != syntax.name_end:
+        source.give_back(len(end))
+    elif syntax.head_end:
+        yield from _read_short(source, syntax.head_end)
+    name = _unescaped(name.strip(), syntax)
+    if not name:
+        raise NotACallError("a call without a name")
+    return name
+
+
+def _unescaped(text: str, syntax: TaggedCalls) -> str:
+    return text.replace("&quot;", '"').replace("&amp;", "&") if syntax.escapes else text
+
+
+def _read_short(source: Source, end: str) -> Reading[str]:
+    """A short text up to ``end``, which is taken."""
+    text, _ = yield from _read_to(source, end)
+    return text
+
+
+def _read_to(source: Source, *ends: str) -> Reading[tuple[str, str]]:
+    """A short text up to one of ``ends``, which is taken, and that."""
+    parts: list[str] = []
+    stop = yield from source.take_until(stops_of(*ends), parts.append)
+    text = "".join(parts)
+    if stop is None or len(text) > MAX_NAME_CHARS:
+        raise NotACallError(f"{text[:80]!r} is not followed by {ends[0]!r}")
+    return text, stop
+
+
+def _read_argument(
+    source: Source,
+    syntax: TaggedCalls,
+    schema: Mapping[str, object],
+    writer: ArgumentsWriter,
+    missing: set[str],
+) -> Reading[bool]:
+    """One argument, after ``before_key``; whether that of the next one was taken too.
+
+    Args:
+      missing: the tool's arguments that did not come yet; this one is taken out.
+    """
+    key = _unescaped((yield from _read_short(source, syntax.key_end)).strip(), syntax)
+    attributes = ""
+    if syntax.before_value:
+        attributes, end = yield from _read_to(source, syntax.before_value, syntax.before_key)
+        if end != syntax.before_value:  # a key that got no value, and the next one
+            return True
+    missing.discard(key)
+    types = expected_of(schema, key).types
+    said = _types_said(syntax, attributes)
+    if said is not None:
+        types = said & types or types  # what the schema forbids the attribute cannot allow
+    known = schema.get("properties")
+    wraps = key in _WRAPPERS and isinstance(known, Mapping) and bool(known) and key not in known
+    if not wraps:
+        writer.begin_pair(key)
+    if syntax.has_cdata and not wraps:
+        yield from _skip_blank_before_cdata(source)
+        if (yield from source.take_text("<![CDATA[")):
+            value = TextValue(writer.grow, is_exact=True)
+            complete = yield from source.take_until(stops_of("]]>"), value.feed)
+            value.end()
+            if complete is not None:
+                complete = yield from source.take_until(stops_of(syntax.value_end), lambda _: None)
+            if complete is None:
+                raise NotACallError(f"the argument {key!r} does not end")
+            return False
+    if types == _TEXT and not (syntax.quoted or wraps):
+        value = TextValue(writer.grow, is_exact=syntax.exact)
+        stop = yield from _take_value(source, syntax, missing, value.feed)
+        if stop is None:
+            raise NotACallError(f"the argument {key!r} does not end")
+        value.end()
+        return stop != syntax.value_end
+    parts: list[str] = []
+    stop = yield from _take_value(source, syntax, missing, parts.append)
+    if stop is None:
+        raise NotACallError(f"the argument {key!r} does not end")
+    text = "".join(parts)
+    text = text if syntax.exact else without_layout(text)
+    if wraps:
+        _write_wrapped(key, text, types, known, writer)
+    else:
+        writer.grow(json_of(text, types, quoted=syntax.quoted))
+    return stop != syntax.value_end
+
+
+def _write_wrapped(
+    key: str, text: str, types: frozenset[str], known: object, writer: ArgumentsWriter
+) -> None:
+    """All arguments in one that the tool does not know; as it stands if they are none of its."""
+    value = parse_json(json_of(text, frozenset({"object"})))
+    assert isinstance(known, Mapping)
+    if isinstance(value, dict) and value and value.keys() <= known.keys():
+        pairs = {name: json.dumps(inner, ensure_ascii=False) for name, inner in value.items()}
+    else:
+        pairs = {key: json_of(text, types)}
+    for name, inner in pairs.items():
+        writer.begin_pair(name)
+        writer.grow(inner)
+
+
+def _take_value(
+    source: Source, syntax: TaggedCalls, missing: set[str], sink: Sink
+) -> Reading[str | None]:
+    """The value up to the tag that ends it, which is taken; None if there is none.
+
+    Code may speak about tags: one that neither an argument nor the call's end follows is text.
+    Where the tag was forgotten, an argument that was still missing ends the value if a line begins
+    with it, and so does the call's end if it is the last line of the section.
+    """
+    next_key, last_line = f"\n{syntax.before_key}", f"\n{syntax.call_end}"
+    others = [next_key] * bool(missing) + [last_line] * bool(syntax.call_end)
+    stops = stops_of(syntax.value_end, *others)
+    while (stop := (yield from source.take_until(stops, sink))) is not None:
+        if stop == next_key:
+            if (yield from _is_key(source, syntax, missing)):
+                return stop
+            sink(stop)
+            continue
+        if not syntax.call_end:
+            return stop
+        with source.recording() as blanks:
+            is_end = not (yield from source.skip_blank())
+        if stop == last_line:
+            if is_end and not source.is_cut_off:
+                return syntax.value_end
+        elif is_end or (yield from source.starts_with(syntax.before_key, syntax.call_end)):
+            return stop
+        sink(stop + "".join(blanks))
+    return None
+
+
+def _is_key(source: Source, syntax: TaggedCalls, keys: set[str]) -> Reading[bool]:
+    """Whether one of ``keys`` and the end of its tag come next."""
+    tags = (f"{key}{syntax.key_end}" for key in keys)
+    return (yield from source.starts_with(*tags)) is not None
+
+
+def _skip_blank_before_cdata(source: Source) -> Reading[None]:
+    if (yield from source.starts_with("\n<![CDATA[")) is not None:
+        source.take(1)
+
+
+def _types_said(syntax: TaggedCalls, attributes: str) -> frozenset[str] | None:
+    """What an attribute says of the value: ``string="true"``, ``type="number"``."""
+    name = syntax.text_attribute
+    if not name:
+        return None
+    match = re.search(rf'{re.escape(name)}\s*=\s*"([^"]*)"', attributes)
+    if match is None:
+        return None
+    return _TEXT if match[1] in ("true", "string") else ANY - _TEXT

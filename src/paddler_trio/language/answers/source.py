@@ -1,0 +1,151 @@
+"""Reading a text that is still being written, with code that looks as if all of it were there.
+
+A reader is a generator: it takes what it can from a :class:`Source` and yields when it needs more.
+Whoever owns it feeds the source and resumes it. What was taken is forgotten at once, so reading a
+text of any length, however it is cut, costs time in proportion to its length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TypeAlias, TypeVar
+
+from paddler_trio.language.answers.marker_set import MarkerSet
+
+T = TypeVar("T")
+Reading: TypeAlias = Generator[None, None, T]
+"""A reader under way; each ``yield`` asks for more text."""
+
+Sink: TypeAlias = Callable[[str], object]
+
+_BLANK = re.compile(r"\s*")
+
+
+class Source:
+    """The text that is there and not taken yet."""
+
+    __slots__ = ("_start", "_tapes", "_text", "ended", "is_cut_off", "taken")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._start = 0
+        self._tapes: list[list[str]] = []
+        self.ended = False
+        self.is_cut_off = False
+        """The end is not where the writer meant it to be."""
+        self.taken = 0
+        """How many characters were taken since the beginning."""
+
+    def feed(self, text: str) -> None:
+        """More text; only while not ended."""
+        self._text = self._text[self._start :] + text
+        self._start = 0
+
+    @property
+    def rest(self) -> str:
+        """What is there and not taken."""
+        return self._text[self._start :]
+
+    def ahead(self, count: int) -> str:
+        """Up to ``count`` characters of what is there, not taken."""
+        return self._text[self._start : self._start + count]
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing is there now."""
+        return self._start == len(self._text)
+
+    def take(self, count: int) -> str:
+        """The next ``count`` characters, which are there."""
+        text = self._text[self._start : self._start + count]
+        self._start += len(text)
+        self.taken += len(text)
+        for tape in self._tapes:
+            tape.append(text)
+        return text
+
+    def give_back(self, count: int) -> None:
+        """Untake the last ``count`` characters taken; not while recording."""
+        assert count <= self._start
+        self._start -= count
+        self.taken -= count
+
+    @contextmanager
+    def recording(self) -> Iterator[list[str]]:
+        """Everything that is taken meanwhile, in pieces."""
+        tape: list[str] = []
+        self._tapes.append(tape)
+        try:
+            yield tape
+        finally:
+            self._tapes.pop()  # tapes end in the order opposite to their beginning
+
+    def take_match(self, pattern: re.Pattern[str]) -> str:
+        """As much as ``pattern`` matches of what is there; maybe nothing."""
+        match = pattern.match(self._text, self._start)
+        return self.take(match.end() - self._start) if match is not None else ""
+
+    def peek(self) -> Reading[str]:
+        """The next character, not taken; "" at the end."""
+        while self._start == len(self._text) and not self.ended:
+            yield
+        return self._text[self._start : self._start + 1]
+
+    def skip_blank(self) -> Reading[str]:
+        """Take blanks; the character after them, not taken."""
+        while True:
+            self.take_match(_BLANK)
+            if self._start < len(self._text) or self.ended:
+                return self._text[self._start : self._start + 1]
+            yield
+
+    def starts_with(self, *texts: str) -> Reading[str | None]:
+        """Which of ``texts`` comes next, the longest that does; not taken."""
+        longest = max(map(len, texts))
+        while True:
+            there = self._text[self._start : self._start + longest]
+            if self.ended or len(there) == longest:
+                break
+            if not any(text.startswith(there) and text != there for text in texts):
+                break
+            yield
+        return max((text for text in texts if there.startswith(text)), key=len, default=None)
+
+    def take_text(self, text: str) -> Reading[bool]:
+        """Take ``text`` if it comes next."""
+        found = yield from self.starts_with(text)
+        if found is None:
+            return False
+        self.take(len(text))
+        return True
+
+    def take_until(self, stops: MarkerSet, sink: Sink) -> Reading[str | None]:
+        """Give everything before the first stop to ``sink`` as it comes, and take the stop.
+
+        Returns:
+          The stop; None if the text ended without one.
+        """
+        while True:
+            found = stops.search(self._text, self._start)
+            undecided = stops.undecided_from(self._text, self._start)
+            if self.ended:
+                undecided = len(self._text)
+            before = undecided
+            if found is not None and found.start() <= undecided:
+                before = found.start()
+            if before > self._start:
+                sink(self.take(before - self._start))
+            if found is not None and found.start() == before:
+                return self.take(len(found.group()))
+            if self.ended:
+                return None
+            yield
+
+
+@lru_cache(maxsize=256)
+def stops_of(*texts: str) -> MarkerSet:
+    """A set to stop at; the same for the same texts."""
+    return MarkerSet(texts)

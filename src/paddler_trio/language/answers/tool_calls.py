@@ -1,0 +1,283 @@
+"""From the text of tool call sections to calls that may be run.
+
+A reader belongs to one answer. It reads a section while it is written: a call's name and the text
+of its arguments are passed on as deltas as soon as they are certain. When the section ends, every
+call in it is judged alone: a call to an unknown tool or with arguments that its schema forbids is
+reported, and its siblings still arrive. Ids are random unless the model's own are kept, and no
+two calls of one answer share one. Sections are bounded; a longer one is reported, not kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.language.answers.call_syntax import CallSyntax
+from paddler_trio.language.answers.calls import (
+    Arguments,
+    ArgumentsGrew,
+    CallBegun,
+    ReadEvent,
+    Remainder,
+    TooDeepError,
+    WrittenCall,
+)
+from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.read_section import SectionReader
+from paddler_trio.language.tool_schemas import ToolSchema, ToolSchemaError
+
+MAX_SECTION_CHARS = 256 * 1024
+_MAX_NAME_CHARS = 200
+_MAX_ID_CHARS = 200
+
+
+@attrs.frozen
+class ToolCallDelta:
+    """What became known of the call number ``index`` of the answer.
+
+    Its first delta has ``id`` and ``name``, which are None in the others; ``arguments`` is the next
+    piece of their JSON text.
+    """
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+@attrs.frozen
+class ParsedCall:
+    """A call that may be run; ``arguments`` is raw text only for tools without a schema."""
+
+    id: str
+    name: str
+    arguments: Arguments
+
+
+@attrs.frozen
+class Parsed:
+    """The good calls of a section, at least one, in order."""
+
+    calls: tuple[ParsedCall, ...]
+
+
+@attrs.frozen
+class ValidationFailed:
+    """What is wrong with the other calls; every message names its tool."""
+
+    messages: tuple[str, ...]
+
+
+@attrs.frozen
+class Unrecognized:
+    """Text of a section that is no tool call in a known format.
+
+    ``is_last``: the section ended in it, so it may be a call that broke off.
+    """
+
+    text: str
+    message: str
+    is_last: bool = False
+
+
+@attrs.frozen
+class ParseFailed:
+    """The section could not be read at all."""
+
+    message: str
+
+
+ToolCallOutcome: TypeAlias = Parsed | ValidationFailed | Unrecognized | ParseFailed
+
+
+def random_call_id() -> str:
+    """An id in the manner of OpenAI's."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+class ToolBelt:
+    """Tools checked once, for any number of answers that one thread reads."""
+
+    def __init__(self, tools: Sequence[Mapping[str, object]]) -> None:
+        """Check ``tools``, each ``{"type": "function", "function": {...}}``.
+
+        Raises:
+          ToolSchemaError: a tool without a name, a name twice, or a schema that is none.
+        """
+        self.schemas: dict[str, Mapping[str, object]] = {}
+        self.judges: dict[str, ToolSchema | None] = {}
+        for tool in tools:
+            name, schema = _name_and_schema(tool)
+            if name in self.judges:
+                raise ToolSchemaError(name, "there are two tools of this name")
+            self.schemas[name] = schema or {}
+            self.judges[name] = None if schema is None else ToolSchema(name, schema)
+
+    def __bool__(self) -> bool:
+        return bool(self.judges)
+
+
+class ToolCallReader:
+    """Reads the tool calls of one answer."""
+
+    def __init__(
+        self,
+        tools: Sequence[Mapping[str, object]] | ToolBelt,
+        *,
+        new_id: Callable[[], str] = random_call_id,
+        max_section_chars: int = MAX_SECTION_CHARS,
+        syntax: CallSyntax | None = None,
+        keeps_model_ids: bool = False,
+        accepts_any_tool: bool = False,
+    ) -> None:
+        """Prepare for calls to ``tools``, see :class:`ToolBelt`.
+
+        Args:
+          syntax: how the model's family writes calls; decides only what is ambiguous otherwise.
+          keeps_model_ids: take ids that the model wrote, where it wrote any.
+          accepts_any_tool: calls to tools that are not among ``tools`` are good.
+
+        Raises:
+          ToolSchemaError: as :class:`ToolBelt`.
+        """
+        belt = tools if isinstance(tools, ToolBelt) else ToolBelt(tools)
+        self._schemas = belt.schemas
+        self._judges = belt.judges
+        self._new_id = new_id
+        self._max_section_chars = max_section_chars
+        self._syntax = syntax
+        self._keeps_model_ids = keeps_model_ids
+        self._accepts_any_tool = accepts_any_tool
+        self._ids: set[str] = set()
+        self._n_begun = 0
+        self.complete: set[int] = set()
+        """The indexes of the calls that were written to their end, good or not."""
+        self._deltas: list[ToolCallDelta] = []
+        self._section: int | None = None
+        self._open_section()
+
+    def _open_section(self) -> None:
+        self._section_chars = 0
+        self._reader: SectionReader | None = None
+        self._failure: str | None = None
+        self._call_id: str | None = None
+        self._good: list[ParsedCall] = []
+        self._findings_of_section: list[str] = []
+        self._unread: list[ToolCallOutcome] = []
+
+    def feed(self, text: str, recipient: str | None = None) -> None:
+        """More text of the section that is open; past the limit it is counted, not read.
+
+        ``recipient`` is the tool that the section's marker named.
+        """
+        self._section_chars += len(text)
+        if self._section_chars > self._max_section_chars or self._failure is not None:
+            return
+        if self._reader is None:
+            self._reader = SectionReader(
+                self._take, self._schemas, syntax=self._syntax, recipient=recipient
+            )
+        try:
+            self._reader.feed(text)
+        except (TooDeepError, RecursionError):
+            self._failure = "tool call is nested too deeply"
+
+    def feed_piece(self, piece: Piece) -> list[ToolCallOutcome]:
+        """Any piece of the answer, in order: collects calls, answers for a section that ended."""
+        outcomes: list[ToolCallOutcome] = []
+        if piece.section != self._section:
+            outcomes = self.close_section()
+            self._section = piece.section
+        if piece.token_class is TokenClass.TOOL_CALL:
+            self.feed(piece.text, piece.recipient)
+        return outcomes
+
+    def take_deltas(self) -> list[ToolCallDelta]:
+        """What became known since the last time, in order."""
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def close_section(self, *, is_cut_off: bool = False) -> list[ToolCallOutcome]:
+        """End the section and judge it; nothing if there was none, or only blanks in it.
+
+        Args:
+          is_cut_off: the answer ended before the model ended it, so that a call that may go on
+            is none.
+
+        Returns:
+          At most one outcome of each kind: the good calls, then what was wrong with others, then
+          text that is no call.
+        """
+        try:
+            if self._section_chars > self._max_section_chars:
+                limit = self._max_section_chars
+                message = f"tool call of {self._section_chars} characters, the limit is {limit}"
+                return [ParseFailed(message)]
+            if self._reader is not None and self._failure is None:
+                try:
+                    self._reader.end(is_cut_off=is_cut_off)
+                except (TooDeepError, RecursionError):
+                    self._failure = "tool call is nested too deeply"
+            if self._failure is not None:
+                return [ParseFailed(self._failure)]
+            outcomes: list[ToolCallOutcome] = []
+            if self._good:
+                outcomes.append(Parsed(tuple(self._good)))
+            if self._findings_of_section:
+                outcomes.append(ValidationFailed(tuple(self._findings_of_section)))
+            return outcomes + self._unread
+        finally:
+            self._open_section()
+
+    def _take(self, event: ReadEvent) -> None:
+        match event:
+            case CallBegun(name=name, id=model_id):
+                self._call_id = self._id_for(model_id)
+                self._deltas.append(ToolCallDelta(self._n_begun, self._call_id, name, ""))
+                self._n_begun += 1
+            case ArgumentsGrew(text=text):
+                self._deltas.append(ToolCallDelta(self._n_begun - 1, None, None, text))
+            case WrittenCall(name=name, arguments=arguments):
+                assert self._call_id is not None
+                self.complete.add(self._n_begun - 1)
+                if wrong := self._findings(event):
+                    self._findings_of_section.extend(wrong)
+                else:
+                    self._good.append(ParsedCall(self._call_id, name, arguments))
+            case Remainder(text=text, message=message, is_last=is_last):
+                self._unread.append(Unrecognized(text, message, is_last=is_last))
+
+    def _id_for(self, model_id: str | None) -> str:
+        call_id = model_id if self._keeps_model_ids else None
+        if not call_id or call_id in self._ids or len(call_id) > _MAX_ID_CHARS:
+            call_id = self._new_id()
+        self._ids.add(call_id)
+        return call_id
+
+    def _findings(self, call: WrittenCall) -> list[str]:
+        if call.name not in self._judges:
+            if self._accepts_any_tool:
+                return []
+            return [f"tool {call.name[:_MAX_NAME_CHARS]!r}: there is no tool of this name"]
+        judge = self._judges[call.name]
+        if judge is None:
+            return []
+        if isinstance(call.arguments, str):
+            return [f"tool {call.name!r}: the arguments are not a JSON object"]
+        return judge.findings(call.arguments)
+
+
+def _name_and_schema(tool: Mapping[str, object]) -> tuple[str, Mapping[str, object] | None]:
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, Mapping):
+        raise ToolSchemaError(str(tool.get("type")), "only tools of type 'function' are supported")
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise ToolSchemaError(str(name), "function.name has to be a text that is not empty")
+    schema = function.get("parameters")
+    if schema is not None and not isinstance(schema, Mapping):
+        raise ToolSchemaError(name, "function.parameters has to be a JSON object")
+    return name, schema

@@ -1,0 +1,131 @@
+"""Where an answer begins and ends in the text around it.
+
+The prompt may begin the answer: some templates open the reasoning section for the model, open and
+close it at once to skip reasoning, or write the first half of a marker. And the raw text of an
+answer may carry the marks that end a turn, which are for the server and not for a reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from paddler_trio.errors import ChatTemplateError
+from paddler_trio.language.answers.model_format import ModelFormat
+from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.templates.chat_template import ChatTemplate
+
+_TURN_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|eot|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|endofturn|>",
+    "[|endofturn|]",
+    "<end_of_turn>",
+    "<turn|>",
+    "<eos>",
+    "</s>",
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001 - as DeepSeek writes it
+    "<|END_OF_TURN_TOKEN|>",
+    "<|role_end|>",
+    "<|assistant_end|>",
+    "<seed:eos>",
+    "[e~[",
+    "<SPECIAL_12>",
+    "<end_of_sentence>",
+    "<|plamo:tag|>",
+    "<|im:end|>",
+    "<|message_sep|>",
+    "<|user|>",
+    "<|observation|>",
+)
+_WITHOUT_MENTION = (
+    "</s>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001
+    "<|eot_id|>",
+    "<eos>",
+)
+"""What ``eos_token`` stands for in templates that do not write it out."""
+_PROBE_TEXT = "zqxprobe"
+_MARK = re.compile(r"\s*([<\[〈][^\s<>\[\]〈〉]{1,40}[>\]〉])")
+
+
+def prompt_end(with_prompt: str, without: str, form: ModelFormat, *, last_text: str = "") -> str:
+    """What the prompt says after the conversation: the generation prompt, or what stands for it.
+
+    Only that is looked at, so that markers inside somebody's message decide nothing.
+
+    Args:
+      with_prompt: the conversation rendered with its generation prompt.
+      without: the same without.
+      last_text: the text of the last message; where a template opens the answer's turn in any
+        case, what follows that text is the prompt's end.
+    """
+    start = len(without)
+    if not with_prompt.startswith(without):
+        # The template ends the conversation differently without a generation prompt. Go back to
+        # the first difference, and further to the start of a marker that it may have cut.
+        shared = zip(with_prompt, without, strict=False)
+        start = next((i for i, (a, b) in enumerate(shared) if a != b), len(with_prompt))
+        start = _start_of_cut_marker(with_prompt, start, form)
+    elif start == len(with_prompt) and last_text and last_text in with_prompt:
+        start = with_prompt.rindex(last_text) + len(last_text)
+    return with_prompt[start:]
+
+
+def _start_of_cut_marker(text: str, start: int, form: ModelFormat) -> int:
+    markers = {marker for kind in TokenClass for marker in form.rules.markers_of(kind).texts}
+    found = start
+    for marker in markers:
+        for begin in range(max(0, start - len(marker) + 1), start):
+            if text.startswith(marker, begin):
+                found = min(found, begin)
+    return found
+
+
+def turn_ends_of(template: ChatTemplate, form: ModelFormat, *, eos_token: str = "") -> list[str]:
+    """The texts that end a turn of this model, as far as they are not markers of its format."""
+    source = template.source
+    ends = {end for end in _TURN_ENDS if end in source}
+    if "<|eot_id|>" in ends:
+        ends.add("<|eom_id|>")  # of the same vocabulary, behind a call that is to be answered
+    if "eos_token" in source:
+        ends.update(_WITHOUT_MENTION)
+    if eos_token:
+        ends.add(eos_token)
+    user = {"role": "user", "content": "Hello."}
+    assistant = {"role": "assistant", "content": _PROBE_TEXT}
+    try:
+        rendered = template.render(
+            [user, assistant],
+            add_generation_prompt=False,
+            enable_thinking=None,
+            bos_token="",
+            eos_token=eos_token,
+        )
+    except ChatTemplateError:
+        rendered = ""  # one that cannot render this is read by its source alone
+    mark = _MARK.match(rendered.rpartition(_PROBE_TEXT)[2])
+    if mark is not None and _PROBE_TEXT in rendered:
+        ends.add(mark[1])
+    markers = {marker for kind in TokenClass for marker in form.rules.markers_of(kind).texts}
+    return sorted(ends - markers, key=len, reverse=True)
+
+
+def without_turn_end(answer: str, ends: Iterable[str]) -> str:
+    """The answer without the marks that end its turn, and what blanks stand between them."""
+    ends = tuple(ends)
+    while True:
+        stripped = answer.rstrip()
+        found = next((end for end in ends if stripped.endswith(end)), None)
+        if found is None:
+            return answer
+        answer = stripped[: -len(found)]

@@ -1,0 +1,299 @@
+"""Documents on their way to the engine and vectors on their way back: everything but the waiting.
+
+text -> tokens -> chunks, and vectors -> average -> norm -> result. Pure and blocking: it belongs
+into worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias, assert_never
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from paddler_trio.errors import PaddlerError
+from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
+from paddler_trio.wire.paddler.generation import (
+    L2,
+    GenerateEmbeddingBatchParams,
+    NoNormalization,
+    NormalizationMethod,
+    RmsNorm,
+)
+from paddler_trio.wire.paddler.results import (
+    DocumentExceedsBatchSize,
+    Embedding,
+    EmbeddingProduced,
+    EmbeddingResult,
+    PoolingType,
+)
+from paddler_trio.wire.scalars import float32s
+from paddler_trio.wire.trio.generate import Embed, EmbedInput, Rank, TextInput, TokenInput
+
+EmbeddingWork: TypeAlias = GenerateEmbeddingBatchParams | Embed | Rank
+RawEmbeddingResult: TypeAlias = "dict[str, object] | str"
+"""As it stands under ``Embedding`` on the wire."""
+Vector: TypeAlias = npt.NDArray[np.float64]
+
+MAX_RMS_WIDTH = 65535
+"""Paddler's limit; beyond it its result is an error."""
+_RMS_EPSILON = 1e-5
+_NORMS: dict[str, NormalizationMethod] = {
+    "l2": L2(),
+    "rms": RmsNorm(_RMS_EPSILON),
+    "none": NoNormalization(),
+}
+_OVERSIZE = ("report", "truncate", "chunk")
+
+
+class EmbeddingRefusedError(PaddlerError):
+    """The whole request cannot be answered; its text is for the client."""
+
+
+@attrs.frozen
+class Prepared:
+    """One document, as the chunks it is embedded in.
+
+    Without chunks it is not embedded: it has ``oversize`` tokens, which are too many, or
+    ``problem`` says what is wrong with it.
+    """
+
+    id: str
+    chunks: tuple[tuple[int, ...], ...] = ()
+    oversize: int = 0
+    problem: str = ""
+
+
+@attrs.frozen
+class Form:
+    """How the vectors of one request become results.
+
+    Args:
+      pooling: what the engine does.
+      asked_pooling: what the desired state says, which is what results repeat.
+      is_ranking: results are scores.
+    """
+
+    pooling: str
+    asked_pooling: PoolingType
+    normalization: NormalizationMethod
+    is_ranking: bool
+
+
+def form_of(work: EmbeddingWork, shape: EmbeddingShape, asked_pooling: PoolingType) -> Form:
+    """Check what can be known before anything is computed.
+
+    Raises:
+      EmbeddingRefusedError: this pooling cannot answer this, or an option has no such value.
+    """
+    if isinstance(work, Rank):
+        if shape.pooling != "Rank":
+            raise EmbeddingRefusedError(
+                f"pooling_type is {shape.pooling}: documents are ranked with pooling_type Rank and "
+                "a reranking model"
+            )
+        return Form(shape.pooling, asked_pooling, NoNormalization(), is_ranking=True)
+    if isinstance(work, Embed):
+        if work.normalize not in _NORMS:
+            choices = ", ".join(_NORMS)
+            raise EmbeddingRefusedError(
+                f"normalize is {work.normalize!r}, must be one of {choices}"
+            )
+        if work.oversize not in _OVERSIZE:
+            choices = ", ".join(_OVERSIZE)
+            raise EmbeddingRefusedError(f"oversize is {work.oversize!r}, must be one of {choices}")
+        if shape.pooling == "None" and work.oversize == "chunk":
+            raise EmbeddingRefusedError(
+                "oversize is chunk, which averages vectors: pooling_type None has one for each "
+                "token; set oversize to truncate or report"
+            )
+        normalization = _NORMS[work.normalize]
+    else:
+        if shape.pooling == "None":
+            own = " and the model has none of its own" if asked_pooling != "None" else ""
+            raise EmbeddingRefusedError(
+                f"pooling_type is {asked_pooling.value}{own}: there is a vector for each token and "
+                "none for the document; set pooling_type to Mean, Cls or Last"
+            )
+        normalization = work.normalization_method
+    if isinstance(normalization, RmsNorm) and shape.width > MAX_RMS_WIDTH:
+        raise EmbeddingRefusedError(
+            f"RmsNorm takes vectors of up to {MAX_RMS_WIDTH} numbers, these have {shape.width}"
+        )
+    if shape.pooling in ("None", "Rank"):
+        normalization = NoNormalization()  # the norm of a score, or of one token, means nothing
+    return Form(shape.pooling, asked_pooling, normalization, is_ranking=False)
+
+
+# ------------------------------------------------------------------------------ to the engine
+
+
+def prepare(work: EmbeddingWork, vocabulary: Vocabulary, max_tokens: int) -> list[Prepared]:
+    """Tokenise every document of a request, in order."""
+    match work:
+        case Rank(query=query, documents=texts):
+            return _pairs(query, texts, vocabulary, max_tokens)
+        case Embed(inputs=inputs, oversize=oversize):
+            return [
+                _prepare(str(index), each, vocabulary, max_tokens, oversize)
+                for index, each in enumerate(inputs)
+            ]
+        case GenerateEmbeddingBatchParams(input_batch=documents):
+            return [
+                _prepare(each.id, TextInput(text=each.content), vocabulary, max_tokens, "report")
+                for each in documents
+            ]
+
+
+def _prepare(
+    name: str, source: EmbedInput, vocabulary: Vocabulary, max_tokens: int, oversize: str
+) -> Prepared:
+    try:
+        if isinstance(source, TokenInput):
+            tokens = list(source.tokens)
+            for token in tokens:
+                vocabulary.token_bytes(token, special=True)
+        else:
+            tokens = vocabulary.tokenize(source.text, add_special=True, parse_special=True)
+    except TokenizationError as error:
+        return Prepared(name, problem=f"document {name!r}: {error}")
+    if not tokens:
+        return Prepared(name, problem=f"document {name!r} is empty: there is nothing to embed")
+    if len(tokens) <= max_tokens:
+        return Prepared(name, (tuple(tokens),))
+    if oversize == "report":
+        return Prepared(name, oversize=len(tokens))
+    bare = tokens
+    if isinstance(source, TextInput):
+        bare = vocabulary.tokenize(source.text, add_special=False, parse_special=True)
+    before, content, after = _taken_apart(tokens, bare)
+    room = max_tokens - len(before) - len(after)
+    if room < 1:
+        return Prepared(name, oversize=len(tokens))
+    if oversize == "truncate":
+        return Prepared(name, ((*before, *content[:room], *after),))
+    return Prepared(name, tuple((*before, *chunk, *after) for chunk in _even_chunks(content, room)))
+
+
+def _taken_apart(whole: list[int], bare: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """What the vocabulary puts before a text, the text itself, and what it puts behind."""
+    for start in range(len(whole) - len(bare) + 1):
+        end = start + len(bare)
+        if whole[start:end] == bare:
+            return whole[:start], bare, whole[end:]
+    return [], whole, []
+
+
+def _even_chunks(tokens: list[int], room: int) -> list[list[int]]:
+    """As few as possible, and as equal: a short last chunk would weigh little and mean little."""
+    count = -(-len(tokens) // room)
+    bounds = [len(tokens) * place // count for place in range(count + 1)]
+    return [tokens[start:end] for start, end in pairwise(bounds)]
+
+
+def _pairs(
+    query: str, texts: Sequence[str], vocabulary: Vocabulary, max_tokens: int
+) -> list[Prepared]:
+    """Query and document as one text, the way cross-encoders are trained; or as the model's own
+    ``rerank`` template says, which has ``{query}`` and ``{document}`` in it."""
+    template = vocabulary.chat_template("rerank")
+    if template is not None:
+        return [
+            _prepare(
+                str(index),
+                TextInput(text=template.replace("{query}", query).replace("{document}", text)),
+                vocabulary,
+                max_tokens,
+                "report",
+            )
+            for index, text in enumerate(texts)
+        ]
+    try:
+        opening = vocabulary.tokenize(query, add_special=True, parse_special=False)
+        bare = vocabulary.tokenize(query, add_special=False, parse_special=False)
+    except TokenizationError as error:
+        raise EmbeddingRefusedError(f"query: {error}") from error
+    if not bare:
+        raise EmbeddingRefusedError("query is empty: there is nothing to rank by")
+    _, _, closing = _taken_apart(opening, bare)
+    prepared = []
+    for index, text in enumerate(texts):
+        try:
+            document = vocabulary.tokenize(text, add_special=False, parse_special=False)
+        except TokenizationError as error:
+            prepared.append(Prepared(str(index), problem=f"documents[{index}]: {error}"))
+            continue
+        tokens = (*opening, *vocabulary.pair_separator, *document, *closing)
+        if len(tokens) <= max_tokens:
+            prepared.append(Prepared(str(index), (tokens,)))
+        else:
+            prepared.append(Prepared(str(index), oversize=len(tokens)))
+    return prepared
+
+
+# ---------------------------------------------------------------------------- from the engine
+
+
+def result_of(document: Prepared, values: Sequence[bytes], form: Form) -> RawEmbeddingResult:
+    """The result of a document from the float32 bytes of its chunks.
+
+    Raises:
+      EmbeddingRefusedError: the model computed something that is no number.
+    """
+    vectors = [np.frombuffer(each, "<f4").astype(np.float64) for each in values]
+    if not all(np.isfinite(vector).all() for vector in vectors):
+        raise EmbeddingRefusedError(
+            f"document {document.id!r}: the model computed numbers that are not finite"
+        )
+    if form.is_ranking:
+        return {"Rank": {"index": int(document.id), "score": float32s(vectors[0][:1])[0]}}
+    if form.pooling == "None":
+        rows = vectors[0].reshape(len(document.chunks[0]), -1)
+        return {
+            "TokenEmbeddings": {
+                "embeddings": [float32s(row) for row in rows],
+                "source_document_id": document.id,
+            }
+        }
+    weights = [len(chunk) for chunk in document.chunks]
+    vector = normalized(np.average(vectors, axis=0, weights=weights), form.normalization)
+    embedding = Embedding(
+        embedding=vector,
+        normalization_method=form.normalization,
+        pooling_type=form.asked_pooling,
+        source_document_id=document.id,
+    )
+    return _raw(EmbeddingProduced(embedding))
+
+
+def oversize_result(document: Prepared, max_tokens: int) -> RawEmbeddingResult:
+    return _raw(DocumentExceedsBatchSize(document.oversize, max_tokens, document.id))
+
+
+def refused_result(document: Prepared) -> RawEmbeddingResult:
+    return {"DocumentRefused": {"problem": document.problem, "source_document_id": document.id}}
+
+
+def normalized(vector: Vector, method: NormalizationMethod) -> Vector:
+    """Scaled as ``method`` says; a vector that cannot be scaled becomes zeros."""
+    match method:
+        case NoNormalization():
+            return vector
+        case L2():
+            divisor = np.sqrt(np.sum(vector**2))
+        case RmsNorm(epsilon):
+            divisor = np.sqrt(np.sum(vector**2) / max(1, vector.size) + epsilon)
+        case _:
+            assert_never(method)
+    return vector / divisor if divisor > 0 else np.zeros_like(vector)
+
+
+def _raw(result: EmbeddingResult) -> RawEmbeddingResult:
+    raw = unstructure(result, EmbeddingResult)
+    assert isinstance(raw, dict)
+    return raw

@@ -1,0 +1,173 @@
+"""Grammars in which a text can be read in 2^n ways.
+
+To see whether a token fits, llama.cpp follows every way of reading its letters, one after the
+other. With ``([a-z]+ " "?)*`` a token of thirty letters has a billion of them, and the engine would
+stand still for everybody. Long tokens are mostly runs of one letter, so such runs are tried here:
+from every rule, the ways of reading one are counted the way llama.cpp would walk them.
+
+A trial is bounded; a grammar too large to be tried to the end is let pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from paddler_trio.language.grammars.inspection import Inspection, Ways, takes_letters
+from paddler_trio.language.grammars.writer import GrammarError
+
+RUN_CHARS = 32
+MAX_READINGS = 50_000
+_MAX_WORK = 60_000
+_MAX_LETTERS = 20_000
+_PROBES = ' \n\tax0=-*#_."'
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_LETTER = re.compile(
+    r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\(.)|(.)", re.DOTALL
+)
+
+
+def refuse_ambiguous(inspection: Inspection) -> None:
+    """GrammarError for a grammar in which a run of letters has too many readings."""
+    readings = _Readings(inspection.rules)
+    if readings.is_too_large:
+        return
+    for rule in sorted(inspection.rules, key=lambda name: name.startswith("(")):
+        for letter in _PROBES:
+            if readings.of_run(rule, letter) > MAX_READINGS:
+                shown = letter.encode("unicode_escape").decode()
+                place = "in a group" if rule.startswith("(") else f"in the rule {rule!r}"
+                message = f"the grammar can read {RUN_CHARS} times '{shown}' {place} in more than "
+                raise GrammarError(f"{message}{MAX_READINGS} ways: leave only one")
+            if readings.work > _MAX_WORK:
+                return
+
+
+@attrs.frozen
+class _Letter:
+    """One letter of a text or one class of letters: which of the probes it takes."""
+
+    takes: frozenset[str]
+
+
+class _Readings:
+    """Counts readings. A place is what is still to be read: 0 is nothing, others are numbered."""
+
+    def __init__(self, rules: Mapping[str, Ways]) -> None:
+        self.work = 0
+        self._ways: dict[str, list[tuple[str | _Letter, ...]]] = {}
+        num_letters = 0
+        for name, ways in rules.items():
+            self._ways[name] = [tuple(_parts(way)) for way in ways]
+            num_letters += sum(map(len, self._ways[name]))
+        self.is_too_large = num_letters > _MAX_LETTERS
+        self._places: list[tuple[tuple[str | _Letter, ...], int, int]] = [((), 0, 0)]
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._ready: dict[int, tuple[int, ...]] = {}
+
+    def of_run(self, rule: str, letter: str) -> int:
+        """In how many ways ``rule`` can begin with so many of one letter."""
+        counts = dict.fromkeys(self._letters_after(self._place((rule,), 0, 0)), 1)
+        for _ in range(RUN_CHARS):
+            following: dict[int, int] = {}
+            for place, count in counts.items():
+                if place == 0:
+                    continue
+                parts, at, rest = self._places[place]
+                part = parts[at]
+                assert isinstance(part, _Letter), "only places before a letter are kept"
+                if letter not in part.takes:
+                    continue
+                for there in self._letters_after(self._place(parts, at + 1, rest)):
+                    following[there] = following.get(there, 0) + count
+                    self.work += 1
+            counts = following
+            total = sum(counts.values())
+            if total > MAX_READINGS or not counts or self.work > _MAX_WORK:
+                return total
+        return sum(counts.values())
+
+    def _place(self, parts: tuple[str | _Letter, ...], at: int, rest: int) -> int:
+        if at == len(parts):
+            return rest  # nothing of it is left: what comes after it is next
+        key = (id(parts), at, rest)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._places)
+            self._places.append((parts, at, rest))  # keeps the parts, and so their id
+        return self._numbers[key]
+
+    def _letters_after(self, place: int) -> tuple[int, ...]:
+        """The places before a letter, or the end, that this one leads to without reading."""
+        if place in self._ready:
+            return self._ready[place]
+        found: list[int] = []
+        seen = {place}
+        waiting = [place]
+        while waiting:
+            here = waiting.pop()
+            self.work += 1
+            parts, at, rest = self._places[here]
+            if here == 0 or isinstance(parts[at], _Letter):
+                found.append(here)
+                continue
+            if self.work > _MAX_WORK:
+                break
+            after = self._place(parts, at + 1, rest)
+            name = parts[at]
+            assert isinstance(name, str), "it is no letter"
+            for way in self._ways[name]:
+                there = self._place(way, 0, after)
+                if there not in seen:
+                    seen.add(there)
+                    waiting.append(there)
+        self._ready[place] = tuple(found)
+        return self._ready[place]
+
+
+def _parts(way: list[str]) -> Iterator[str | _Letter]:
+    for item in way:
+        if not takes_letters(item):
+            yield item
+        elif item[0] == '"':
+            for letter in _letters(item[1:-1]):
+                yield _Letter(frozenset({letter}))
+        elif item[0] == "[":
+            yield _Letter(frozenset(filter(_class_of(item), _PROBES)))
+        else:
+            yield _Letter(frozenset(_PROBES if item[0] == "." else ()))
+
+
+def _letters(text: str) -> Iterator[str]:
+    for two, four, eight, escaped, plain in _LETTER.findall(text):
+        if digits := two or four or eight:
+            yield chr(min(int(digits, 16), 0x10FFFF))
+        else:
+            yield _ESCAPES.get(escaped, escaped) if escaped else plain
+
+
+def _class_of(item: str) -> _Class:
+    inside = item[1:-1]
+    is_negated = inside.startswith("^")
+    spans: list[tuple[str, str]] = []
+    pieces = [match.group() for match in _LETTER.finditer(inside[is_negated:])]
+    letters = [next(iter(_letters(piece))) for piece in pieces]
+    at = 0
+    while at < len(letters):
+        if at + 2 < len(letters) and pieces[at + 1] == "-":
+            spans.append((letters[at], letters[at + 2]))
+            at += 3
+        else:
+            spans.append((letters[at], letters[at]))
+            at += 1
+    return _Class(tuple(spans), is_negated)
+
+
+@attrs.frozen
+class _Class:
+    spans: tuple[tuple[str, str], ...]
+    is_negated: bool
+
+    def __call__(self, letter: str) -> bool:
+        return any(first <= letter <= last for first, last in self.spans) is not self.is_negated

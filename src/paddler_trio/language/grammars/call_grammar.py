@@ -1,0 +1,256 @@
+"""Grammars for tool calls, in the syntax that a model was trained to write them in.
+
+The syntaxes are those of ``answers/call_syntax.py``, which the readers use too: what is written
+here can be read there. A grammar knows the names of the tools and the schemas of their arguments,
+so a call to an unknown tool or with arguments of another shape cannot be written.
+
+No string in a call may contain the text that ends the section, since readers end it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from paddler_trio.language.answers.call_syntax import (
+    JsonCalls,
+    NamedJson,
+    NestedTags,
+    PythonCalls,
+    QuotedObjects,
+    TaggedCalls,
+)
+from paddler_trio.language.answers.model_format import CallFormat
+from paddler_trio.language.grammars.gemma import QuotedWriter
+from paddler_trio.language.grammars.merging import NothingMatchesError, SchemaError
+from paddler_trio.language.grammars.schema import SchemaWriter
+from paddler_trio.language.grammars.tagged import Bare, write_tagged_arguments
+from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
+
+MAX_CALLS = 64
+_ID = "[A-Za-z0-9] [A-Za-z0-9_-]{0,31}"
+
+
+@attrs.frozen
+class Tool:
+    """A function that may be called; ``parameters`` None takes any arguments."""
+
+    name: str
+    parameters: object = None
+
+
+@attrs.frozen(kw_only=True)
+class CallPlace:
+    """Where calls stand.
+
+    Args:
+      form: how the model writes them.
+      avoided: texts that no string in a call may contain, because readers end the section there.
+      said: the beginning of the opener, if the prompt said it already.
+      ends_turn: the closer ends the answer, so it is no text that a grammar could ask for.
+    """
+
+    form: CallFormat
+    avoided: tuple[str, ...] = ()
+    said: str = ""
+    ends_turn: bool = False
+
+
+def write_calls(
+    place: CallPlace,
+    tools: Sequence[Tool],
+    writer: GrammarWriter,
+    *,
+    most: int,
+    is_lenient: bool,
+) -> str:
+    """The rule for one to ``most`` calls.
+
+    Args:
+      tools: at least one.
+      is_lenient: a tool whose schema no grammar can express takes any arguments; they are judged
+        when they are read. If not, it is refused.
+
+    Raises:
+      GrammarError: it grows too large, or names the tool, the place and the keyword.
+    """
+    form = place.form
+    calls = [_call(place, tool, writer, is_lenient=is_lenient) for tool in tools]
+    most = 1 if place.ends_turn else most
+    opening = form.opener[: len(form.opener) - form.kept]
+    closing = "" if place.ends_turn else form.closer
+    between = form.between
+    line = ""
+    match form.syntax:
+        case JsonCalls(in_list=True) as syntax:
+            opening += syntax.before
+            closing = syntax.after + closing
+            between = between or ", "
+        case PythonCalls(in_list=True):
+            opening, closing, between = f"{opening}[", f"]{closing}", between or ", "
+        case JsonCalls() as syntax:
+            opening, closing = opening + syntax.before, syntax.after + closing
+        case TaggedCalls(blank=blank) if blank:
+            line = '"\\n"?'
+        case _:
+            pass
+    if form.in_header:
+        # The tool's name is in the middle of the opener, so every call brings its own.
+        opening = ""
+    one = writer.rule(" | ".join(dict.fromkeys(calls)), "call")
+    start, end = _joined(literal(opening), line), _joined(line, literal(closing))
+    first_start = _joined(literal(opening.removeprefix(place.said)), line)
+    if not (form.one_a_section or form.in_header):
+        return writer.rule(
+            _joined(first_start, _several(one, one, between, most, writer), end), "calls"
+        )
+    section = writer.rule(_joined(start, one, end), "section")
+    first = section
+    if place.said and form.in_header:
+        said = [_call(place, tool, writer, is_lenient=is_lenient, is_first=True) for tool in tools]
+        first = writer.rule(_joined(writer.rule(" | ".join(said), "call"), end), "section")
+    elif place.said:
+        first = writer.rule(_joined(first_start, one, end), "section")
+    return writer.rule(_several(first, section, between, most, writer), "calls")
+
+
+def _several(first: str, other: str, between: str, most: int, writer: GrammarWriter) -> str:
+    if most == 1:
+        return first
+    following = writer.rule(_joined(literal(between), other), "next")
+    return f"{first} {writer.counted(following, 0, most - 1)}"
+
+
+def _call(
+    place: CallPlace,
+    tool: Tool,
+    writer: GrammarWriter,
+    *,
+    is_lenient: bool,
+    is_first: bool = False,
+) -> str:
+    form = place.form
+    if not tool.name:
+        raise GrammarError("a tool has no name")
+    header = ""
+    if form.in_header:
+        opener = form.opener.removeprefix(place.said) if is_first else form.opener
+        header = literal(f"{opener}{tool.name}{form.after_header_name}")
+    try:
+        return _joined(header, _exact_call(place, tool, writer))
+    except NothingMatchesError as error:
+        raise GrammarError(f"tool {tool.name!r}: {error}") from error
+    except SchemaError as error:
+        if not is_lenient:
+            raise GrammarError(f"tool {tool.name!r}: {error}") from error
+    return _joined(header, _exact_call(place, attrs.evolve(tool, parameters=None), writer))
+
+
+def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
+    syntax = place.form.syntax
+    match syntax:
+        case NamedJson(header_names=True):
+            return _json_arguments(place, tool, writer, SchemaWriter)
+        case JsonCalls():
+            return _json_call(syntax, place, tool, writer)
+        case NamedJson():
+            return _named_call(syntax, place, tool, writer)
+        case TaggedCalls():
+            return _joined(
+                literal(f"{syntax.before_name}{tool.name}{syntax.name_end}{syntax.head_end}"),
+                write_tagged_arguments(syntax, tool.parameters, place.avoided, writer),
+                literal(syntax.call_end),
+            )
+        case NestedTags():
+            tags = _tags_of(syntax)
+            return _joined(
+                literal(f"{tags.before_name}{tool.name}{tags.name_end}{tags.head_end}"),
+                write_tagged_arguments(tags, tool.parameters, place.avoided, writer),
+                literal(tags.call_end),
+            )
+        case PythonCalls():
+            arguments = write_tagged_arguments(
+                _PYTHON, tool.parameters, place.avoided, writer, words=("True", "False", "None")
+            )
+            return _joined(literal(f"{tool.name}{syntax.after_name}("), arguments, '")"')
+        case QuotedObjects():
+            arguments = _json_arguments(
+                place,
+                tool,
+                writer,
+                lambda *args, **kwargs: QuotedWriter(*args, quote=syntax.quote, **kwargs),
+            )
+            return _joined(literal(f"{syntax.before_name}{tool.name}"), arguments)
+
+
+_PYTHON = Bare(separator=", ", key_end="=")
+
+
+def _tags_of(syntax: NestedTags) -> TaggedCalls:
+    """Tags of which the key is one; objects and lists inside are written as JSON."""
+    return TaggedCalls(
+        before_name=f'{syntax.mark}<invoke name="',
+        name_end='"',
+        head_end=">",
+        before_key=f"{syntax.mark}<",
+        key_end=">",
+        value_end=f"{syntax.mark}</",
+        call_end=f"{syntax.mark}</invoke>",
+        blank="",
+    )
+
+
+def _json_arguments(
+    place: CallPlace,
+    tool: Tool,
+    writer: GrammarWriter,
+    make: Callable[..., SchemaWriter],
+) -> str:
+    schema: object = {} if tool.parameters is None else tool.parameters
+    schemas = make(writer, schema, root="$", avoided=place.avoided)
+    if isinstance(schema, Mapping) and schema.get("type") == "object":
+        return schemas.value(schema, "$")
+    return schemas.value({"allOf": [{"type": "object"}, schema]}, "$")
+
+
+def _json_call(syntax: JsonCalls, place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
+    schemas = SchemaWriter(writer, {}, avoided=place.avoided)
+    blanks = schemas.blanks
+    arguments = _json_arguments(place, tool, writer, SchemaWriter)
+    if syntax.name_is_key:
+        return f'"{{" {blanks} {schemas.quoted(tool.name)} ":" {blanks} {arguments} {blanks} "}}"'
+    pairs = [
+        f'{schemas.quoted(syntax.name_key)} ":" {blanks} {schemas.quoted(tool.name)}',
+        f'{schemas.quoted(syntax.arguments_key)} ":" {blanks} {arguments}',
+    ]
+    if syntax.id_key is not None:
+        letters = _id(place)
+        pair = f'{schemas.quoted(syntax.id_key)} ":" {blanks} "\\"" {letters} "\\""'
+        pairs.insert(0 if syntax.id_comes_first else 2, pair)
+    inside = f' "," {blanks} '.join(pairs)
+    return f'"{{" {blanks} {inside} {blanks} "}}"'
+
+
+def _named_call(syntax: NamedJson, place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
+    parts = [literal(syntax.before_name)]
+    if syntax.id_mark and syntax.id_comes_first:
+        parts += [_id(place), literal(syntax.id_mark)]
+    parts.append(literal(syntax.name_prefix + tool.name))
+    if syntax.index_mark:
+        parts += [literal(syntax.index_mark), '("0" | [1-9] [0-9]{0,2})']
+    if syntax.id_mark and not syntax.id_comes_first:
+        parts += [literal(syntax.id_mark), _id(place)]
+    parts.append(literal(syntax.after_name))
+    parts.append(_json_arguments(place, tool, writer, SchemaWriter))
+    parts.append(literal(syntax.after_arguments))
+    return _joined(*parts)
+
+
+def _id(place: CallPlace) -> str:
+    count = place.form.id_chars
+    return _ID if count is None else f"[A-Za-z0-9]{{{count}}}"
+
+
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part not in ("", '""'))

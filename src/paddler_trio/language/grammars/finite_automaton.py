@@ -1,0 +1,396 @@
+"""Automata over letters: built from patterns, texts to avoid and choices, written down as GBNF.
+
+A deterministic automaton reads every text in one way, so the grammar written from it never keeps
+more than one stack in llama.cpp, whatever the pattern: ``(a|a)*`` or ``(a*)*`` cost nothing. It can
+also be cut with another one, and states that lead nowhere are found and left out, so a model is
+never let into a corner it cannot get out of.
+
+Source:
+  Subset construction: Rabin and Scott (1959). Texts to avoid: Aho and Corasick (1975).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.language.giving_way import give_way
+from paddler_trio.language.grammars.writer import (
+    ANY_LETTER,
+    GrammarError,
+    GrammarWriter,
+    Ranges,
+    both,
+    but,
+    letter_class,
+    literal,
+    ranges_of,
+)
+
+MAX_STATES = 4000
+_MAX_STEPS = 120_000
+
+Edges: TypeAlias = tuple[tuple[Ranges, int], ...]
+"""Where each set of letters leads; the sets of one state have no letter in common."""
+
+
+@attrs.frozen
+class Automaton:
+    """Deterministic; state 0 is the first. Every state leads to an accepting one."""
+
+    edges: tuple[Edges, ...]
+    accepting: frozenset[int]
+
+    def accepts(self, text: str) -> bool:
+        """Whether the whole text is read, ending in an accepting state."""
+        state = 0
+        for code in map(ord, text):
+            for letters, target in self.edges[state]:
+                if any(first <= code <= last for first, last in letters):
+                    state = target
+                    break
+            else:
+                return False
+        return state in self.accepting
+
+
+@attrs.define
+class Net:
+    """A nondeterministic automaton under construction; state 0 is the first."""
+
+    leads: list[list[tuple[Ranges, int]]] = attrs.field(factory=lambda: [[]])
+    skips: list[list[int]] = attrs.field(factory=lambda: [[]])
+
+    def state(self) -> int:
+        """A new state; GrammarError where there are too many."""
+        if len(self.leads) >= 8 * MAX_STATES:
+            raise GrammarError(f"the pattern needs more than {8 * MAX_STATES} states")
+        self.leads.append([])
+        self.skips.append([])
+        return len(self.leads) - 1
+
+    def closure(self, states: Iterable[int]) -> frozenset[int]:
+        """These states and all that follow without a letter."""
+        found = set(states)
+        waiting = list(found)
+        while waiting:
+            for state in self.skips[waiting.pop()]:
+                if state not in found:
+                    found.add(state)
+                    waiting.append(state)
+        return frozenset(found)
+
+    def determined(self, final: int) -> Automaton:
+        """The same language, read in one way only.
+
+        Raises:
+          GrammarError: more than ``MAX_STATES`` states, or no text at all.
+        """
+        first = self.closure([0])
+        numbers = {first: 0}
+        waiting = [first]
+        edges: list[list[tuple[Ranges, int]]] = []
+        closures: dict[frozenset[int], frozenset[int]] = {}
+        steps = 0
+        while waiting:
+            following: list[frozenset[int]] = []
+            for here in waiting:
+                give_way()
+                out: dict[int, list[tuple[int, int]]] = {}
+                leads = [lead for state in here for lead in self.leads[state]]
+                steps += len(here) + len(leads)
+                for span, targets in _spans(leads):
+                    steps += 4 + len(targets)
+                    there = closures.get(targets)
+                    if there is None:
+                        there = closures[targets] = self.closure(targets)
+                        steps += len(there)
+                    if there not in numbers:
+                        numbers[there] = len(numbers)
+                        following.append(there)
+                    out.setdefault(numbers[there], []).append(span)
+                edges.append([(ranges_of(spans), target) for target, spans in out.items()])
+                if len(numbers) > MAX_STATES or steps > _MAX_STEPS:
+                    raise GrammarError(
+                        f"the pattern needs more than {MAX_STATES} states or {_MAX_STEPS} steps"
+                    )
+            waiting = following
+        return trimmed(edges, {number for states, number in numbers.items() if final in states})
+
+
+def trimmed(edges: Sequence[Iterable[tuple[Ranges, int]]], accepting: set[int]) -> Automaton:
+    """Without states that are never reached or never lead to an end.
+
+    Raises:
+      GrammarError: nothing is left.
+    """
+    back: list[list[int]] = [[] for _ in edges]
+    for state, out in enumerate(edges):
+        for _, target in out:
+            back[target].append(state)
+    alive = set(accepting)
+    waiting = list(alive)
+    while waiting:
+        for state in back[waiting.pop()]:
+            if state not in alive:
+                alive.add(state)
+                waiting.append(state)
+    if 0 not in alive:
+        raise GrammarError("no text can match")
+    order = [0]
+    numbers = {0: 0}
+    kept: list[Edges] = []
+    for state in order:
+        out = []
+        for letters, target in edges[state]:
+            if target in alive and letters:
+                if target not in numbers:
+                    numbers[target] = len(numbers)
+                    order.append(target)
+                out.append((letters, numbers[target]))
+        kept.append(tuple(out))
+    return Automaton(tuple(kept), frozenset(numbers[s] for s in accepting if s in numbers))
+
+
+def _spans(leads: list[tuple[Ranges, int]]) -> Iterable[tuple[tuple[int, int], frozenset[int]]]:
+    """The letters that lead somewhere, cut so that all of one span lead to the same states."""
+    starts: dict[int, list[int]] = {}
+    stops: dict[int, list[int]] = {}
+    for ranges, target in leads:
+        for first, last in ranges:
+            starts.setdefault(first, []).append(target)
+            stops.setdefault(last + 1, []).append(target)
+    active: Counter[int] = Counter()
+    begin = 0
+    for at in sorted({*starts, *stops}):
+        if active:
+            yield (begin, at - 1), frozenset(active)
+        for target in stops.get(at, ()):
+            active[target] -= 1
+            if not active[target]:
+                del active[target]
+        active.update(starts.get(at, ()))
+        begin = at
+
+
+def intersection(one: Automaton, other: Automaton) -> Automaton:
+    """Texts that both accept; GrammarError if there is none, or too many states."""
+    numbers = {(0, 0): 0}
+    order = [(0, 0)]
+    edges: list[list[tuple[Ranges, int]]] = []
+    for a, b in order:
+        out = []
+        for ranges_a, to_a in one.edges[a]:
+            for ranges_b, to_b in other.edges[b]:
+                letters = both(ranges_a, ranges_b)
+                if not letters:
+                    continue
+                if (to_a, to_b) not in numbers:
+                    numbers[to_a, to_b] = len(numbers)
+                    order.append((to_a, to_b))
+                out.append((letters, numbers[to_a, to_b]))
+        edges.append(out)
+        if len(order) > MAX_STATES:
+            raise GrammarError(f"pattern and lengths need more than {MAX_STATES} states")
+    accepting = {
+        number for (a, b), number in numbers.items() if a in one.accepting and b in other.accepting
+    }
+    return trimmed(edges, accepting)
+
+
+def lengths(least: int, most: int | None) -> Automaton:
+    """Texts of ``least`` to ``most`` letters."""
+    if most is not None and most < least:
+        raise GrammarError("no text can match")
+    count = max(least, most or 0)
+    if count >= MAX_STATES:
+        raise GrammarError(f"{count} letters with a pattern, the limit is {MAX_STATES - 1}")
+    edges = [((ANY_LETTER, state + 1),) for state in range(count)]
+    edges.append(((ANY_LETTER, count),) if most is None else ())  # type: ignore[arg-type]  # tuples of any length
+    accepting = {state for state in range(count + 1) if state >= least}
+    return trimmed(edges, accepting)
+
+
+def texts_without(avoided: Sequence[str]) -> Automaton:
+    """Every text that contains none of ``avoided``, which are not empty."""
+    children: list[dict[str, int]] = [{}]
+    ends = {0: False}
+    for text in avoided:
+        node = 0
+        for letter in text:
+            if letter not in children[node]:
+                children[node][letter] = len(children)
+                ends[len(children)] = False
+                children.append({})
+            node = children[node][letter]
+        ends[node] = True
+    leads: list[dict[str, int]] = [{} for _ in children]
+    fallback = [0] * len(children)
+    order = [0]
+    for node in order:
+        inherited = leads[fallback[node]] if node else {}
+        leads[node] = {**inherited, **children[node]}
+        for letter, child in children[node].items():
+            fallback[child] = inherited.get(letter, 0)
+            ends[child] = ends[child] or ends[fallback[child]]
+            order.append(child)
+    edges: list[list[tuple[Ranges, int]]] = []
+    for lead in leads:
+        targets: dict[int, list[tuple[int, int]]] = {}
+        for letter, target in lead.items():
+            targets.setdefault(target, []).append((ord(letter), ord(letter)))
+        named = ranges_of((ord(letter), ord(letter)) for letter in lead)
+        spans = [(ranges_of(letters), target) for target, letters in targets.items()]
+        edges.append([(r, t) for r, t in [*spans, (but(named), 0)] if not ends[t]])
+    return trimmed(edges, {node for node in range(len(children)) if not ends[node]})
+
+
+def one_of(choices: Sequence[str]) -> Automaton:
+    """Exactly these texts."""
+    children: list[dict[str, int]] = [{}]
+    accepting = set()
+    for text in choices:
+        node = 0
+        for letter in text:
+            if letter not in children[node]:
+                children[node][letter] = len(children)
+                children.append({})
+            node = children[node][letter]
+        accepting.add(node)
+    edges = [
+        [(((ord(letter), ord(letter)),), child) for letter, child in node.items()]
+        for node in children
+    ]
+    return trimmed(edges, accepting)
+
+
+def texts_but(names: Sequence[str]) -> Automaton:
+    """Every text but these."""
+    children: list[dict[str, int]] = [{}]
+    ends = set()
+    for name in names:
+        node = 0
+        for letter in name:
+            if letter not in children[node]:
+                children[node][letter] = len(children)
+                children.append({})
+            node = children[node][letter]
+        ends.add(node)
+    other = len(children)
+    edges: list[list[tuple[Ranges, int]]] = []
+    for leads in children:
+        out: list[tuple[Ranges, int]] = [
+            (((ord(letter), ord(letter)),), child) for letter, child in leads.items()
+        ]
+        out.append((but(ranges_of((ord(letter), ord(letter)) for letter in leads)), other))
+        edges.append(out)
+    edges.append([(ANY_LETTER, other)])
+    return trimmed(edges, set(range(other + 1)) - ends)
+
+
+# ------------------------------------------------------------------------------ as GBNF
+
+_JSON_RAW: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
+_CONTROL: Ranges = ((0x01, 0x1F),)
+_SHORT_ESCAPES = {
+    '"': r'"\\\""',
+    "\\": r'"\\\\"',
+    "\b": r'"\\b"',
+    "\f": r'"\\f"',
+    "\n": r'"\\n"',
+    "\r": r'"\\r"',
+    "\t": r'"\\t"',
+}
+ANY_CONTROL_ESCAPE = r'"\\u00" ("0" [1-9a-fA-F] | "1" [0-9a-fA-F])'
+
+
+@lru_cache(maxsize=1024)  # an automaton of thousands of edges has a few sets of letters
+def letter_ways(ranges: Ranges, *, in_json: bool) -> tuple[str, ...]:
+    """GBNF for the ways to write one of these letters: as it is, and in JSON strings escaped."""
+    if not in_json:
+        return (letter_class(ranges),)
+    ways = []
+    if raw := both(ranges, _JSON_RAW):
+        ways.append(letter_class(raw))
+    ways += [
+        written
+        for letter, written in _SHORT_ESCAPES.items()
+        if both(ranges, ((ord(letter), ord(letter)),))
+    ]
+    control = both(ranges, _CONTROL)
+    if control == _CONTROL:
+        ways.append(ANY_CONTROL_ESCAPE)
+    else:
+        for first, last in control:
+            ways += [
+                f'"\\\\u{code:04x}"'
+                for code in range(first, last + 1)
+                if chr(code) not in _SHORT_ESCAPES
+            ]
+    return tuple(ways)
+
+
+def write(
+    automaton: Automaton, writer: GrammarWriter, *, in_json: bool, hint: str, escape: str = ""
+) -> str:
+    """The name of a rule for the texts of ``automaton``.
+
+    Args:
+      in_json: written as the inside of a JSON string, quotes not included.
+      hint: how the rules are called.
+      escape: in a JSON string, a further way to write any letter that is not followed by the
+        automaton: after it the first state is next. Only right where letters written that way
+        do not count, as with texts to avoid.
+
+    Raises:
+      GrammarError: too large.
+    """
+    entries = Counter(target for out in automaton.edges for _, target in out)
+    names: dict[int, str] = {0: writer.reserve(hint)}
+    order = [0]
+
+    def name_of(state: int) -> str:
+        if state not in names:
+            names[state] = writer.reserve(hint)
+            order.append(state)
+        return names[state]
+
+    def rest_of(state: int) -> str:
+        """What follows once this state is reached; single letters in a row become one text."""
+        run = ""
+        while (
+            state
+            and entries[state] == 1
+            and state not in automaton.accepting
+            and len(automaton.edges[state]) == 1
+            and not escape
+        ):
+            letters, target = automaton.edges[state][0]
+            letter = _only(letters)
+            if letter is None or (in_json and (letter in '"\\' or ord(letter) < 0x20)):
+                break
+            run, state = run + letter, target
+        words = [literal(run)] if run else []
+        if automaton.edges[state] or escape:
+            words.append(name_of(state))
+        return " ".join(words)
+
+    for state in order:
+        ways = []
+        for letters, target in automaton.edges[state]:
+            rest = rest_of(target)
+            ways += [f"{way} {rest}".rstrip() for way in letter_ways(letters, in_json=in_json)]
+        if escape:
+            ways.append(f"{escape} {names[0]}")
+        if state in automaton.accepting:
+            ways.append('""')  # an empty last alternative would take in the next rule
+        writer.define(names[state], " | ".join(ways))
+    return names[0]
+
+
+def _only(letters: Ranges) -> str | None:
+    return chr(letters[0][0]) if len(letters) == 1 and letters[0][0] == letters[0][1] else None

@@ -1,0 +1,172 @@
+"""Several JSON Schemas that all have to hold, as one.
+
+A grammar reads a text once, so ``allOf``, and keywords beside ``$ref`` or ``anyOf``, are merged
+into one schema before anything is written. What cannot be merged exactly is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from paddler_trio.language.grammars.writer import GrammarError
+
+Schema: TypeAlias = Mapping[str, object]
+
+ANNOTATIONS = frozenset(
+    {
+        "$anchor", "$comment", "$defs", "$id", "$schema", "$vocabulary", "contentEncoding",
+        "contentMediaType", "contentSchema", "default", "definitions", "deprecated", "description",
+        "discriminator", "example", "examples", "externalDocs", "id", "readOnly", "strict", "title",
+        "writeOnly", "xml",
+    }
+)  # fmt: skip
+"""Keywords that allow and forbid nothing."""
+
+_GREATEST = frozenset({"minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum"})
+_LEAST = frozenset({"maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum"})
+
+
+class SchemaError(GrammarError):
+    """A schema that no grammar can be made of; ``path`` says where."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class NothingMatchesError(SchemaError):
+    """No value fits this part of a schema."""
+
+
+def rules_of(schema: Schema) -> dict[str, object]:
+    """A schema without its annotations."""
+    return {key: value for key, value in schema.items() if key not in ANNOTATIONS}
+
+
+def all_of(one: object, other: object, path: str) -> object:
+    """One schema for what both allow; neither has ``$ref`` or ``allOf`` at its top.
+
+    Raises:
+      SchemaError: there is no exact way to say it; NothingMatchesError: nothing fits both.
+    """
+    if one is False or other is False:
+        return False
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return other if one is True else one
+    merged = rules_of(one)
+    for key, value in rules_of(other).items():
+        if key in _ABOUT_PROPERTIES:
+            continue
+        merged[key] = _both(key, merged[key], value, path) if key in merged else value
+    if any(key in one or key in other for key in _ABOUT_PROPERTIES):
+        merged.update(_properties_of_both(one, other, path))
+    return merged
+
+
+def _both(key: str, one: object, other: object, path: str) -> object:
+    if _same(one, other):
+        return one
+    if key == "type":
+        return _types_of_both(one, other, path)
+    if key == "enum" and isinstance(one, list) and isinstance(other, list):
+        return [value for value in one if any(_same(value, another) for another in other)]
+    if key == "const":
+        raise NothingMatchesError(path, "const: two different values are asked for")
+    if key == "required" and isinstance(one, list) and isinstance(other, list):
+        return [*one, *(name for name in other if name not in one)]
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        if key in _GREATEST and not isinstance(one, bool) and not isinstance(other, bool):
+            return max(one, other)
+        if key in _LEAST and not isinstance(one, bool) and not isinstance(other, bool):
+            return min(one, other)
+    if key in ("items", "propertyNames"):
+        return {"allOf": [one, other]}
+    if key in ("anyOf", "oneOf") and isinstance(one, list) and isinstance(other, list):
+        if key == "oneOf":
+            raise SchemaError(path, "oneOf: two of them beside each other cannot be expressed")
+        return [{"allOf": [a, b]} for a in one for b in other]
+    if key == "nullable":
+        return one is True and other is True
+    raise SchemaError(path, f"{key}: two different values beside each other cannot be expressed")
+
+
+_ABOUT_PROPERTIES = ("properties", "additionalProperties")
+
+
+def _properties_of_both(one: Schema, other: Schema, path: str) -> dict[str, object]:
+    for schema in (one, other):
+        if "patternProperties" in schema:
+            reason = "patternProperties: beside other keywords about properties"
+            raise SchemaError(path, f"{reason} it cannot be expressed")
+    declared = [_declared(schema, path) for schema in (one, other)]
+    rest = [schema.get("additionalProperties") for schema in (one, other)]
+    properties: dict[str, object] = {}
+    for name in {**declared[0], **declared[1]}:
+        # Where a side does not name it, it is one of its additional properties.
+        sides = [
+            properties_here.get(name, additional)
+            for properties_here, additional in zip(declared, rest, strict=True)
+        ]
+        given = [side for side in sides if side is not None and side is not True]
+        if any(side is False for side in given):
+            properties[name] = False
+        elif len(given) == 2:
+            properties[name] = {"allOf": given}
+        else:
+            properties[name] = given[0] if given else True
+    names_some = "properties" in one or "properties" in other
+    merged: dict[str, object] = {"properties": properties} if names_some else {}
+    given = [side for side in rest if side is not None]
+    if any(side is False for side in given):
+        merged["additionalProperties"] = False
+    elif len(given) == 2:
+        merged["additionalProperties"] = {"allOf": given}
+    elif given:
+        merged["additionalProperties"] = given[0]
+    return merged
+
+
+def _declared(schema: Schema, path: str) -> Mapping[str, object]:
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        raise SchemaError(path, "properties: is no object")
+    return properties
+
+
+def types_in(value: object, path: str) -> list[str]:
+    """The ``type`` keyword as a list of names."""
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if name not in KINDS:
+            raise SchemaError(path, f"type: {_shown(name)} is no type of JSON")
+    return list(dict.fromkeys(names))
+
+
+KINDS = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+
+def _types_of_both(one: object, other: object, path: str) -> list[str]:
+    first, second = types_in(one, path), types_in(other, path)
+    common = [name for name in first if name in second]
+    if "integer" not in common and any(
+        "integer" in a and "number" in b for a, b in ((first, second), (second, first))
+    ):
+        common.append("integer")
+    if not common:
+        raise NothingMatchesError(path, "type: no type is left")
+    return common
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal as JSON values: 1 and true are not."""
+    return type(one) is type(other) and json.dumps(one, sort_keys=True) == json.dumps(
+        other, sort_keys=True
+    )
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:60]}..."

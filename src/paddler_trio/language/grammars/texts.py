@@ -1,0 +1,170 @@
+"""Strings of a schema as GBNF: in JSON's quotes, or as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from paddler_trio.language.grammars.finite_automaton import (
+    MAX_STATES,
+    Automaton,
+    intersection,
+    lengths,
+    letter_ways,
+    texts_but,
+    texts_without,
+    write,
+)
+from paddler_trio.language.grammars.merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.regex import automaton_of
+from paddler_trio.language.grammars.string_formats import (
+    INTEGER_FORMATS,
+    NUMBER_FORMATS,
+    TEXT_FORMATS,
+)
+from paddler_trio.language.grammars.writer import (
+    MAX_REPETITIONS,
+    GrammarError,
+    GrammarWriter,
+    both,
+    but,
+    ranges_of,
+)
+
+_ESCAPE = r'"\\" (["\\bfnrt/] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
+"""Every escape of JSON but halves of surrogate pairs."""
+
+
+class Place(Protocol):
+    """Where strings are written: the grammar, and the texts that none of them may contain."""
+
+    @property
+    def grammar(self) -> GrammarWriter: ...
+    @property
+    def avoided(self) -> tuple[str, ...]: ...
+
+
+def json_string(rules: Schema, path: str, place: Place) -> str:
+    """The rule for a JSON string, quotes included; SchemaError if ``rules`` allow none."""
+    return place.grammar.rule(f'"\\"" {_inside(rules, path, place)} "\\""', "string")
+
+
+def json_key(names: Sequence[str], place: Place) -> str:
+    """The rule for a JSON string that is none of ``names``.
+
+    It is written without escapes of letters that need none, so that no name comes in by one.
+    """
+    if not names:
+        return json_string({}, "$", place)
+    automaton = texts_but(names)
+    if place.avoided:
+        automaton = intersection(automaton, texts_without(place.avoided))
+    inside = write(automaton, place.grammar, in_json=True, hint="key")
+    return place.grammar.rule(f'"\\"" {inside} "\\""', "key")
+
+
+def bare_text(rules: Schema, path: str, place: Place, *, also: Automaton | None = None) -> str:
+    """The rule for a text without quotes, which ends where one of the avoided texts begins.
+
+    ``also``: a further automaton that the text has to fit.
+    """
+    automaton = _automaton(rules, path, place.avoided)
+    if automaton is None:
+        automaton = texts_without(place.avoided)
+    if also is not None:
+        automaton = intersection(automaton, also)
+    return write(automaton, place.grammar, in_json=False, hint="text")
+
+
+def _inside(rules: Schema, path: str, place: Place) -> str:
+    least, most = count_of(rules, "minLength", path), count_of(rules, "maxLength", path)
+    is_plain = "pattern" not in rules and not _pattern_of_format(rules, path)
+    grammar = place.grammar
+    if is_plain and not (place.avoided and (least or most is not None)):
+        if not place.avoided:
+            return grammar.counted(_letter(grammar), *_counts(least, most, path))
+        escape = grammar.rule(_ESCAPE, "escape")
+        automaton = texts_without(place.avoided)
+        return write(automaton, grammar, in_json=True, hint="text", escape=escape)
+    if is_plain and (most or least or 0) * sum(map(len, place.avoided)) >= MAX_STATES // 2:
+        # Too long to count and to look for the avoided texts: their first letters are escaped.
+        firsts = ranges_of((ord(text[0]), ord(text[0])) for text in place.avoided)
+        return grammar.counted(_letter(grammar, firsts), *_counts(least, most, path))
+    automaton_here = _automaton(rules, path, place.avoided)
+    assert automaton_here is not None, "there is a pattern or a length"
+    return write(automaton_here, grammar, in_json=True, hint="text")
+
+
+def _letter(grammar: GrammarWriter, without: tuple[tuple[int, int], ...] = ()) -> str:
+    raw = letter_ways(
+        both(((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF)), but(without)), in_json=True
+    )
+    return grammar.rule(f"{raw[0]} | {grammar.rule(_ESCAPE, 'escape')}", "letter")
+
+
+def _automaton(rules: Schema, path: str, avoided: tuple[str, ...]) -> Automaton | None:
+    """The texts that fit and avoid what they must; None if nothing is asked."""
+    parts: list[Automaton] = []
+    try:
+        if "pattern" in rules:
+            pattern = rules["pattern"]
+            if not isinstance(pattern, str):
+                raise SchemaError(path, "pattern: has to be a text")
+            parts.append(automaton_of(pattern, anchored=False))
+        if named := _pattern_of_format(rules, path):
+            parts.append(_format(named))
+        least, most = count_of(rules, "minLength", path), count_of(rules, "maxLength", path)
+        if least or most is not None:
+            parts.append(lengths(*_counts(least, most, path)))
+        if not parts:
+            return None
+        if avoided:
+            parts.append(texts_without(avoided))
+        automaton = parts[0]
+        for part in parts[1:]:
+            automaton = intersection(automaton, part)
+    except SchemaError:
+        raise
+    except GrammarError as error:
+        keys = [key for key in ("pattern", "format", "minLength", "maxLength") if key in rules]
+        kind = NothingMatchesError if "no text can match" in str(error) else SchemaError
+        raise kind(path, f"{', '.join(keys)}: {error}") from error
+    return automaton
+
+
+def _counts(least: int | None, most: int | None, path: str) -> tuple[int, int | None]:
+    if most is not None and (least or 0) > most:
+        raise NothingMatchesError(path, f"minLength, maxLength: {least} is more than {most}")
+    return least or 0, most
+
+
+def count_of(rules: Schema, key: str, path: str) -> int | None:
+    """A keyword that counts, within the limits; None if it is not there."""
+    value = rules.get(key)
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise SchemaError(path, f"{key}: has to be a count")
+    if value > MAX_REPETITIONS:
+        raise SchemaError(path, f"{key}: {value} is more than {MAX_REPETITIONS}")
+    return value
+
+
+def _pattern_of_format(rules: Schema, path: str) -> str | None:
+    named = rules.get("format")
+    if named is None:
+        return None
+    if isinstance(named, str) and (named in INTEGER_FORMATS or named in NUMBER_FORMATS):
+        return None  # formats of numbers say nothing about texts
+    if not isinstance(named, str) or named not in TEXT_FORMATS:
+        known = ", ".join(sorted(TEXT_FORMATS))
+        raise SchemaError(path, f"format: {named!r} is not one of {known}")
+    return TEXT_FORMATS[named]
+
+
+@lru_cache(maxsize=32)  # as many as there are formats
+def _format(pattern: str) -> Automaton:
+    return automaton_of(pattern, anchored=True)

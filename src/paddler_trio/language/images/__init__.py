@@ -1,0 +1,1 @@
+"""Images of a request: decoded within limits, and put in their places in a prompt."""

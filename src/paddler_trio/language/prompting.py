@@ -1,0 +1,287 @@
+"""From a request to tokens: everything about language that happens before the engine.
+
+    prompt -> rendering -> tokens; constraint -> grammar; wishes -> sampling; who reads the answer
+
+Paddler's two requests are read as the extended one, which can say all of them. Runs in a worker
+thread, off the event loop and off the decode path (W22). What cannot be prompted is a
+:class:`Refusal` that carries the ending result its client gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.language.answer_binding import (
+    budget_of_answer,
+    grammar_of_answer,
+)
+from paddler_trio.language.answers.call_reading import call_reader
+from paddler_trio.language.answers.formats import ExplicitMarkers
+from paddler_trio.language.answers.output_processor import Generation
+from paddler_trio.language.answers.stop_texts import StopTexts
+from paddler_trio.language.grammars.constraints import (
+    GbnfRefusedError,
+    ReasoningBudgetError,
+    ToolNotConvertibleError,
+)
+from paddler_trio.language.grammars.schema_grammar import SchemaNotConvertibleError
+from paddler_trio.language.images.image_parts import texts_between
+from paddler_trio.language.refusal import Refusal, bad_request
+from paddler_trio.language.rendering import Rendering, plain, render
+from paddler_trio.language.sampling_settings import sampling_of
+from paddler_trio.language.templates.conversation import ModelTemplates
+from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.engine.engine_pipe import (
+    IMAGE_TOKEN,
+    Grammar,
+    Image,
+    ReasoningBudget,
+    Sampling,
+)
+from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.paddler.generation import (
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+)
+from paddler_trio.wire.trio.generate import (
+    ConversationPrompt,
+    Generate,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
+
+PaddlerWork: TypeAlias = ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
+GenerationWork: TypeAlias = PaddlerWork | Generate
+
+MAX_STOP_TEXTS = 64
+MAX_STOP_CHARS = 1024
+MAX_LOGPROBS = 128
+MAX_SALT_CHARS = 1024
+
+
+@attrs.frozen
+class Language:
+    """A loaded model as its prompts see it: all of it immutable, shared by every request."""
+
+    vocabulary: Vocabulary
+    templates: ModelTemplates
+    parameters: InferenceParameters
+    fingerprint: str
+    """The same on every agent that would answer alike: weights, template and projection."""
+    sees_images: bool = False
+    markers: ExplicitMarkers | None = None
+    """What an operator says of how it writes, over what its template says."""
+
+
+@attrs.frozen(kw_only=True)
+class Prompted:
+    """What the engine needs to start, and the object that reads its answer.
+
+    Each of the ``images`` has one ``IMAGE_TOKEN`` among the tokens.
+
+    ``max_tokens`` 0 means as many as fit; ``logprobs`` -1 means none.
+    """
+
+    tokens: list[int]
+    images: list[Image]
+    max_tokens: int
+    sampling: Sampling
+    grammar: Grammar | None
+    reasoning: ReasoningBudget | None
+    logprobs: int
+    reuse_prefix: bool
+    salt: str
+    generation: Generation
+
+
+def prompt_of(
+    work: GenerationWork, language: Language, *, seed: int, drawn: Sequence[int]
+) -> Prompted:
+    """Render, tokenise and constrain; raises Refusal.
+
+    Args:
+      seed: of the draws, unless the request brings its own.
+      drawn: tokens of this answer that another agent produced: they are read again, so that
+        everything that remembers them here does, and shown to nobody.
+    """
+    is_extended = isinstance(work, Generate)
+    request = work if isinstance(work, Generate) else _generate_of(work)
+    if is_extended:
+        _check(request)
+    rendering = rendering_of(request.prompt, language, as_paddler=not is_extended)
+    tokens = tokens_of(request.prompt, rendering, language.vocabulary)
+    if is_extended and not tokens:
+        raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
+    generation = Generation(
+        rendering.classifier,
+        call_reader(request.prompt, rendering.start.form, seed=seed),
+        StopTexts(request.stop) if request.stop else None,
+        is_extended,
+    )
+    try:
+        generation.replay(language.vocabulary.token_bytes(token, special=True) for token in drawn)
+    except TokenizationError as error:
+        raise Refusal("SamplerError", f"cannot continue: {error}") from error
+    return Prompted(
+        tokens=tokens,
+        images=list(rendering.images),
+        max_tokens=request.max_tokens or 0,
+        sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
+        grammar=_grammar(request, rendering, language, binds_calls=is_extended),
+        reasoning=_reasoning_budget(request.prompt, rendering, language),
+        logprobs=-1 if request.logprobs is None else request.logprobs,
+        reuse_prefix=request.reuse_prefix,
+        salt=request.cache_salt,
+        generation=generation,
+    )
+
+
+def rendering_of(prompt: Prompt, language: Language, *, as_paddler: bool = False) -> Rendering:
+    """The text of a prompt; empty for one that is given as tokens. Raises Refusal."""
+    match prompt:
+        case ConversationPrompt():
+            return render(prompt, language, as_paddler=as_paddler)
+        case TextPrompt(text=text):
+            return plain(text, language)
+        case TokenPrompt():
+            return plain("", language)
+
+
+def tokens_of(prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary) -> list[int]:
+    """What the engine is given; raises Refusal."""
+    if isinstance(prompt, TokenPrompt):
+        return _checked(prompt.tokens, vocabulary)
+    try:
+        if isinstance(prompt, TextPrompt) and not prompt.parse_special:
+            plain = vocabulary.tokenize(prompt.text, add_special=False, parse_special=False)
+            adds_bos = vocabulary.adds_bos and vocabulary.bos_token is not None
+            return [vocabulary.bos_token, *plain] if adds_bos else plain  # type: ignore[list-item]
+        if rendering.images:
+            return _tokens_with_images(rendering.text, vocabulary)
+        return vocabulary.tokenize_prompt(rendering.text)
+    except TokenizationError as error:
+        raise Refusal("SamplerError", str(error)) from error
+
+
+# ------------------------------------------------------------------------------- inside
+
+
+def _generate_of(params: PaddlerWork) -> Generate:
+    """Paddler's requests in our words; raises Refusal for what Paddler refuses."""
+    if params.max_tokens < 1:
+        raise Refusal("SamplerError", f"max_tokens is {params.max_tokens}, must be at least 1")
+    if isinstance(params, ContinueFromRawPromptParams):
+        return Generate(
+            prompt=TextPrompt(text=params.raw_prompt),
+            max_tokens=params.max_tokens,
+            constraint=params.grammar,
+        )
+    if params.grammar is not None and params.enable_thinking:
+        raise Refusal(
+            "GrammarIncompatibleWithThinking",
+            "a grammar constrains from the first token: set enable_thinking to false",
+        )
+    messages = [unstructure(message) for message in params.conversation_history]
+    tools = [unstructure(tool) for tool in params.tools]
+    return Generate(
+        prompt=ConversationPrompt(
+            messages=tuple(message for message in messages if isinstance(message, dict)),
+            tools=tuple(tool for tool in tools if isinstance(tool, dict)),
+            add_generation_prompt=params.add_generation_prompt,
+            thinking=params.enable_thinking,
+            raw_tool_calls=not params.parse_tool_calls,
+        ),
+        max_tokens=params.max_tokens,
+        constraint=params.grammar,
+    )
+
+
+def _check(request: Generate) -> None:
+    """What needs no model to be wrong."""
+    if request.max_tokens is not None and request.max_tokens < 1:
+        raise bad_request("max_tokens", f"max_tokens is {request.max_tokens}, must be at least 1")
+    if len(request.stop) > MAX_STOP_TEXTS:
+        raise bad_request("stop", f"stop: {len(request.stop)} texts, the limit is {MAX_STOP_TEXTS}")
+    for place, text in enumerate(request.stop):
+        if not 0 < len(text) <= MAX_STOP_CHARS:
+            raise bad_request(
+                f"stop[{place}]",
+                f"stop: a text of {len(text)} characters, must have 1 to {MAX_STOP_CHARS}",
+            )
+    if request.logprobs is not None and not 0 <= request.logprobs <= MAX_LOGPROBS:
+        raise bad_request(
+            "logprobs", f"logprobs is {request.logprobs}, must be 0 to {MAX_LOGPROBS}"
+        )
+    if len(request.cache_salt) > MAX_SALT_CHARS:
+        raise bad_request(
+            "cache_salt",
+            f"cache_salt: {len(request.cache_salt)} characters, the limit is {MAX_SALT_CHARS}",
+        )
+
+
+def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
+    """One ``IMAGE_TOKEN`` for each image; what stands between them is tokenised by itself, as
+    llama.cpp does it."""
+    tokens: list[int] = []
+    for number, part in enumerate(texts_between(text)):
+        if number:
+            tokens.append(IMAGE_TOKEN)
+        tokens += vocabulary.tokenize_part(part)
+    return vocabulary.with_bos(tokens)
+
+
+def _checked(tokens: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    for place, token in enumerate(tokens):
+        if not 0 <= token < vocabulary.n_tokens:
+            raise bad_request(
+                f"prompt.tokens[{place}]",
+                f"token {token} is not one of the {vocabulary.n_tokens} tokens of this model",
+            )
+    if not tokens:
+        raise bad_request("prompt.tokens", "tokens is empty, must have at least one")
+    return list(tokens)
+
+
+def _grammar(
+    request: Generate, rendering: Rendering, language: Language, *, binds_calls: bool
+) -> Grammar | None:
+    """What every token must fit.
+
+    Paddler's requests are bound by their grammar alone; in ours tool calls are bound too, unless
+    they are wanted as the model writes them.
+    """
+    prompt = request.prompt
+    conversation = prompt if isinstance(prompt, ConversationPrompt) else None
+    if conversation is not None and (
+        not binds_calls or (conversation.tool_choice == "auto" and conversation.raw_tool_calls)
+    ):
+        conversation = attrs.evolve(conversation, tools=())
+    try:
+        return grammar_of_answer(
+            request.constraint,
+            conversation,
+            rendering.start,
+            language.vocabulary,
+        )
+    except ToolNotConvertibleError as error:
+        raise Refusal("ToolSchemaInvalid", str(error)) from error
+    except SchemaNotConvertibleError as error:
+        raise Refusal("GrammarSyntaxError", str(error)) from error
+    except GbnfRefusedError as error:
+        raise Refusal("GrammarInitializationFailed", str(error)) from error
+
+
+def _reasoning_budget(
+    prompt: Prompt, rendering: Rendering, language: Language
+) -> ReasoningBudget | None:
+    if not isinstance(prompt, ConversationPrompt):
+        return None
+    try:
+        return budget_of_answer(prompt, rendering.start, language.vocabulary)
+    except ReasoningBudgetError as error:
+        raise bad_request("prompt.max_reasoning_tokens", str(error)) from error

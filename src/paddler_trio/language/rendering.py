@@ -1,0 +1,117 @@
+"""The text a conversation becomes, and how the answer to it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from paddler_trio.errors import ChatTemplateError
+from paddler_trio.language.answer_binding import AnswerStart, form_of
+from paddler_trio.language.answers.answer_start import PromptStart, rendered
+from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.whole import probe_of
+from paddler_trio.language.images.image_parts import images_in, show_images
+from paddler_trio.language.refusal import Refusal, bad_request
+from paddler_trio.language.templates.chat_messages import has_images
+from paddler_trio.language.templates.conversation import prepare_conversation
+from paddler_trio.wire.engine.engine_pipe import Image
+from paddler_trio.wire.trio.generate import ConversationPrompt
+
+if TYPE_CHECKING:
+    from paddler_trio.language.prompting import Language
+
+TOOL_CHOICES = ("auto", "none", "required", "function")
+
+
+@attrs.frozen
+class Rendering:
+    """``text`` has fences around what must not become a control token.
+
+    ``start`` is how the answer begins, for its grammar, ``classifier`` the one that reads it.
+    ``images`` are in the order of their markers in the text.
+    """
+
+    text: str
+    start: AnswerStart
+    classifier: Automaton
+    images: tuple[Image, ...] = ()
+
+
+def plain(text: str, language: Language) -> Rendering:
+    """A text that is continued as it stands: nobody can say what its answer begins with."""
+    form = form_of(language.templates.default.template, language.markers)
+    return Rendering(text, AnswerStart(form), Automaton(form.rules))
+
+
+def render(
+    conversation: ConversationPrompt, language: Language, *, as_paddler: bool = False
+) -> Rendering:
+    """Through the model's template; with ``tool_choice`` none the model hears of no tools.
+
+    ``as_paddler``: a call that is opened within reasoning is one, whatever the family does.
+
+    Raises:
+      Refusal: a field that makes no sense, images that cannot be shown, or what the template
+        refused.
+    """
+    _check(conversation)
+    if conversation.tool_choice == "none" and conversation.tools:
+        conversation = attrs.evolve(conversation, tools=())
+    images: tuple[Image, ...] = ()
+    if has_images(conversation.messages):
+        if not language.sees_images:
+            raise Refusal(
+                "MultimodalNotSupported",
+                "the model was loaded without a multimodal projection: it cannot see images",
+            )
+        shown = show_images(conversation, fit=language.parameters.image_resize_to_fit)
+        conversation, images = shown.conversation, shown.images
+    try:
+        prepared = prepare_conversation(conversation, language.templates)
+        start = rendered(conversation, prepared, language.markers)
+    except ChatTemplateError as error:
+        raise Refusal("ChatTemplateError", str(error)) from error
+    binding = AnswerStart(start.form, start.end, start.opening)
+    return Rendering(
+        start.text,
+        binding,
+        _classifier(conversation, start, as_paddler=as_paddler),
+        images_in(start.text, images) if images else (),
+    )
+
+
+def _classifier(
+    conversation: ConversationPrompt, start: PromptStart, *, as_paddler: bool
+) -> Automaton:
+    """Who tells the sections of the answer apart, at the place where the prompt leaves it."""
+    form = attrs.evolve(start.form, calls_end_reasoning=True) if as_paddler else start.form
+    functions = [tool.get("function") for tool in conversation.tools]
+    names = [function.get("name") for function in functions if isinstance(function, Mapping)]
+    probe = probe_of(start.form, [name for name in names if isinstance(name, str)])
+    classifier = Automaton(form.rules, probe=probe)
+    classifier.begin_with(start.end)
+    return classifier
+
+
+def _check(conversation: ConversationPrompt) -> None:
+    choice, name = conversation.tool_choice, conversation.tool_name
+    if choice not in TOOL_CHOICES:
+        raise bad_request(
+            "prompt.tool_choice",
+            f"tool_choice is {choice[:80]!r}, must be one of {', '.join(TOOL_CHOICES)}",
+        )
+    if choice in ("required", "function") and not conversation.tools:
+        raise bad_request(
+            "prompt.tool_choice", f"tool_choice is {choice!r}, but there are no tools"
+        )
+    if (choice == "function") != (name is not None):
+        raise bad_request(
+            "prompt.tool_name", "tool_name goes with tool_choice 'function', and only with it"
+        )
+    if conversation.max_reasoning_tokens is not None and conversation.max_reasoning_tokens < 0:
+        raise bad_request(
+            "prompt.max_reasoning_tokens",
+            f"max_reasoning_tokens is {conversation.max_reasoning_tokens}, must be at least 0",
+        )

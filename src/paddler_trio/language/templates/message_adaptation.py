@@ -1,0 +1,255 @@
+"""Messages in the form that a template in force can express.
+
+The rule: what the template prints without loss it is given as it is, so that the prompt is the
+one Hugging Face renders. Only what it would refuse, lose, or print as Python is said in another
+way, the way people write it by hand for such models:
+
+======================================  ======================================================
+the template lacks                      instead
+======================================  ======================================================
+lists of content parts                  the texts of the parts, one a line
+contents that are strings               a list with one part
+the role ``developer``                  ``system``
+the role ``system``                     the text at the top of the first user turn
+arguments as JSON text, or as objects   the other form
+calls without a content                 an empty content, or null
+an answer without content and calls     an empty content
+the role ``tool``                       a user turn with the result; if calls are lost as well,
+                                        one line of JSON for each in the assistant's content
+tools without a description, without    empty ones
+parameters, without their properties
+a variable that switches thinking       the word for it in the system message, if it reads one
+======================================  ======================================================
+
+A template that refuses two turns of one role in succession gets turns that were made here joined
+with their neighbours. Turns that a client sent are never joined: the template says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from paddler_trio.errors import ChatTemplateError
+from paddler_trio.language.templates.capabilities import THINKING_WORDS, CallContent, TemplateTraits
+from paddler_trio.language.templates.chat_messages import IMAGE_PARTS, Message, text_of
+
+_JOINT = "\n\n"
+_OTHER_CONTENTS: Mapping[CallContent, str | None] = {"empty": "", "null": None}
+
+
+def adapt(
+    messages: Sequence[Message], traits: TemplateTraits, *, thinking: bool | None = None
+) -> list[Message]:
+    """``messages``, as ``chat_messages.read_messages`` gives them, adapted.
+
+    Args:
+      thinking: whether the model shall think; None leaves it to the template.
+
+    Raises:
+      ChatTemplateError: arguments of a call are no JSON object, which the template needs.
+    """
+    adapted = [_role(message, traits) for message in messages]
+    if thinking is not None and traits.thinking is None and traits.thinking_words:
+        adapted = _with_word(adapted, THINKING_WORDS[thinking])
+    adapted = [_calls(message, traits, index) for index, message in enumerate(adapted)]
+    if not traits.tool_role:
+        adapted = _results_as_user(adapted, joins=traits.alternates)
+    if not traits.system_role:
+        adapted = _system_into_user(adapted, joins=traits.alternates)
+    return [_content(message, traits) for message in adapted]
+
+
+def adapt_tools(tools: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+    """Function tools, with what the template refuses to be without."""
+    return [_tool(tool, traits) for tool in tools] if traits.tool_needs else list(tools)
+
+
+def _tool(tool: Message, traits: TemplateTraits) -> Message:
+    function = tool["function"]
+    assert isinstance(function, Mapping)  # read_tools judged it
+    needs = traits.tool_needs
+    filled = dict(function)
+    if "description" in needs and filled.get("description") is None:
+        filled["description"] = ""
+    parameters = filled.get("parameters")
+    if needs & {"parameters", "properties"} and parameters is None:
+        parameters = {"type": "object", "properties": {}}
+    if "properties" in needs and isinstance(parameters, Mapping):
+        parameters = {**parameters, "properties": parameters.get("properties", {})}
+    if parameters is not None:
+        filled["parameters"] = parameters
+    return {**tool, "function": filled}
+
+
+def _with_word(messages: Sequence[Message], word: str) -> list[Message]:
+    """The word at the end of the first message, if that is the system's, else in front of it."""
+    first = messages[0]
+    if first["role"] != "system":
+        return [{"role": "system", "content": word}, *messages]
+    content = first.get("content")
+    if isinstance(content, list):
+        added: object = [*content, {"type": "text", "text": word}]
+    else:
+        added = f"{content}\n{word}" if content else word
+    return [{**first, "content": added}, *messages[1:]]
+
+
+def _role(message: Message, traits: TemplateTraits) -> Message:
+    if message["role"] == "developer" and not traits.developer_role:
+        return {**message, "role": "system"}
+    return message
+
+
+# ------------------------------------------------------------------------------------- contents
+
+
+def _content(message: Message, traits: TemplateTraits) -> Message:
+    content = message.get("content")
+    role = _kind(message)
+    if isinstance(content, str):
+        if role in traits.parts_content and role not in traits.string_content:
+            return {**message, "content": [{"type": "text", "text": content}]}
+    elif isinstance(content, list) and role not in traits.parts_content:
+        shows_images = any(part.get("type") in IMAGE_PARTS for part in content)
+        if not shows_images and role in traits.string_content:
+            return {**message, "content": text_of(content)}
+    return message
+
+
+def _kind(message: Message) -> str:
+    """The role whose contents were probed; any other is like a user's."""
+    role = str(message["role"])
+    if role == "developer":
+        return "system"
+    return role if role in ("system", "assistant", "tool") else "user"
+
+
+# ---------------------------------------------------------------------------------------- calls
+
+
+def _calls(message: Message, traits: TemplateTraits, index: int) -> Message:
+    calls = message.get("tool_calls")
+    if message["role"] != "assistant":
+        return message
+    if not isinstance(calls, list):
+        is_fine = "content" in message or traits.silent_answers
+        return message if is_fine else {**message, "content": ""}
+    if not traits.tool_calls and not traits.tool_role:
+        said = [text_of(message.get("content"))] if message.get("content") else []
+        lines = [_call_line(call) for call in calls]
+        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        return {**rest, "content": "\n".join([*said, *lines])}
+    path = f"messages[{index}].tool_calls"
+    adapted = {
+        **message,
+        "tool_calls": [
+            _with_arguments(call, traits, f"{path}[{number}]") for number, call in enumerate(calls)
+        ],
+    }
+    form: CallContent = "empty" if "content" in adapted else "missing"
+    if not adapted.get("content") and form in traits.refused_contents:
+        fine = [each for each in _OTHER_CONTENTS if each not in traits.refused_contents]
+        shown = [each for each in fine if each in traits.call_contents]
+        for other in (shown or fine)[:1]:
+            adapted["content"] = _OTHER_CONTENTS[other]
+    return adapted
+
+
+def _with_arguments(call: Mapping[str, object], traits: TemplateTraits, path: str) -> Message:
+    flat = "function" not in call
+    function = call if flat else call["function"]
+    assert isinstance(function, Mapping)  # read_messages judged it
+    arguments = function.get("arguments")
+    if isinstance(arguments, str) and traits.arguments == "other":
+        place = f"{path}{'' if flat else '.function'}.arguments"
+        changed = {**function, "arguments": _read_arguments(arguments, place)}
+    elif isinstance(arguments, Mapping) and traits.arguments == "string":
+        changed = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    else:
+        return dict(call)
+    return changed if flat else {**call, "function": changed}
+
+
+def _read_arguments(text: str, path: str) -> Mapping[str, object]:
+    if not text.strip():
+        return {}
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ChatTemplateError(f"{path}: not JSON, which the template needs: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ChatTemplateError(f"{path}: not a JSON object, which the template needs")
+    return arguments
+
+
+def _call_line(call: Mapping[str, object]) -> str:
+    function = call.get("function", call)
+    assert isinstance(function, Mapping)  # read_messages judged it
+    arguments = function.get("arguments", {})
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'{{"name": {name}, "arguments": {written or "{}"}}}'
+
+
+# ---------------------------------------------------------------------------------------- roles
+
+
+def _results_as_user(messages: Sequence[Message], *, joins: bool) -> list[Message]:
+    adapted: list[Message] = []
+    last_has_result = False
+    for message in messages:
+        is_result = message["role"] == "tool"
+        made = message
+        if is_result:
+            name = message.get("name")
+            of = f" of {name}" if isinstance(name, str) else ""
+            text = text_of(message.get("content"))
+            made = {"role": "user", "content": f"Result{of}:\n{text}"}
+        is_neighbour = made["role"] == "user" and _ends_with_user(adapted)
+        if joins and is_neighbour and (is_result or last_has_result):
+            adapted[-1] = _joined(adapted[-1], made.get("content"))
+        else:
+            adapted.append(made)
+        last_has_result = is_result or (last_has_result and made["role"] == "user")
+    return adapted
+
+
+def _system_into_user(messages: Sequence[Message], *, joins: bool) -> list[Message]:
+    adapted: list[Message] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            waiting.append(text_of(message.get("content")))
+        elif message["role"] == "user" and waiting:
+            adapted.append({**message, "content": _on_top(waiting, message.get("content"))})
+            waiting = []
+        else:
+            adapted.append(message)
+    if waiting and joins and _ends_with_user(adapted):
+        adapted[-1] = _joined(adapted[-1], _JOINT.join(waiting))
+    elif waiting:
+        adapted.append({"role": "user", "content": _JOINT.join(waiting)})
+    return adapted
+
+
+def _ends_with_user(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[-1]["role"] == "user"
+
+
+def _joined(message: Message, content: object) -> Message:
+    """``message`` with another content behind its own."""
+    own = message.get("content")
+    if isinstance(own, list) or isinstance(content, list):
+        return {**message, "content": [*_parts(own), *_parts(content)]}
+    return {**message, "content": _JOINT.join([text_of(own), text_of(content)])}
+
+
+def _parts(content: object) -> list[object]:
+    return content if isinstance(content, list) else [{"type": "text", "text": text_of(content)}]
+
+
+def _on_top(texts: Sequence[str], content: object) -> object:
+    if isinstance(content, list):
+        return [{"type": "text", "text": _JOINT.join(texts)}, *content]
+    return _JOINT.join([*texts, text_of(content)])

@@ -1,0 +1,346 @@
+"""The model's vocabulary, opened by the agent without the weights.
+
+Text is turned into tokens beside the decode loop, not in it: the agent opens the model file a
+second time with ``vocab_only``, which costs a few megabytes, and the engine only ever sees ids.
+
+All methods block for as long as the text is long, so they belong into worker threads; any number
+of threads may use one vocabulary. Closing is safe at any moment: a thread that is still inside
+llama.cpp keeps the model until it comes back, later calls are refused.
+
+llama.cpp's generic pre-tokenizer calls itself for every letter of a word and overruns the stack at
+about 20 000 letters (measured, 8 MB), which would end the process; such runs are cut. Ids that do
+not exist make it throw through its C interface, so they are refused here.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ctypes import c_char, create_string_buffer
+from pathlib import Path
+from typing import TypeAlias
+
+from llama_cpp import llama_cpp
+
+from paddler_trio.errors import ModelFileError, PaddlerError
+from paddler_trio.language.giving_way import give_way
+from paddler_trio.language.templates.token_escaping import PromptFence
+
+MAX_TEXT_BYTES = 2**30  # llama.cpp counts bytes and tokens in 32 bits
+_MAX_RUN_CHARS = 4096
+_CHANGE = re.compile(r"\s\S|\S\s")
+_LONG_RUN = re.compile(rf"\S{{{_MAX_RUN_CHARS}}}|\s{{{_MAX_RUN_CHARS}}}")
+_NO_TOKEN = -1
+
+_ModelHandle: TypeAlias = int
+_VocabHandle: TypeAlias = int
+
+
+class TokenizationError(PaddlerError):
+    """A text or a token id that this vocabulary cannot take."""
+
+
+class Vocabulary:
+    """Tokens of one model file, its metadata and its chat templates.
+
+    ``metadata`` has every scalar of the file as text; ``control_texts`` are the texts that
+    ``parse_special`` turns into control tokens; ``fence`` guards against them. ``kind`` is a
+    number of llama.cpp's ``llama_vocab_type``.
+    """
+
+    def __init__(self, model: _ModelHandle, path: Path) -> None:
+        """Take ownership of an open model handle; use ``load``."""
+        self.path = path
+        self._model = model
+        self._vocab: _VocabHandle = llama_cpp.llama_model_get_vocab(model)
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._closed = False
+        self.metadata: dict[str, str] = _metadata_of(model)
+        self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.n_params: int = llama_cpp.llama_model_n_params(model)
+        self.size_bytes: int = llama_cpp.llama_model_size(model)
+        """Of the weights, although they are not loaded here."""
+        self.kind: int = llama_cpp.llama_vocab_type(self._vocab)
+        kind = self.kind
+        self._cuts_long_runs = kind == llama_cpp.LLAMA_VOCAB_TYPE_BPE
+        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
+        self._adds_eos: bool = llama_cpp.llama_vocab_get_add_eos(self._vocab)
+        self.bos_token = self._known_token(llama_cpp.llama_vocab_bos(self._vocab))
+        self.eos_token = self._known_token(llama_cpp.llama_vocab_eos(self._vocab))
+        separator = self._known_token(llama_cpp.llama_vocab_sep(self._vocab))
+        ends_with_it = kind == llama_cpp.LLAMA_VOCAB_TYPE_WPM  # and is a text's end there
+        has_two = llama_cpp.llama_vocab_get_add_sep(self._vocab) and not ends_with_it
+        self.pair_separator = () if separator is None or not has_two else (separator,)
+        """What comes between two texts beside the tokens that end the first one."""
+        self.bos_text = self._text_of(self.bos_token)
+        self.eos_text = self._text_of(self.eos_token)
+        self.nl_text = self._text_of(self._known_token(llama_cpp.llama_vocab_nl(self._vocab)))
+        controls = self._find_controls()
+        self.control_texts = frozenset(controls.values())
+        self._control_tokens = frozenset(controls)
+        self.end_tokens = tuple(
+            token for token in sorted(controls) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
+        )
+        """The control tokens with which the model says that its answer is complete."""
+        self.fence = self._make_fence(controls)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Vocabulary:
+        """Open the vocabulary of a GGUF file; milliseconds to about a second.
+
+        llama.cpp reports what it finds through its process-wide log callback.
+
+        Raises:
+          ModelFileError: no such file, not a GGUF file, or one without a tokenizer.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise ModelFileError(f"model file {path} does not exist")
+        params = llama_cpp.llama_model_default_params()
+        params.vocab_only = True
+        model: _ModelHandle | None = llama_cpp.llama_model_load_from_file(bytes(path), params)
+        if not model:
+            raise ModelFileError(f"model file {path} is not a GGUF file that llama.cpp can read")
+        vocab = llama_cpp.llama_model_get_vocab(model)
+        if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+            llama_cpp.llama_model_free(model)
+            raise ModelFileError(f"model file {path} has no tokenizer")
+        return cls(model, path)
+
+    def close(self) -> None:
+        """Give the file back, at the latest when the last thread inside returns. Idempotent."""
+        with self._lock:
+            free_now = not self._closed and self._inside == 0
+            self._closed = True
+        if free_now:
+            llama_cpp.llama_model_free(self._model)
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Tokens of context the model was trained with; 0 if the file does not say."""
+        architecture = self.metadata.get("general.architecture", "")
+        length = self.metadata.get(f"{architecture}.context_length", "")
+        return int(length) if length.isdecimal() else 0
+
+    @property
+    def n_embd(self) -> int:
+        """Width of the model's vectors; 0 if the file does not say."""
+        architecture = self.metadata.get("general.architecture", "")
+        width = self.metadata.get(f"{architecture}.embedding_length", "")
+        return int(width) if width.isdecimal() else 0
+
+    def chat_template(self, name: str | None = None) -> str | None:
+        """Jinja source of the default template, or of a named one such as ``tool_use``."""
+        key = "tokenizer.chat_template"
+        return self.metadata.get(key if name is None else f"{key}.{name}")
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of a text of any length.
+
+        Args:
+          text: without lone surrogates, which have no bytes in UTF-8.
+          add_special: put the tokens around it that the model file asks for, such as BOS.
+          parse_special: read the texts of control tokens as those tokens.
+
+        Raises:
+          TokenizationError: not encodable, or beyond ``MAX_TEXT_BYTES``.
+          ModelFileError: the vocabulary is closed.
+        """
+        give_way()
+        parts = _cut_long_runs(text) if self._cuts_long_runs else [text]
+        with self.open_handle() as vocab:
+            if len(parts) == 1:
+                return _tokenize(vocab, text, add_special, parse_special)
+            tokens = [t for part in parts for t in _tokenize(vocab, part, False, parse_special)]
+        if add_special and self.adds_bos and self.bos_token is not None:
+            tokens.insert(0, self.bos_token)
+        if add_special and self._adds_eos and self.eos_token is not None:
+            tokens.append(self.eos_token)
+        return tokens
+
+    def tokenize_prompt(self, rendered: str) -> list[int]:
+        """Token ids of a prompt: special tokens parsed except in fenced texts, never two BOS.
+
+        BOS comes first where the model file asks for it, no matter whether the template printed it
+        too. EOS is never added, since the answer is still to come.
+
+        Raises:
+          TokenizationError, ModelFileError: as ``tokenize``.
+        """
+        return self.with_bos(self.tokenize_part(rendered))
+
+    def tokenize_part(self, rendered: str) -> list[int]:
+        """Token ids of a part of a prompt: as ``tokenize_prompt``, but BOS is not looked at."""
+        tokens: list[int] = []
+        for stretch in self.fence.cut(rendered):
+            found = self.tokenize(
+                stretch.text, add_special=False, parse_special=stretch.parse_special
+            )
+            if not stretch.parse_special and not self._control_tokens.isdisjoint(found):
+                # Some vocabularies put a control token together from its letters.
+                found = [
+                    token
+                    for piece in stretch.pieces
+                    for token in self.tokenize(piece, add_special=False, parse_special=False)
+                ]
+            tokens += found
+        return tokens
+
+    def with_bos(self, tokens: list[int]) -> list[int]:
+        """A prompt with one BOS if the model file asks for it, and with never more than one."""
+        if self.bos_token is None:
+            return tokens
+        n_leading_bos = next(
+            (i for i, token in enumerate(tokens) if token != self.bos_token), len(tokens)
+        )
+        if n_leading_bos > 1:
+            return tokens[n_leading_bos - 1 :]
+        if n_leading_bos == 0 and self.adds_bos:
+            return [self.bos_token, *tokens]
+        return tokens
+
+    def token_bytes(self, token: int, *, special: bool) -> bytes:
+        """The bytes a token stands for, often a part of a character.
+
+        Control tokens give their text if ``special``, else nothing.
+
+        Raises:
+          TokenizationError: no such token.
+          ModelFileError: the vocabulary is closed.
+        """
+        with self.open_handle() as vocab:
+            self._check(token)
+            return _piece_of(vocab, token, special)
+
+    def is_end_of_generation(self, token: int) -> bool:
+        """Whether the model says with this token that its answer is complete."""
+        with self.open_handle() as vocab:
+            self._check(token)
+            return bool(llama_cpp.llama_vocab_is_eog(vocab, token))
+
+    @contextmanager
+    def open_handle(self) -> Iterator[_VocabHandle]:
+        """llama.cpp's own handle, valid inside the block, for calls that need one.
+
+        Raises:
+          ModelFileError: the vocabulary is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ModelFileError(f"the vocabulary of {self.path} is closed")
+            self._inside += 1
+        try:
+            yield self._vocab
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            free_now = self._closed and self._inside == 0
+        if free_now:
+            llama_cpp.llama_model_free(self._model)
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < self.n_tokens:
+            raise TokenizationError(f"token {token} is not one of the {self.n_tokens} tokens")
+
+    def _known_token(self, token: int) -> int | None:
+        return token if 0 <= token < self.n_tokens else None
+
+    def _text_of(self, token: int | None) -> str:
+        if token is None:
+            return ""
+        return _piece_of(self._vocab, token, True).decode("utf-8", errors="replace")
+
+    def _find_controls(self) -> dict[int, str]:
+        wanted = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        texts = {
+            token: llama_cpp.llama_vocab_get_text(self._vocab, token).decode(
+                "utf-8", errors="replace"
+            )
+            for token in range(self.n_tokens)
+            if llama_cpp.llama_vocab_get_attr(self._vocab, token) & wanted
+        }
+        return {token: text for token, text in texts.items() if len(text) > 1}
+
+    def _make_fence(self, controls: Mapping[int, str]) -> PromptFence:
+        def with_attribute(wanted: int) -> list[str]:
+            read = llama_cpp.llama_vocab_get_attr
+            return [text for token, text in controls.items() if read(self._vocab, token) & wanted]
+
+        return PromptFence(
+            controls.values(),
+            strips_left=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
+            strips_right=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),
+        )
+
+
+def _cut_long_runs(text: str) -> list[str]:
+    """Cut where a run without a change between blank and not blank gets dangerously long."""
+    half = _MAX_RUN_CHARS // 2  # a run that is too long fills at least one such block
+    blocks = range(0, len(text) - half + 1, half)
+    if all(_CHANGE.search(text, start, start + half) for start in blocks):
+        return [text]
+    parts: list[str] = []
+    start = 0
+    for run in _LONG_RUN.finditer(text):
+        parts.append(text[start : run.end()])
+        start = run.end()
+    parts.append(text[start:])
+    return [part for part in parts if part] or [""]
+
+
+def _tokenize(vocab: _VocabHandle, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        message = f"text has a lone surrogate at character {error.start}, which is no character"
+        raise TokenizationError(message) from error
+    if len(encoded) > MAX_TEXT_BYTES:
+        message = f"text has {len(encoded)} bytes, the limit is {MAX_TEXT_BYTES}"
+        raise TokenizationError(message)
+    # A guess that nearly always suffices; if not, llama.cpp answers how many it needs.
+    capacity = len(encoded) // 2 + 8
+    while True:
+        buffer = (llama_cpp.llama_token * capacity)()
+        count: int = llama_cpp.llama_tokenize(
+            vocab, encoded, len(encoded), buffer, capacity, add_special, parse_special
+        )
+        if count >= 0:
+            return list(buffer[:count])
+        if -count <= capacity:
+            raise TokenizationError(f"text of {len(encoded)} bytes cannot be tokenized")
+        capacity = -count
+
+
+def _piece_of(vocab: _VocabHandle, token: int, special: bool) -> bytes:
+    capacity = 64
+    while True:
+        buffer = create_string_buffer(capacity)
+        count: int = llama_cpp.llama_token_to_piece(vocab, token, buffer, capacity, 0, special)
+        if count >= 0:
+            return buffer.raw[:count]
+        capacity = -count
+
+
+def _metadata_of(model: _ModelHandle) -> dict[str, str]:
+    """Every scalar of the file, as llama.cpp writes it; arrays are left out."""
+    read_key = llama_cpp.llama_model_meta_key_by_index
+    read_value = llama_cpp.llama_model_meta_val_str_by_index
+    metadata: dict[str, str] = {}
+    for index in range(llama_cpp.llama_model_meta_count(model)):
+        texts: list[str] = []
+        for read in (read_key, read_value):
+            buffer = (c_char * 256)()
+            length: int = read(model, index, buffer, len(buffer))
+            if length >= len(buffer):
+                buffer = create_string_buffer(length + 1)
+                read(model, index, buffer, len(buffer))
+            texts.append(buffer.value.decode("utf-8", errors="replace"))
+        key, value = texts
+        metadata[key] = value
+    return metadata

@@ -1,0 +1,274 @@
+"""One registered agent: its record, the requests it works on, and the one queue towards it.
+
+The record belongs to the connection: it appears with the registration and vanishes with the
+socket, so nothing stale can remove or answer for a live agent. Ids towards the agent are ours;
+a client's id never leaves the balancer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.errors import LinkError, PaddlerError
+from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.scheduler.dispatch.health import HealthBook
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
+from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
+from paddler_trio.wire.paddler.status import (
+    AgentStateApplicationStatus,
+    SlotAggregatedStatusSnapshot,
+)
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.generate import Question
+from paddler_trio.wire.trio.trio_link import (
+    Answer,
+    Ask,
+    GetTree,
+    Report,
+    Start,
+    Want,
+    render_extension,
+)
+
+if TYPE_CHECKING:
+    from paddler_trio.nursery_tree.lease import Lease
+
+log = structlog.get_logger("agents")
+
+OUTGOING_FRAMES = 1024
+"""Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
+that the agent does not read at all, and then the connection is given up."""
+
+
+class QuestionRefusedError(PaddlerError):
+    """The agent has no answer; ``code`` mirrors HTTP status numbers, ``problem`` says why."""
+
+    def __init__(self, code: int, problem: str) -> None:
+        super().__init__(f"{code} {problem}")
+        self.code = code
+        self.problem = problem
+
+
+@attrs.define(eq=False)
+class AgentConnection:
+    """See the module docstring.
+
+    Args:
+      key: this connection's number.
+      id: the agent's own id, from the URL; the same across its reconnects.
+      speaks_trio: both ends chose our subprotocol.
+    """
+
+    key: AgentKey
+    id: str
+    name: str | None
+    speaks_trio: bool
+    status: SlotAggregatedStatusSnapshot
+    scope: trio.CancelScope
+    outgoing: trio.MemorySendChannel[bytes]
+    report: Report | None = attrs.field(default=None, init=False)
+    health: HealthBook
+    is_accepting: bool = attrs.field(default=False, init=False)
+    """It serves what it was told to serve, and neither failed too often nor is drained."""
+    usable_slots: int = attrs.field(default=0, init=False)
+    """As many of its slots as may be used now; fewer while it ramps up."""
+    said_goodbye: bool = attrs.field(default=False, init=False)
+    """It deregistered: the end of the connection is no loss."""
+    is_drained: bool = attrs.field(default=False, init=False)
+    """An operator wants it to finish what it has and get nothing new."""
+    slots_processing: int = attrs.field(default=0, init=False)
+    _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
+    _queries: dict[str, Verdict[object]] = attrs.field(factory=dict, init=False)
+    _num_queries: int = attrs.field(default=0, init=False)
+    _sent_digest: str | None = attrs.field(default=None, init=False)
+    _was_applied: bool = attrs.field(default=False, init=False)
+    _gate: SwapGate = attrs.field(factory=SwapGate, init=False)
+
+    @property
+    def label(self) -> str:
+        """What people call it in logs."""
+        return self.name or self.id
+
+    @property
+    def model(self) -> str | None:
+        """Fingerprint of what it serves or served last; None for Paddler's agents."""
+        return None if self.report is None else self.report.model
+
+    # ------------------------------------------------------------ readiness
+
+    def send_state(self, state: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
+        """Tell the agent what to serve; it gets no work until it does. Same state: nothing.
+
+        Paddler's agents hear nothing of extras, so a change of them is none for them.
+        """
+        told = extras if self.speaks_trio else NO_EXTRAS
+        digest = extended_digest(state, told)
+        if digest == self._sent_digest:
+            return
+        self._sent_digest = digest
+        self._gate.close(slots_total=self.status.slots_total, now_s=trio.current_time())
+        frame = render(SetState(state)) if told.is_empty else render_extension(Want(state, told))
+        self.send(frame)
+        self.refresh_readiness()
+
+    def refresh_readiness(self) -> bool:
+        """Look again whether it may get work; True if that changed. Ask at every status."""
+        before = (self.is_accepting, self.usable_slots)
+        now_s = trio.current_time()
+        if self.speaks_trio:
+            serves = self.report is not None and self.report.served_state == self._sent_digest
+        else:
+            applied = self.status.state_application_status is AgentStateApplicationStatus.APPLIED
+            if self._was_applied and not applied:  # it begins to apply a state that was delayed
+                self._gate.close(slots_total=self.status.slots_total, now_s=now_s)
+            self._was_applied = applied
+            serves = self._gate.is_open(
+                slots_total=self.status.slots_total,
+                slots_processing=self.slots_processing,
+                now_s=now_s,
+            )
+        is_ejected = self.health.is_ejected(self.label, now_s)
+        self.is_accepting = serves and not is_ejected and not self.is_drained
+        self.usable_slots = self.health.usable_slots(self.label, self.status.slots_total, now_s)
+        return (self.is_accepting, self.usable_slots) != before
+
+    # ------------------------------------------------------------- requests
+
+    def start(self, lease: Lease) -> None:
+        """Send the request; its route is open before the agent can answer."""
+        self._leases[lease.wire_id] = lease
+        self.slots_processing += 1
+        request = lease.request
+        if self.speaks_trio and "GenerateEmbeddingBatch" not in request.work:
+            start = Start(lease.wire_id, request.work, request.seed, tuple(request.tokens))
+            self.send(render_extension(start))
+        else:
+            body = request.work if self.speaks_trio else request.paddler_work
+            assert body is not None, "an agent of Paddler's was given what it does not understand"
+            self.send(dumps({"Request": {"id": lease.wire_id, "request": body}}))
+
+    def stop(self, lease: Lease) -> None:
+        """Ask the agent to end it; the agent answers with an ending result."""
+        self.send(render(StopRespondingTo(lease.wire_id)))
+
+    def forget(self, lease: Lease) -> None:
+        """Nobody waits for its results any more; a request still running is stopped first."""
+        if self._leases.pop(lease.wire_id, None) is not None:
+            self.slots_processing -= 1
+            self._gate.released(now_s=trio.current_time())
+            if not lease.agent_done.is_set():
+                self.stop(lease)
+
+    def lease(self, wire_id: str) -> Lease | None:
+        return self._leases.get(wire_id)
+
+    # -------------------------------------------------------------- queries
+
+    async def ask(self, query: str) -> object:
+        """Ask ``GetModelMetadata`` or ``GetChatTemplateOverride``; LinkError if it leaves.
+
+        Returns:
+          The raw response, e.g. ``{"ModelMetadata": null}``.
+        """
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        return await self._asked(wire_id, dumps({"Request": {"id": wire_id, "request": query}}))
+
+    async def ask_tree(self) -> object:
+        """The agent's nursery tree as plain JSON; only for agents of ours."""
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        return await self._asked(wire_id, render_extension(GetTree(wire_id)))
+
+    async def ask_model(self, question: Question) -> object:
+        """What its model says, as plain JSON; only for agents of ours.
+
+        Errors:
+          QuestionRefusedError: there is no answer, and why.
+          LinkError: it left before it answered.
+        """
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        answer = await self._asked(wire_id, render_extension(Ask(wire_id, question)))
+        if not isinstance(answer, Answer):
+            raise LinkError(f"agent {self.label} answers a question with something else")
+        if answer.problem is not None:
+            raise QuestionRefusedError(answer.code, answer.problem)
+        return answer.answer
+
+    async def _asked(self, wire_id: str, frame: bytes) -> object:
+        verdict: Verdict[object] = Verdict()
+        self._queries[wire_id] = verdict
+        try:
+            self.send(frame)
+            answer = await verdict.wait()
+        finally:
+            del self._queries[wire_id]
+        if isinstance(answer, LinkError):
+            raise answer
+        return answer
+
+    def answer(self, wire_id: str, response: object) -> bool:
+        """An answer to a query; False if ``wire_id`` is not one that is being asked."""
+        verdict = self._queries.get(wire_id)
+        return verdict is not None and verdict.give(response)
+
+    # ------------------------------------------------------------- the link
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame. An agent that does not read is disconnected instead of waited for."""
+        try:
+            self.outgoing.send_nowait(frame)
+        except trio.WouldBlock:
+            log.error("agent does not read: disconnecting", agent=self.label)
+            self.scope.cancel(reason="the agent does not read")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the connection is ending; whoever waits is told by close()
+
+    def close(self) -> None:
+        """The connection is over: whoever asked something hears it now."""
+        for verdict in self._queries.values():
+            verdict.give(LinkError(f"agent {self.label} disconnected"))
+        self._sent_digest = None
+
+
+def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
+    """Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
+    fields = unstructure(agent.status)
+    assert isinstance(fields, dict)
+    del fields["version"]
+    return {
+        **fields,
+        "id": agent.id,
+        "name": agent.name,
+        "slots_processing": slots_processing,
+    }
+
+
+def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
+    """The same with what Paddler's schema has no room for."""
+    report = agent.report
+    return {
+        **snapshot(agent, slots_processing),
+        "protocol": "paddler-trio.1" if agent.speaks_trio else "paddler-4.1",
+        "is_accepting": agent.is_accepting,
+        "is_drained": agent.is_drained,
+        "usable_slots": agent.usable_slots,
+        "phase": None if report is None else report.phase,
+        "wanted_state": None if report is None else report.wanted_state,
+        "served_state": None if report is None else report.served_state,
+        "progress": None
+        if report is None or report.progress is None or math.isnan(report.progress)
+        else report.progress,
+        "detail": None if report is None else report.detail,
+        "engine": None if report is None else report.engine,
+    }

@@ -1,0 +1,419 @@
+"""The shell around the slot ledger: every request is a task here, every slot a lease.
+
+The ledger decides, this obeys: it wakes who was granted a slot, carries requests to agents, and
+makes sure that whatever happens a request ends once and its slot comes back. Everything that
+touches the accounting is synchronous, so it cannot be torn by a cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import assert_never
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.lease import (
+    AgentLost,
+    BrokenFrame,
+    Finished,
+    Lease,
+    NoToken,
+    Outcome,
+    SlowReader,
+)
+from paddler_trio.nursery_tree.printed_tree import explain_this_task
+from paddler_trio.nursery_tree.request import Failure, ModelGone, Request, ShuttingDown, Stopped
+from paddler_trio.nursery_tree.synchronization import Changes, Verdict
+from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
+from paddler_trio.scheduler.dispatch.health import HealthBook
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
+from paddler_trio.scheduler.dispatch.slot_ledger import (
+    Buffered,
+    BufferFull,
+    Granted,
+    LedgerStatistics,
+    Priority,
+    RequestKey,
+    SlotLedger,
+)
+from paddler_trio.wire.trio.paddler_work import Inexpressible, paddler_body
+from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
+
+log = structlog.get_logger("dispatch")
+
+OURS = frozenset({SUBPROTOCOL})
+"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
+STOP_CONFIRMATION_S = 5.0
+"""How long a slot stays taken after its request was stopped and the agent says nothing."""
+
+
+@attrs.frozen
+class DispatchLimits:
+    """Times in seconds."""
+
+    max_buffered: int = 30
+    buffered_timeout_s: float = 10.0
+    item_timeout_s: float = 30.0
+    continuation: ContinuationLimits = attrs.field(factory=ContinuationLimits)
+    stop_confirmation_s: float = STOP_CONFIRMATION_S
+
+
+@attrs.define(eq=False)
+class Dispatcher:
+    """All requests, all agents, one ledger.
+
+    ``open`` must be given the nursery that owns the request tasks before the first request.
+    """
+
+    limits: DispatchLimits
+    agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
+    agents_changed: Changes = attrs.field(factory=Changes, init=False)
+    buffer_changed: Changes = attrs.field(factory=Changes, init=False)
+    health: HealthBook = attrs.field(factory=HealthBook, init=False)
+    is_draining: bool = attrs.field(default=False, init=False)
+    _ledger: SlotLedger = attrs.field(init=False)
+    _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
+    _leases: dict[RequestKey, Lease] = attrs.field(factory=dict, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _drained: set[str] = attrs.field(factory=set, init=False)
+    _rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
+    _arrivals: int = attrs.field(default=0, init=False)
+    _buffered: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ledger = SlotLedger(max_buffered=self.limits.max_buffered)
+
+    # ------------------------------------------------------------ requests
+
+    def open(self, requests: trio.Nursery) -> None:
+        """Request tasks live in this nursery from now on."""
+        self._nursery = requests
+
+    def submit(
+        self,
+        request_id: str,
+        work: Mapping[str, object],
+        *,
+        client: str = "",
+        priority: Priority = Priority.NORMAL,
+    ) -> Request:
+        """Take a request in; the order of these calls is the order of arrival.
+
+        ``client`` is whom the queue is fair to.
+
+        The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
+        if it stops reading earlier it must call ``request.stop()``.
+
+        Errors:
+          WireError: the work is none.
+        """
+        said = paddler_body(work)
+        unsaid, for_paddler = (said, None) if isinstance(said, Inexpressible) else (None, said)
+        self._arrivals += 1
+        request = Request(RequestKey(self._arrivals), request_id, work, for_paddler)
+        if self.is_draining or self._nursery is None:
+            request.fail(503, "balancer is shutting down")
+            return request
+        needs = OURS if unsaid is not None else frozenset()
+        if unsaid is not None and self._ledger.is_hopeless(needs):
+            request.fail(
+                501,
+                f"{unsaid.field} is more than the agents that are connected can do: Paddler 4.1 "
+                "has no such field; start an agent of this package, or leave the field out",
+            )
+            return request
+        decision = self._ledger.ask(request.key, client=client, priority=priority, needs=needs)
+        if isinstance(decision, BufferFull):
+            request.fail(503, "Buffered requests overflow")
+            return request
+        self._requests[request.key] = request
+        self._obey([decision])
+        self._nursery.start_soon(self._serve, request, name=f"request {request.id}")
+        return request
+
+    def drain(self) -> None:
+        """Take nothing new; who waits is told so, who runs may finish."""
+        self.is_draining = True
+        for request in self._requests.values():
+            request.seat.give(ShuttingDown())
+
+    def retry_after_s(self) -> int:
+        """When a request that was refused now should come again."""
+        waiting = self._ledger.statistics().requests_buffered
+        return self._rate.retry_after_s(waiting, trio.current_time())
+
+    def position(self, request: Request) -> int | None:
+        """How many stand before this request in the queue; None if it does not wait."""
+        return self._ledger.position(request.key)
+
+    def statistics(self) -> LedgerStatistics:
+        """The books; ``slots_total`` is what the agents reported, usable or not."""
+        reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
+        return attrs.evolve(self._ledger.statistics(), slots_total=reported)
+
+    def slots_processing(self, agent: AgentKey) -> int:
+        return self._ledger.slots_processing(agent)
+
+    # -------------------------------------------------------------- agents
+
+    def join(self, agent: AgentConnection) -> None:
+        self.agents[agent.key] = agent
+        self.health.joined(agent.label, trio.current_time())
+        agent.is_drained = agent.id in self._drained
+        agent.refresh_readiness()
+        self._ledger.join(agent.key)
+        self.update(agent)
+
+    def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
+        """Give the agent nothing new until told otherwise; what it has, it finishes. Remembered
+        across its reconnects, not across its restarts."""
+        agent.is_drained = drained
+        if drained:
+            self._drained.add(agent.id)
+        else:
+            self._drained.discard(agent.id)
+        agent.refresh_readiness()
+        self.update(agent)
+
+    def update(self, agent: AgentConnection) -> None:
+        """The agent's slots or readiness may have changed."""
+        grants = self._ledger.update(
+            agent.key,
+            slots_total=agent.usable_slots,
+            accepting=agent.is_accepting,
+            kind=agent.model,
+            offers=OURS if agent.speaks_trio else frozenset(),
+        )
+        self._obey(grants)
+        self._fail_stranded()
+        self.agents_changed.notify()
+
+    def leave(self, agent: AgentConnection) -> None:
+        """The agent is gone: its slots vanish at once, and every lease on it ends. Who may go on
+        elsewhere is back in the queue before anybody else can ask, the earliest first."""
+        if self.agents.pop(agent.key, None) is None:
+            return
+        self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
+        for key in self._ledger.in_order(self._ledger.leave(agent.key)):
+            self._end_lease(key)
+        self._fail_stranded()
+        self.agents_changed.notify()
+
+    def hand_back(self, lease: Lease, reason: str, *, engine_died: bool) -> None:
+        """The agent cannot finish this request, another one may. Safe to say twice."""
+        if self._leases.get(lease.request.key) is not lease:
+            return
+        log.warning("handed back", request=lease.request.id, agent=lease.agent.name, reason=reason)
+        if engine_died:
+            lease.request.engines_lost += 1
+        self._obey(self._ledger.give_back(lease.request.key))
+        self._end_lease(lease.request.key)
+        self.agents_changed.notify()
+
+    def _end_lease(self, key: RequestKey) -> None:
+        """The agent of this request is lost: queue it again, in this very step, or give it up."""
+        lease = self._leases.pop(key)
+        request = self._requests[key]
+        if request.is_over or request.is_stopped or lease.verdict.answer is not None:
+            lease.lost("it is over already")
+            return
+        loss = Loss(
+            has_output=request.num_results > 0 or bool(request.tokens),
+            is_continuable=request.is_continuable,
+            continuations=request.continuations,
+            engines_lost=request.engines_lost,
+        )
+        refused = refusal(
+            loss,
+            self.limits.continuation,
+            continuing_again=sum(other.continuations > 1 for other in self._requests.values()),
+            active=len(self._requests),
+        )
+        if refused is None:
+            request.continuations += 1
+            request.seat = Verdict()
+            kind = request.model if request.tokens else None
+            self._obey([self._ledger.ask_again(key, kind=kind)])
+            if self.is_draining:
+                request.seat.give(ShuttingDown())
+        log.warning(
+            "agent lost under a request",
+            request=request.id,
+            agent=lease.agent.label,
+            tokens=len(request.tokens),
+            given_up=refused,
+        )
+        lease.lost(refused)
+
+    def _fail_stranded(self) -> None:
+        """Answers begun by a model that nobody here serves any more must not be mixed."""
+        for key in self._ledger.stranded():
+            self._requests[key].seat.give(ModelGone())
+
+    # ------------------------------------------------- the life of a request
+
+    async def _serve(self, request: Request) -> None:
+        """Buffered -> leased -> streaming -> ended; this task is the request."""
+        explain_this_task(lambda: self._state_of(request))
+        try:
+            while (lease := await self._wait_for_slot(request)) is not None:
+                outcome = await self._run(request, lease)
+                if not (isinstance(outcome, AgentLost) and outcome.refusal is None):
+                    return
+        finally:
+            self._end(request)
+
+    def _state_of(self, request: Request) -> str:
+        """For the printed tree: why it waits, or where it runs."""
+        ahead = self._ledger.position(request.key)
+        lease = self._leases.get(request.key)
+        if ahead is not None:
+            again = f", continuing after {len(request.tokens)} tokens" if request.tokens else ""
+            return f"waits for a slot behind {ahead}{again}"
+        if lease is None:
+            return "ending"
+        if lease.verdict.answer is not None:
+            return f"waits for {lease.agent.label} to confirm a stop"
+        return f"on {lease.agent.label}, {request.num_results} results so far"
+
+    async def _wait_for_slot(self, request: Request) -> Lease | None:
+        began_s = trio.current_time()
+        seat = request.seat
+        with trio.move_on_after(self.limits.buffered_timeout_s):  # anew after every loss
+            await seat.wait()
+        request.left_queue.set()
+        request.waited_s += trio.current_time() - began_s
+        match seat.answer:  # looked at again: a slot may have come in the tick of the deadline
+            case None:
+                request.fail(504, "Waiting for available slot timed out")
+            case ShuttingDown():
+                request.fail(503, "balancer is shutting down")
+            case ModelGone():
+                request.fail(
+                    502, "The agent was lost, and the others serve a different model by now"
+                )
+            case Stopped():
+                pass
+            case Lease() as lease:
+                return lease
+        return None
+
+    async def _run(self, request: Request, lease: Lease) -> Outcome:
+        """Hold the slot until the agent is done with the request, or does not say so in time."""
+        request.interrupts(lease.verdict)
+        try:
+            outcome = await lease.outcome()
+            self._tell_client(request, outcome)
+            self._judge(lease.agent, outcome)
+            if not lease.agent_done.is_set():
+                lease.agent.stop(lease)
+                with trio.move_on_after(self.limits.stop_confirmation_s) as patience:
+                    await lease.agent_done.wait()
+                if patience.cancelled_caught:
+                    self._failed(lease.agent)
+                    log.warning(
+                        "agent did not confirm a stop", agent=lease.agent.name, request=request.id
+                    )
+            return outcome
+        finally:
+            lease.agent.forget(lease)
+
+    def _judge(self, agent: AgentConnection, outcome: Outcome) -> None:
+        """What this outcome says about the agent's health."""
+        match outcome:
+            case Finished():
+                self.health.succeeded(agent.label)
+            case NoToken() | BrokenFrame():
+                self._failed(agent)
+            case AgentLost() | SlowReader() | Stopped():
+                pass
+
+    def _failed(self, agent: AgentConnection) -> None:
+        ejection_s = self.health.failed(agent.label, trio.current_time())
+        if ejection_s is not None:
+            log.error("agent ejected: too many failures", agent=agent.label, for_s=ejection_s)
+            if agent.key in self.agents and agent.refresh_readiness():
+                self.update(agent)
+
+    def _tell_client(self, request: Request, outcome: Outcome) -> None:
+        match outcome:
+            case Finished() | Stopped():
+                pass
+            case AgentLost(refused):
+                if refused is not None:
+                    request.fail(502, refused)
+            case BrokenFrame(detail):
+                request.fail(502, f"The agent sent a malformed frame: {detail}")
+            case SlowReader():
+                request.fail(
+                    503, "The client reads too slowly; the request was stopped to protect others"
+                )
+            case NoToken():
+                timeout_ms = round(self.limits.item_timeout_s * 1000)
+                request.fail(
+                    504,
+                    f"Inference timed out after {timeout_ms}ms waiting for next token. Increase "
+                    "--inference-item-timeout if the prompt requires longer processing.",
+                )
+            case _:
+                assert_never(outcome)
+
+    def _end(self, request: Request) -> None:
+        """Nobody waits for it, nothing is held, and the client was told; always the last step."""
+        del self._requests[request.key]
+        if request.placements:
+            self._rate.ended(trio.current_time())
+        lease = self._leases.pop(request.key, None)
+        if lease is not None:
+            lease.agent.forget(lease)  # if it was cancelled before it could take its slot
+        self._obey(self._ledger.end(request.key))
+        if self.is_draining:
+            request.fail(503, "balancer is shutting down")
+        request.fail(502, "Response channel closed before terminator")
+        log.info(
+            "request ended",
+            request=request.id,
+            agents=request.agents,
+            results=request.num_results,
+            waited_s=round(request.waited_s, 3),
+            took_s=round(trio.current_time() - request.arrived_s, 3),
+            ending="stopped" if request.is_stopped else _ending(request.failure),
+        )
+        self.agents_changed.notify()
+
+    # -------------------------------------------------------------- private
+
+    def _obey(self, decisions: Iterable[Granted | Buffered]) -> None:
+        for decision in decisions:
+            match decision:
+                case Granted(key, agent_key):
+                    self._grant(self._requests[key], self.agents[agent_key])
+                case Buffered():
+                    pass
+        buffered = self._ledger.statistics().requests_buffered
+        if buffered != self._buffered:
+            self._buffered = buffered
+            self.buffer_changed.notify()
+
+    def _grant(self, request: Request, agent: AgentConnection) -> None:
+        request.placements += 1
+        request.agents.append(agent.label)
+        lease = Lease(
+            request,
+            agent,
+            wire_id=f"{request.key}.{request.placements}",
+            item_timeout_s=self.limits.item_timeout_s,
+        )
+        self._leases[request.key] = lease
+        if request.seat.give(lease):
+            agent.start(lease)  # in this very step: a new state must not come in between
+        self.agents_changed.notify()
+
+
+def _ending(failure: Failure | None) -> str:
+    """For the log."""
+    return "done" if failure is None else f"{failure.code} {failure.description}"

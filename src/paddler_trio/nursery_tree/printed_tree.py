@@ -1,0 +1,132 @@
+"""The running tree of a daemon, as it is at this moment: every task and what it waits for.
+
+Trio keeps the tree itself; this only walks it. Supervisors add what Trio cannot know: how often
+a child was restarted and what its last crash was.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import trio
+
+
+@attrs.define
+class ChildHistory:
+    """What a supervisor remembers of one child."""
+
+    restarts: int = 0
+    last_crash: str | None = None
+
+
+ROOT = "main"
+"""What the root is called: the task that ``trio.run`` started."""
+_TRIO = Path(trio.__file__).parent
+_PRIMITIVES = "synchronization.py"
+"""Everybody waits in there; who called it says what for."""
+
+_histories: trio.lowlevel.RunVar[dict[trio.lowlevel.Task, ChildHistory]] = trio.lowlevel.RunVar(
+    "supervised_children"
+)
+
+
+def history_of_this_task() -> ChildHistory:
+    """The record of the supervisor running in the current task; gone with the trio run."""
+    try:
+        histories = _histories.get()
+    except LookupError:
+        _histories.set(histories := {})
+    return histories.setdefault(trio.lowlevel.current_task(), ChildHistory())
+
+
+def forget_this_task() -> None:
+    """The supervisor ends; its record is no longer needed."""
+    _histories.get().pop(trio.lowlevel.current_task(), None)
+
+
+_reasons: weakref.WeakKeyDictionary[trio.lowlevel.Task, Callable[[], str]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By task, hence by run: a task that is gone takes its entry with it."""
+
+
+def explain_this_task(reason: Callable[[], str]) -> None:
+    """From now on the tree says ``reason()`` of the current task instead of a line of code."""
+    _reasons[trio.lowlevel.current_task()] = reason
+
+
+@attrs.frozen
+class TreeNode:
+    """One task. ``children`` are the tasks of the nurseries it holds, outermost first."""
+
+    name: str
+    waits_for: str
+    restarts: int
+    last_crash: str | None
+    children: list[TreeNode]
+
+
+def running_tree() -> TreeNode:
+    """The tree from this daemon's main task down; call it inside the trio run."""
+    root = trio.lowlevel.current_root_task()
+    assert root is not None, "no trio run here"
+    main = [task for nursery in root.child_nurseries for task in nursery.child_tasks]
+    try:
+        histories = _histories.get()
+    except LookupError:
+        histories = {}
+    # the root's first nursery holds main and trio's own system tasks; main was started first
+    daemon = next((t for t in main if not t.name.startswith("<")), main[0])
+    return attrs.evolve(_node(daemon, histories), name=ROOT)
+
+
+def _node(task: trio.lowlevel.Task, histories: dict[trio.lowlevel.Task, ChildHistory]) -> TreeNode:
+    history = histories.get(task, ChildHistory())
+    children = [
+        _node(child, histories)
+        for nursery in task.child_nurseries
+        for child in sorted(nursery.child_tasks, key=lambda child: _natural(child.name))
+    ]
+    return TreeNode(
+        name=_plain(task.name),
+        waits_for=_waits_for(task),
+        restarts=history.restarts,
+        last_crash=history.last_crash,
+        children=children,
+    )
+
+
+def _plain(name: str) -> str:
+    """A given name as it is; of a function's own dotted one the last two parts say enough."""
+    if re.fullmatch(r"[\w.<>]+", name) is None:
+        return name
+    return ".".join(name.replace(".<locals>", "").split(".")[-2:])
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """A key that sorts ``connection 9`` before ``connection 10``."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)([0-9]*)", name)]
+
+
+def _waits_for(task: trio.lowlevel.Task) -> str:
+    """Where it stands, e.g. ``serve (dispatcher.py:91)``.
+
+    That is the innermost frame of ours; without one, of the library whose task it is.
+    """
+    if task is trio.lowlevel.current_task():
+        return "running now"
+    if (reason := _reasons.get(task)) is not None:
+        return reason()
+    ours, theirs = "", ""
+    for frame, line in task.iter_await_frames():
+        file = Path(frame.f_code.co_filename)
+        place = f"{frame.f_code.co_name} ({file.name}:{line})"
+        if "paddler_trio" in file.parts and file.name != _PRIMITIVES:
+            ours = place
+        elif not file.is_relative_to(_TRIO):
+            theirs = place
+    return ours or theirs or "about to start"

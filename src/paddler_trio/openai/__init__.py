@@ -1,1 +1,0 @@
-"""The OpenAI-compatible surface: requests and answers translated to and from native ones."""

@@ -1,0 +1,1 @@
+"""The pipe between an agent and its engine process."""

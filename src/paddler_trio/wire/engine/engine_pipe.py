@@ -1,0 +1,514 @@
+"""Frames between an agent and its engine process: tokens only, nothing about language.
+
+A frame is a 4-byte big-endian length and a MessagePack map tagged by ``type``. Both ends come
+from one installation, so the format has no version: the engine says which package it runs in its
+first frame and the agent compares.
+
+A :class:`Step` carries everything one pass of the engine produced, for all sequences at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import attrs
+import msgpack
+from cattrs import BaseValidationError, Converter, StructureHandlerNotFoundError
+from cattrs.strategies import configure_tagged_union
+
+from paddler_trio.errors import WireError
+from paddler_trio.wire.engine.engine_settings import EngineSettings
+
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""A prompt of ten million tokens is about 50 MB; anything near this limit is a broken pipe."""
+
+_LENGTH = struct.Struct(">I")
+LENGTH_BYTES = _LENGTH.size
+
+DRY_BREAKERS = ("\n", ":", '"', "*")
+"""Texts that llama.cpp's repetition penalty DRY does not look across, unless told others."""
+
+
+# ------------------------------------------------------------------ agent -> engine
+
+
+@attrs.frozen
+class LoadModel:
+    """The first frame: what to load and how. Paths are local to the engine's machine.
+
+    With ``embeddings`` a second context over the same weights embeds documents beside generation,
+    pooled as ``pooling_type`` says: one of Paddler's names, ``Unspecified`` for the model's own.
+    ``projection_path`` is what lets the model see images, None for nothing.
+    """
+
+    model_path: str
+    slots: int
+    context_size: int
+    n_batch: int
+    n_gpu_layers: int
+    k_cache_dtype: str
+    v_cache_dtype: str
+    threads: int
+    package_version: str
+    settings: EngineSettings = attrs.field(factory=EngineSettings)
+    embeddings: bool = False
+    pooling_type: str = "Unspecified"
+    projection_path: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Sampling:
+    """How the next token is drawn, in llama.cpp's terms; what has a default is off by default.
+
+    ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
+    ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
+    if ``penalize_prompt``. ``seed`` is 32 bits, unsigned. ``samplers``:
+    stages in their order, empty for llama.cpp's own. ``logit_bias``: what is added to the logit of
+    a token; minus infinity bans it.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    penalty_last_n: int
+    penalty_repeat: float
+    penalty_frequency: float
+    penalty_presence: float
+    seed: int
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: list[str] = attrs.field(factory=lambda: list(DRY_BREAKERS))
+    min_keep: int = 0
+    samplers: list[str] = attrs.field(factory=list)
+    penalize_prompt: bool = False
+    logit_bias: dict[int, float] = attrs.field(factory=dict)
+    ignore_eos: bool = False
+
+
+@attrs.frozen
+class Grammar:
+    """A GBNF grammar that every drawn token must fit, from the first or from a trigger on.
+
+    With triggers the grammar sleeps until one of the ``trigger_tokens`` is drawn (it takes that
+    token first), or the drawn text matches one of the ``trigger_patterns`` (an ECMAScript regular
+    expression over all text drawn so far; the grammar takes the text from its first group on).
+    """
+
+    gbnf: str
+    root: str
+    trigger_tokens: list[int] = attrs.field(factory=list)
+    trigger_patterns: list[str] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class ReasoningBudget:
+    """End reasoning after ``max_tokens`` tokens by drawing ``close`` for the model.
+
+    Reasoning begins where the drawn tokens contain ``open``, or at once if ``is_open``, and ends
+    with ``close``. Once it ended it is not counted again.
+    """
+
+    max_tokens: int
+    open: list[int]
+    close: list[int]
+    is_open: bool
+
+
+IMAGE_TOKEN = -1
+"""Stands among the tokens of a prompt where an image is shown."""
+
+
+@attrs.frozen
+class Image:
+    """``pixels``: RGB of 8 bits each, row by row from the top; ``width * height * 3`` bytes."""
+
+    width: int
+    height: int
+    pixels: bytes
+
+
+@attrs.frozen
+class StartSequence:
+    """Continue these tokens. ``key`` is never used twice on one pipe.
+
+    ``images`` are shown where :data:`IMAGE_TOKEN` stands, in that order.
+
+    ``drawn`` are tokens that another engine drew already: they are computed like the prompt and
+    taken by grammar and penalties like any drawn token, and they count towards ``max_tokens``.
+    ``max_tokens`` 0 means as many as fit. ``logprobs``: alternatives to report with each token, -1
+    for no report. ``reuse_prefix``: whether resident tokens may serve this sequence and its own
+    stay resident; only sequences of equal ``salt`` share.
+    """
+
+    key: int
+    tokens: list[int]
+    drawn: list[int]
+    max_tokens: int
+    sampling: Sampling
+    grammar: Grammar | None
+    reasoning: ReasoningBudget | None = None
+    logprobs: int = -1
+    reuse_prefix: bool = True
+    salt: str = ""
+    images: list[Image] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class StopSequence:
+    """End this sequence at the next pass; answered by an ending like any other."""
+
+    key: int
+
+
+@attrs.frozen
+class EmbedDocuments:
+    """Embed each of these documents: its tokens as int32, little-endian, one after the other.
+
+    Answered by one :class:`Embedded` for each, in any order. ``key`` is never used twice.
+    """
+
+    key: int
+    documents: list[bytes]
+
+
+@attrs.frozen
+class StopEmbedding:
+    """Forget what is left of these documents; nothing more is said of them after the next pass."""
+
+    key: int
+
+
+@attrs.frozen
+class Ping:
+    """Are you there? Answered by a :class:`Pong` at once, also in the middle of a long pass."""
+
+
+ToEngine: TypeAlias = (
+    LoadModel | StartSequence | StopSequence | EmbedDocuments | StopEmbedding | Ping
+)
+
+
+# ------------------------------------------------------------------ engine -> agent
+
+
+@attrs.frozen
+class Loading:
+    """How much of the weights is in memory, 0..1."""
+
+    progress: float
+
+
+@attrs.frozen
+class LoadFailed:
+    """The model cannot serve; the engine exits after saying so.
+
+    ``stage`` is ``model`` (the file) or ``context`` (its settings on this machine).
+    """
+
+    stage: str
+    reason: str
+
+
+@attrs.frozen
+class EmbeddingShape:
+    """What a context that embeds was made with.
+
+    ``max_tokens``: the longest document it takes. ``width``: floats of one vector, or classes with
+    rank pooling. ``pooling``: what is really done: ``None``, ``Mean``, ``Cls``, ``Last``, ``Rank``.
+    """
+
+    max_tokens: int
+    width: int
+    pooling: str
+
+
+@attrs.frozen
+class Ready:
+    """Loaded and warmed up. ``cells`` is the KV space of one slot, in tokens.
+
+    An encoder cannot generate and has no cells. ``embedding`` is None if nobody asked for it, or
+    if ``embedding_problem`` says why this model cannot do it; ``sees_images`` is False without a
+    projection, or if ``projection_problem`` says why it cannot be used.
+    """
+
+    cells: int
+    n_batch: int
+    n_ctx_train: int
+    n_vocab: int
+    can_generate: bool = True
+    embedding: EmbeddingShape | None = None
+    embedding_problem: str = ""
+    sees_images: bool = False
+    projection_problem: str = ""
+
+
+@attrs.frozen
+class Ending:
+    """Why a sequence is over; always the last word on its key.
+
+    ``reason``: ``stop`` (the model ended it), ``length`` (max_tokens), ``cells`` (its part of the
+    context is full), ``stopped`` (asked to), ``refused`` (cannot fit), ``grammar_invalid``,
+    ``grammar_rejected``, ``image_failed`` (cannot be encoded), ``image_too_large`` (one has
+    ``num_image_tokens``, more than ``n_batch``), ``cannot_see`` (no projection) or ``failed``.
+    ``detail`` is a sentence for all from ``refused`` on. Tokens of images are counted apart from
+    those of the prompt. Times are measured from the moment a stream was found for it.
+    """
+
+    key: int
+    reason: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    detail: str = ""
+    prompt_ms: float = 0.0
+    predicted_ms: float = 0.0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_image_tokens: int = 0
+    n_batch: int = 0
+
+
+@attrs.frozen
+class TokenLogprob:
+    """Natural logarithm of a token's probability, before any sampler changed it."""
+
+    token: int
+    text: bytes
+    logprob: float
+
+
+@attrs.frozen
+class Drawn:
+    """One token of one sequence. ``text`` are its bytes, possibly part of a character.
+
+    ``logprobs``, if asked for: the token itself, then the most likely ones, best first.
+    """
+
+    key: int
+    token: int
+    text: bytes
+    logprobs: list[TokenLogprob] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class Progress:
+    """How far a prompt is: ``computed`` of its ``total`` tokens, ``cached`` of them not by itself.
+
+    Sent at most twice a second for each while there is more to compute, and once with the first
+    token after it.
+    """
+
+    key: int
+    total: int
+    cached: int
+    computed: int
+
+
+@attrs.frozen
+class Step:
+    """Everything that one pass produced."""
+
+    drawn: list[Drawn]
+    endings: list[Ending]
+    progress: list[Progress] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class Embedded:
+    """The vectors of one document: ``values`` are float32, little-endian, not normalised.
+
+    One vector, but one for each token without pooling. No values if ``problem`` says why.
+    """
+
+    key: int
+    index: int
+    values: bytes
+    problem: str = ""
+
+
+@attrs.frozen
+class EmbeddingStep:
+    """Everything that one embedding pass produced, for all requests."""
+
+    embedded: list[Embedded]
+
+
+@attrs.define(kw_only=True)
+class Figures:
+    """What the engine did since it was loaded, and what it holds now; at most twice a second from
+    each of its threads.
+
+    Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
+    ``draw_ms`` drawing from them. ``last_*`` describe the newest pass. Embeddings are counted
+    apart: ``embedding_documents`` (a chunk is one), ``embedding_tokens``, ``embedding_passes`` and
+    ``embedding_ms``, the time spent computing these. An encoder has no other figures than those.
+
+    Not frozen: the engine counts in one, and sends copies of it.
+    """
+
+    passes: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    drawn_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    preemptions: int = 0
+    busy_ms: float = 0.0
+    draw_ms: float = 0.0
+    last_sequences: int = 0
+    last_tokens: int = 0
+    last_ms: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    cells_total: int = 0
+    cells_used: int = 0
+    cells_resident: int = 0
+    stored_tokens: int = 0
+    stored_bytes: int = 0
+    embedding_documents: int = 0
+    embedding_tokens: int = 0
+    embedding_passes: int = 0
+    embedding_ms: float = 0.0
+
+
+@attrs.frozen
+class Pong:
+    """The engine process runs."""
+
+
+FromEngine: TypeAlias = Loading | LoadFailed | Ready | Step | EmbeddingStep | Figures | Pong
+
+
+def _converter() -> Converter:
+    converter = Converter(forbid_extra_keys=True)
+    converter.register_unstructure_hook_func(lambda kind: kind == list[int], _packed)
+    converter.register_structure_hook_func(lambda kind: kind == list[int], _tokens_of)
+    configure_tagged_union(ToEngine, converter, tag_name="type")
+    configure_tagged_union(FromEngine, converter, tag_name="type")
+    return converter
+
+
+def _packed(tokens: list[int]) -> bytes:
+    """Token ids as int32 of this machine: a prompt has thousands, and others wait meanwhile."""
+    return array("i", tokens).tobytes()
+
+
+def _tokens_of(value: object, _: object) -> list[int]:
+    if type(value) is not bytes:
+        raise TypeError("not token ids")
+    return array("i", value).tolist()
+
+
+_CONVERTER = _converter()
+
+
+def _step_as_map(step: Step) -> dict[str, object]:
+    """The hot path of the pipe: one of these for every pass, a row for every token."""
+    rows = [
+        (drawn.key, drawn.token, drawn.text, *map(attrs.astuple, drawn.logprobs))
+        for drawn in step.drawn
+    ]
+    endings = [attrs.asdict(ending) for ending in step.endings]
+    progress = [attrs.astuple(entry) for entry in step.progress]
+    return {"type": "Step", "drawn": rows, "endings": endings, "progress": progress}
+
+
+def _step_of(value: dict[str, object]) -> Step:
+    rows, endings, progress = value["drawn"], value["endings"], value["progress"]
+    if len(value) != 4 or type(rows) is not list or type(progress) is not list:
+        raise TypeError("not a step")
+    ended = _CONVERTER.structure(endings, _ENDINGS) if endings else []
+    return Step([_drawn_of(*row) for row in rows], ended, [_progress_of(*row) for row in progress])
+
+
+def _progress_of(*numbers: object) -> Progress:
+    match numbers:
+        case (int(key), int(total), int(cached), int(computed)):
+            return Progress(key, total, cached, computed)
+    raise TypeError("not the progress of a prompt")
+
+
+def _drawn_of(key: object, token: object, text: object, *logprobs: object) -> Drawn:
+    if type(key) is not int or type(token) is not int or type(text) is not bytes:
+        raise TypeError("not a drawn token")
+    return Drawn(key, token, text, [_logprob_of(entry) for entry in logprobs])
+
+
+def _logprob_of(entry: object) -> TokenLogprob:
+    match entry:
+        case [int(token), bytes(text), float(logprob)]:
+            return TokenLogprob(token, text, logprob)
+    raise TypeError("not a token with its probability")
+
+
+_ENDINGS = list[Ending]
+
+
+def encode(frame: ToEngine | FromEngine) -> bytes:
+    """The whole frame, length prefix included."""
+    if type(frame) is Step:
+        body: bytes = msgpack.packb(_step_as_map(frame))
+        return _LENGTH.pack(len(body)) + body
+    family = ToEngine if isinstance(frame, ToEngine) else FromEngine
+    body = msgpack.packb(_CONVERTER.unstructure(frame, unstructure_as=family))
+    return _LENGTH.pack(len(body)) + body
+
+
+def body_length(prefix: bytes) -> int:
+    """How many bytes follow this prefix; WireError if that cannot be a frame."""
+    length: int = _LENGTH.unpack(prefix)[0]
+    if length > MAX_FRAME_BYTES:
+        raise WireError(f"a pipe frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
+    return length
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    """WireError if this is not a frame an agent sends."""
+    with _telling(body):
+        return _CONVERTER.structure(_map(body), ToEngine)  # type: ignore[arg-type]  # a union is fine
+
+
+def decode_from_engine(body: bytes) -> FromEngine:
+    """WireError if this is not a frame an engine sends."""
+    with _telling(body):
+        value = _map(body)
+        if value.get("type") == "Step":
+            return _step_of(value)
+        return _CONVERTER.structure(value, FromEngine)  # type: ignore[arg-type]  # a union is fine
+
+
+def _map(body: bytes) -> dict[str, object]:
+    value = msgpack.unpackb(body, strict_map_key=False)
+    if not isinstance(value, dict):
+        raise TypeError(f"a {type(value).__name__} instead of a map")
+    return value
+
+
+@contextmanager
+def _telling(body: bytes) -> Iterator[None]:
+    try:
+        yield
+    except (
+        BaseValidationError,
+        StructureHandlerNotFoundError,
+        KeyError,
+        TypeError,
+        ValueError,
+        msgpack.UnpackException,
+    ) as error:
+        raise WireError(f"a pipe frame of {len(body)} bytes does not decode: {error!r}") from error

@@ -1,0 +1,1 @@
+"""Paddler 4.1's messages: frozen, byte for byte."""

@@ -1,0 +1,158 @@
+"""What the operator wants every agent to run.
+
+The balancer stores a ``BalancerDesiredState``; agents get the ``AgentDesiredState`` derived from
+it. On the wire every inference parameter must be given: the defaults below are what a balancer
+that never heard of one starts with, not what an absent field means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.wire.codec import canonical, unstructure
+from paddler_trio.wire.paddler.results import PoolingType
+from paddler_trio.wire.paddler.status import ChatTemplate
+from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64, float32
+from paddler_trio.wire.shape import REQUIRED
+from paddler_trio.wire.tags import external_tag, newtype, struct, unit
+
+
+@attrs.frozen
+class NoModel:
+    """Load nothing."""
+
+
+@attrs.frozen
+class LocalToAgent:
+    """A file on the agent's own disk."""
+
+    path: str
+
+
+@attrs.frozen
+class UrlModel:
+    """A file to download."""
+
+    url: str
+
+
+@attrs.frozen
+class HuggingFaceModel:
+    """A file of a Hugging Face repository, at a revision."""
+
+    filename: str
+    repo_id: str
+    revision: str
+
+
+DesiredModel: TypeAlias = NoModel | LocalToAgent | UrlModel | HuggingFaceModel
+external_tag(
+    DesiredModel,
+    unit(NoModel, "None"),
+    newtype(LocalToAgent),
+    struct(UrlModel, "Url"),
+    struct(HuggingFaceModel, "HuggingFace"),
+)
+
+
+class KvCacheDtype(StrEnum):
+    """How llama.cpp stores keys or values; quantised ones save memory and cost some quality."""
+
+    F32 = "F32"
+    F16 = "F16"
+    BF16 = "BF16"
+    Q8_0 = "Q8_0"
+    Q4_0 = "Q4_0"
+    Q4_1 = "Q4_1"
+    IQ4_NL = "IQ4_NL"
+    Q5_0 = "Q5_0"
+    Q5_1 = "Q5_1"
+
+
+@attrs.frozen(kw_only=True)
+class InferenceParameters:
+    """How every agent loads its model and samples from it.
+
+    ``n_batch``, ``context_size``: tokens. ``embedding_batch_size``: documents in one sub-batch.
+    ``image_resize_to_fit``: pixels. ``n_gpu_layers``: -1 for all. ``penalty_last_n``: tokens
+    looked back at, -1 for the whole context.
+    """
+
+    n_batch: Uint64 = attrs.field(default=2048, metadata=REQUIRED)
+    context_size: Uint32 = attrs.field(default=8192, metadata=REQUIRED)
+    embedding_batch_size: Uint64 = attrs.field(default=256, metadata=REQUIRED)
+    enable_embeddings: bool = attrs.field(default=False, metadata=REQUIRED)
+    image_resize_to_fit: Uint32 = attrs.field(default=1024, metadata=REQUIRED)
+    k_cache_dtype: KvCacheDtype = attrs.field(default=KvCacheDtype.Q8_0, metadata=REQUIRED)
+    v_cache_dtype: KvCacheDtype = attrs.field(default=KvCacheDtype.Q8_0, metadata=REQUIRED)
+    min_p: Float32 = attrs.field(default=0.05, converter=float32, metadata=REQUIRED)
+    n_gpu_layers: Int32 = attrs.field(default=0, metadata=REQUIRED)
+    penalty_frequency: Float32 = attrs.field(default=0.0, converter=float32, metadata=REQUIRED)
+    penalty_last_n: Int32 = attrs.field(default=-1, metadata=REQUIRED)
+    penalty_presence: Float32 = attrs.field(default=0.8, converter=float32, metadata=REQUIRED)
+    penalty_repeat: Float32 = attrs.field(default=1.1, converter=float32, metadata=REQUIRED)
+    pooling_type: PoolingType = attrs.field(default=PoolingType.LAST, metadata=REQUIRED)
+    temperature: Float32 = attrs.field(default=0.8, converter=float32, metadata=REQUIRED)
+    top_k: Int32 = attrs.field(default=80, metadata=REQUIRED)
+    top_p: Float32 = attrs.field(default=0.8, converter=float32, metadata=REQUIRED)
+
+
+@attrs.frozen(kw_only=True)
+class AgentDesiredState:
+    """What an agent is told to run. An absent template means the model's own."""
+
+    chat_template_override: ChatTemplate | None
+    inference_parameters: InferenceParameters
+    model: DesiredModel
+    multimodal_projection: DesiredModel
+
+
+@attrs.frozen(kw_only=True)
+class BalancerDesiredState:
+    """What the operator stored; the template may be kept here without being in use."""
+
+    chat_template_override: ChatTemplate | None
+    inference_parameters: InferenceParameters
+    model: DesiredModel
+    multimodal_projection: DesiredModel
+    use_chat_template_override: bool
+
+    @classmethod
+    def default(cls) -> BalancerDesiredState:
+        """The state of a balancer that was never told anything: no model."""
+        return cls(
+            chat_template_override=None,
+            inference_parameters=InferenceParameters(),
+            model=NoModel(),
+            multimodal_projection=NoModel(),
+            use_chat_template_override=False,
+        )
+
+
+def applicable_state(state: BalancerDesiredState) -> AgentDesiredState:
+    """What agents have to run for ``state`` to be true; drops a template not in use."""
+    override = state.chat_template_override if state.use_chat_template_override else None
+    return AgentDesiredState(
+        chat_template_override=override,
+        inference_parameters=state.inference_parameters,
+        model=state.model,
+        multimodal_projection=state.multimodal_projection,
+    )
+
+
+def state_digest(state: AgentDesiredState) -> str:
+    """SHA-256, in hex, of the state's canonical JSON: equal states, equal digests."""
+    return hashlib.sha256(canonical(unstructure(state))).hexdigest()
+
+
+def desired_state_problem(state: BalancerDesiredState) -> str | None:
+    """Why a well-formed state must be refused, in the words peers know; ``None`` if it is fine."""
+    if state.inference_parameters.image_resize_to_fit == 0:
+        return "image_resize_to_fit must be greater than zero"
+    if state.inference_parameters.embedding_batch_size == 0:
+        return "embedding_batch_size must be greater than zero"
+    return None

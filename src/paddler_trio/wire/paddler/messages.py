@@ -1,0 +1,382 @@
+"""The frames of both sockets, and the lines of streamed HTTP.
+
+Four families, each a tag around an envelope: ``Request``, ``Response``, ``Notification``,
+``Error``. A message is a value of its envelope's class; notifications have no envelope, so their
+class alone says which they are.
+
+The path of a token through the balancer avoids all of this where it can: ``AgentResponse`` keeps
+the payload as it was read, and ``response_line`` writes it again without building an object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from json.encoder import encode_basestring
+from typing import Annotated, Final, TypeAlias, get_args
+
+import attrs
+
+from paddler_trio.wire.codec import dumps, loads, structure, unstructure
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.generation import (
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+    GenerateEmbeddingBatchParams,
+)
+from paddler_trio.wire.paddler.results import EmbeddingResult, GeneratedTokenResult
+from paddler_trio.wire.paddler.status import (
+    ChatTemplate,
+    ModelMetadata,
+    SlotAggregatedStatusSnapshot,
+)
+from paddler_trio.wire.scalars import Int32
+from paddler_trio.wire.shape import WIRE_NAME, ShapeError, describe, register
+from paddler_trio.wire.tags import external_tag, newtype, struct, through, unit
+
+# --- envelopes and notifications shared by families ------------------------------------------
+
+
+@attrs.frozen
+class ErrorDescription:
+    """``code`` follows HTTP status numbers."""
+
+    code: Int32
+    description: str
+
+
+@attrs.frozen
+class ErrorEnvelope:
+    """A request failed before or outside its results."""
+
+    request_id: str
+    error: ErrorDescription
+
+
+@attrs.frozen
+class StopRespondingTo:
+    """Stop working on a request; the agent still sends a result that ends it."""
+
+    request_id: str
+
+
+# --- client to balancer ----------------------------------------------------------------------
+
+InferenceRequestBody: TypeAlias = (
+    ContinueFromConversationHistoryParams | ContinueFromRawPromptParams
+)
+_CONTINUE: Final = (
+    through("ContinueFromConversationHistory", ContinueFromConversationHistoryParams),
+    through("ContinueFromRawPrompt", ContinueFromRawPromptParams),
+)
+external_tag(InferenceRequestBody, *_CONTINUE)
+
+
+@attrs.frozen
+class InferenceRequest:
+    """A generation asked for on the inference socket; the client chose ``id``."""
+
+    id: str
+    request: InferenceRequestBody
+
+
+InferenceServerMessage: TypeAlias = InferenceRequest | StopRespondingTo | ErrorEnvelope
+external_tag(
+    InferenceServerMessage,
+    struct(InferenceRequest, "Request"),
+    through("Notification", StopRespondingTo),
+    struct(ErrorEnvelope, "Error"),
+)
+
+
+# --- balancer to client ----------------------------------------------------------------------
+
+
+@attrs.frozen
+class Timeout:
+    """Understood and never sent: a 504 ``ErrorEnvelope`` says it to every client."""
+
+
+@attrs.frozen
+class TooManyBufferedRequests:
+    """Understood and never sent: a 503 ``ErrorEnvelope`` says it to every client."""
+
+
+InferenceResponseBody: TypeAlias = (
+    GeneratedTokenResult | EmbeddingResult | Timeout | TooManyBufferedRequests
+)
+_RESULTS: Final = (
+    through("GeneratedToken", GeneratedTokenResult),
+    through("Embedding", EmbeddingResult),
+)
+external_tag(InferenceResponseBody, *_RESULTS, unit(Timeout), unit(TooManyBufferedRequests))
+
+
+@attrs.frozen
+class InferenceResponse:
+    """A result for a client; ``generated_by`` names the agent that made it."""
+
+    generated_by: str | None
+    request_id: str
+    response: InferenceResponseBody
+
+
+@attrs.frozen
+class TokenGenerationDisabledNotification:
+    """The cluster went into embeddings mode."""
+
+
+@attrs.frozen
+class TokenGenerationEnabledNotification:
+    """The cluster came back from embeddings mode."""
+
+
+InferenceClientNotification: TypeAlias = (
+    TokenGenerationDisabledNotification | TokenGenerationEnabledNotification
+)
+external_tag(
+    InferenceClientNotification,
+    unit(TokenGenerationDisabledNotification, "TokenGenerationDisabled"),
+    unit(TokenGenerationEnabledNotification, "TokenGenerationEnabled"),
+)
+InferenceClientMessage: TypeAlias = InferenceResponse | InferenceClientNotification | ErrorEnvelope
+external_tag(
+    InferenceClientMessage,
+    struct(InferenceResponse, "Response"),
+    through("Notification", InferenceClientNotification),
+    struct(ErrorEnvelope, "Error"),
+)
+
+
+# --- balancer to agent -----------------------------------------------------------------------
+
+
+@attrs.frozen
+class GetChatTemplateOverride:
+    """Which template is in force instead of the model's own?"""
+
+
+@attrs.frozen
+class GetModelMetadata:
+    """What does the loaded model file say about itself?"""
+
+
+AgentRequestBody: TypeAlias = (
+    ContinueFromConversationHistoryParams
+    | ContinueFromRawPromptParams
+    | GenerateEmbeddingBatchParams
+    | GetChatTemplateOverride
+    | GetModelMetadata
+)
+external_tag(
+    AgentRequestBody,
+    *_CONTINUE,
+    through("GenerateEmbeddingBatch", GenerateEmbeddingBatchParams),
+    unit(GetChatTemplateOverride),
+    unit(GetModelMetadata),
+)
+
+
+@attrs.frozen
+class AgentRequest:
+    """Work for an agent; the balancer chose ``id``."""
+
+    id: str
+    request: AgentRequestBody
+
+
+@attrs.frozen
+class SetState:
+    """Run this from now on; progress shows in status updates."""
+
+    desired_state: AgentDesiredState
+
+
+@attrs.frozen
+class Version:
+    """Which protocol the balancer speaks; its first message."""
+
+    version: str
+
+
+AgentNotification: TypeAlias = SetState | StopRespondingTo | Version
+external_tag(AgentNotification, struct(SetState), newtype(StopRespondingTo), struct(Version))
+AgentMessage: TypeAlias = AgentRequest | AgentNotification | ErrorEnvelope
+external_tag(
+    AgentMessage,
+    struct(AgentRequest, "Request"),
+    through("Notification", AgentNotification),
+    struct(ErrorEnvelope, "Error"),
+)
+
+
+# --- agent to balancer -----------------------------------------------------------------------
+
+
+@attrs.frozen
+class ChatTemplateOverride:
+    """The template in force instead of the model's own, if there is one."""
+
+    chat_template: ChatTemplate | None
+
+
+@attrs.frozen
+class LoadedModelMetadata:
+    """What the model file says, the wire's ``ModelMetadata``; none if none was ever loaded."""
+
+    metadata: ModelMetadata | None
+
+
+AgentResponseBody: TypeAlias = (
+    GeneratedTokenResult | EmbeddingResult | ChatTemplateOverride | LoadedModelMetadata
+)
+external_tag(
+    AgentResponseBody,
+    *_RESULTS,
+    newtype(ChatTemplateOverride),
+    newtype(LoadedModelMetadata, "ModelMetadata"),
+)
+AGENT_RESPONSE_TAGS: Final = frozenset(
+    {"ChatTemplateOverride", "Embedding", "GeneratedToken", "ModelMetadata"}
+)
+
+RawAgentResponse: TypeAlias = Annotated[object, "one of AGENT_RESPONSE_TAGS, the rest unread"]
+
+
+def _read_raw_response(value: object, _: object) -> object:
+    if type(value) is not dict or len(value) != 1:
+        raise ShapeError(f"expected an object with one key, got {describe(value)}")
+    (tag,) = value
+    if tag not in AGENT_RESPONSE_TAGS:
+        expected = ", ".join(sorted(AGENT_RESPONSE_TAGS))
+        raise ShapeError(f"unknown variant {tag[:80]!r}, expected one of {expected}")
+    return value
+
+
+register(RawAgentResponse, lambda _: _read_raw_response, lambda _: lambda value: value)
+
+
+@attrs.frozen
+class AgentResponse:
+    """An agent's answer; only its outer tag was looked at.
+
+    ``structure(response_raw, AgentResponseBody)`` reads the rest where somebody needs it.
+    """
+
+    request_id: str
+    generated_by: str | None
+    response_raw: RawAgentResponse = attrs.field(metadata={WIRE_NAME: "response"})
+
+    @classmethod
+    def of(cls, request_id: str, body: AgentResponseBody) -> AgentResponse:
+        """An agent's own answer; agents leave their name to the balancer."""
+        return cls(request_id, None, unstructure(body, AgentResponseBody))
+
+
+@attrs.frozen
+class RegisterAgent:
+    """An agent introduces itself; its first message."""
+
+    name: str | None
+    slot_aggregated_status_snapshot: SlotAggregatedStatusSnapshot
+
+
+@attrs.frozen
+class UpdateAgentStatus:
+    """Something changed, or a second has passed."""
+
+    slot_aggregated_status_snapshot: SlotAggregatedStatusSnapshot
+
+
+@attrs.frozen
+class DeregisterAgent:
+    """The agent leaves and takes no more work."""
+
+
+BalancerNotification: TypeAlias = RegisterAgent | UpdateAgentStatus | DeregisterAgent
+external_tag(
+    BalancerNotification, struct(RegisterAgent), struct(UpdateAgentStatus), unit(DeregisterAgent)
+)
+BalancerMessage: TypeAlias = AgentResponse | BalancerNotification | ErrorEnvelope
+external_tag(
+    BalancerMessage,
+    struct(AgentResponse, "Response"),
+    through("Notification", BalancerNotification),
+    struct(ErrorEnvelope, "Error"),
+)
+
+
+# --- reading and writing whole frames --------------------------------------------------------
+
+_FAMILY_OF: Final[Mapping[type, object]] = {
+    cls: family
+    for family in (InferenceServerMessage, InferenceClientMessage, AgentMessage, BalancerMessage)
+    for cls in get_args(family)
+}
+
+
+def parse_inference_server_message(text: str | bytes) -> InferenceServerMessage:
+    """Read a frame from a client. Raises WireError."""
+    return structure(loads(text), InferenceServerMessage)
+
+
+def parse_inference_client_message(text: str | bytes) -> InferenceClientMessage:
+    """Read a frame or a line that a balancer sent to a client. Raises WireError."""
+    return structure(loads(text), InferenceClientMessage)
+
+
+def parse_agent_message(text: str | bytes) -> AgentMessage:
+    """Read a frame that a balancer sent to an agent. Raises WireError."""
+    return structure(loads(text), AgentMessage)
+
+
+def parse_balancer_message(text: str | bytes) -> BalancerMessage:
+    """Read a frame from an agent; the payload of a response stays raw. Raises WireError."""
+    return structure(loads(text), BalancerMessage)
+
+
+def render(
+    message: InferenceServerMessage | InferenceClientMessage | AgentMessage | BalancerMessage,
+) -> bytes:
+    """Write a message of any family as one frame, without a newline."""
+    return dumps(unstructure(message, _FAMILY_OF[type(message)]))
+
+
+def recover_request_id(text: str | bytes) -> str | None:
+    """The id of a frame that does not parse, so that its sender can be told; else ``None``.
+
+    Takes what the strict readers refuse, as long as it is JSON at all; only a non-empty id that
+    can be written back counts.
+    """
+    try:
+        frame: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(frame, dict):
+        return None
+    for tag, field in (("Request", "id"), ("Response", "request_id")):
+        envelope = frame.get(tag)
+        if isinstance(envelope, dict):
+            request_id = envelope.get(field)
+            if isinstance(request_id, str) and request_id and _is_unicode(request_id):
+                return request_id
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def response_line(generated_by: str | None, request_id: str, raw_response: object) -> bytes:
+    """An ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
+    name = b"null" if generated_by is None else encode_basestring(generated_by).encode()
+    return b'{"Response":{"generated_by":%b,"request_id":%b,"response":%b}}' % (
+        name,
+        encode_basestring(request_id).encode(),
+        dumps(raw_response),
+    )
+
+
+def error_line(request_id: str, code: int, description: str) -> bytes:
+    """An ``ErrorEnvelope``, without a newline."""
+    return render(ErrorEnvelope(request_id, ErrorDescription(code, description)))

@@ -1,0 +1,480 @@
+"""What agents answer: pieces of text, embeddings, and how a request ended.
+
+Two ways to look at a result. Code that makes or interprets results uses the classes. The balancer,
+which passes thousands a second through and only has to know *whether this one was the last*, looks
+at the raw JSON value with ``ends_stream`` and never builds an object.
+
+Source:
+  Which results end a stream is what Paddler 4.1's balancer releases a slot on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from paddler_trio.errors import WireError
+from paddler_trio.wire.paddler.generation import NormalizationMethod
+from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64, float32s
+from paddler_trio.wire.tags import external_tag, newtype, struct, unit
+
+TOKEN_TAGS: Final = frozenset(
+    {"ContentToken", "ReasoningToken", "ToolCallToken", "UndeterminableToken"}
+)
+ENDING_GENERATION_TAGS: Final = frozenset(
+    {
+        "ChatTemplateError",
+        "DetokenizationFailed",
+        "Done",
+        "GrammarIncompatibleWithThinking",
+        "GrammarInitializationFailed",
+        "GrammarRejectedModelOutput",
+        "GrammarSyntaxError",
+        "ImageDecodingFailed",
+        "ImageExceedsBatchSize",
+        "MultimodalNotSupported",
+        "SamplerError",
+        "TokenGenerationDisabled",
+        "ToolSchemaInvalid",
+    }
+)
+ALL_GENERATION_TAGS: Final = (
+    TOKEN_TAGS
+    | ENDING_GENERATION_TAGS
+    | {
+        "ToolCallParseFailed",
+        "ToolCallParsed",
+        "ToolCallValidationFailed",
+        "UnrecognizedToolCallFormat",
+    }
+)
+EXTENDED_ENDING_TAGS: Final = frozenset({"BadRequest"})
+EXTENDED_GENERATION_TAGS: Final = (
+    frozenset({"Logprobs", "Progress", "ToolCallDelta"}) | EXTENDED_ENDING_TAGS
+)
+"""Further results; sent by agents of ours for ``Generate`` work only. The first ends the stream.
+
+* ``{"BadRequest": {"field", "message"}}`` instead of an answer: the path of the field that is to
+  blame, such as ``sampling.top_p``, and a sentence with its value and its limit;
+* ``{"Logprobs": {"id", "token", "bytes", "logprob", "top": [{"id", "token", "bytes",
+  "logprob"}]}}`` before the text of each drawn token, those of a stop text included; ``bytes`` is
+  a list of integers, ``token`` their text, ``id`` the number of the token;
+* ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is
+  computed and, before the first token, when it is;
+* ``{"ToolCallDelta": {"index", "id", "name", "arguments"}}``: the call's beginning has ``id`` and
+  ``name`` (elsewhere null); ``arguments`` is the next piece of their JSON text.
+
+The ``Done`` of a ``Generate`` has beside ``usage`` also ``finish`` (``{"reason": "stop" | "length"
+| "cells" | "stop_text" | "stopped", "stop_text": str | null}``; ``cells``: the context is full)
+and ``timings`` (``{"prompt_n", "prompt_ms", "cached_n", "predicted_n", "predicted_ms"}``, counted
+where the tokens are made), and may have ``draft_n`` and ``draft_accepted_n`` among the timings.
+"""
+ENDING_EMBEDDING_TAGS: Final = frozenset(
+    {
+        "Done",
+        "EmbeddingRejectedDueToActiveTokenGeneration",
+        "EmbeddingsDisabled",
+        "Error",
+        "NoEmbeddingsProduced",
+    }
+)
+ALL_EMBEDDING_TAGS: Final = ENDING_EMBEDDING_TAGS | {"DocumentExceedsBatchSize", "Embedding"}
+EXTENDED_EMBEDDING_TAGS: Final = frozenset({"DocumentRefused", "Rank", "TokenEmbeddings", "Usage"})
+"""Further results that end nothing; sent by agents of ours for ``Embed`` and ``Rank`` work only.
+
+* ``{"DocumentRefused": {"problem", "source_document_id"}}``: it is empty, say, by the fault of who
+  asked; the others go on, and the ending is an ``Error`` that says it again;
+* ``{"Usage": {"prompt_tokens": n}}`` before the ending: tokens of everything that was embedded;
+* ``{"TokenEmbeddings": {"embeddings", "source_document_id"}}`` without pooling: one vector for
+  each token, not normalised;
+* ``{"Rank": {"index", "score"}}``: how well a document fits the query, in the model's own scale.
+"""
+
+_MAX_UINT64 = 2**64 - 1
+
+
+def result_tag(raw: object) -> str:
+    """The variant of a raw externally tagged value: its only key, or the bare string itself."""
+    if type(raw) is dict and len(raw) == 1:
+        (tag,) = raw
+        return str(tag)
+    if type(raw) is str:
+        return raw
+    raise WireError("expected a result: an object with one key, or a string")
+
+
+def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
+    """Whether a raw ``Response.response`` is the last its request will get.
+
+    Args:
+      raw_response: with its outer tag, ``{"GeneratedToken": ...}`` or ``{"Embedding": ...}``.
+      extended: the sender is ours, so that ``EXTENDED_GENERATION_TAGS`` and
+        ``EXTENDED_EMBEDDING_TAGS`` may occur.
+
+    Raises:
+      WireError: any other response, or a result no peer knows.
+    """
+    if type(raw_response) is dict and len(raw_response) == 1:
+        if "GeneratedToken" in raw_response:
+            tag = result_tag(raw_response["GeneratedToken"])
+            if tag in TOKEN_TAGS:
+                return False
+            if tag in ALL_GENERATION_TAGS:
+                return tag in ENDING_GENERATION_TAGS
+            if extended and tag in EXTENDED_GENERATION_TAGS:
+                return tag in EXTENDED_ENDING_TAGS
+            raise WireError(f"unknown variant {tag[:80]!r} @ $.GeneratedToken")
+        if "Embedding" in raw_response:
+            tag = result_tag(raw_response["Embedding"])
+            if tag in ALL_EMBEDDING_TAGS:
+                return tag in ENDING_EMBEDDING_TAGS
+            if extended and tag in EXTENDED_EMBEDDING_TAGS:
+                return False
+            raise WireError(f"unknown variant {tag[:80]!r} @ $.Embedding")
+    raise WireError("expected a GeneratedToken or an Embedding response")
+
+
+# --- generation ------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class TokenUsage:
+    """Counters of one request. Image and audio tokens are informational: in no total."""
+
+    prompt_tokens: Uint64 = attrs.field(kw_only=True)
+    cached_prompt_tokens: Uint64 = attrs.field(kw_only=True)
+    input_image_tokens: Uint64 = attrs.field(kw_only=True)
+    input_audio_tokens: Uint64 = attrs.field(kw_only=True)
+    content_tokens: Uint64 = attrs.field(kw_only=True)
+    reasoning_tokens: Uint64 = attrs.field(kw_only=True)
+    tool_call_tokens: Uint64 = attrs.field(kw_only=True)
+    undeterminable_tokens: Uint64 = attrs.field(kw_only=True)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Everything the model wrote; saturates like the peers' counters."""
+        written_tokens = (
+            self.content_tokens
+            + self.reasoning_tokens
+            + self.tool_call_tokens
+            + self.undeterminable_tokens
+        )
+        return min(written_tokens, _MAX_UINT64)
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion; cached prompt tokens are part of the prompt."""
+        return min(self.prompt_tokens + self.completion_tokens, _MAX_UINT64)
+
+
+@attrs.frozen
+class GenerationSummary:
+    """What a finished generation cost."""
+
+    usage: TokenUsage
+
+
+@attrs.frozen
+class ValidJson:
+    """Arguments that parsed, as a JSON value."""
+
+    value: object
+
+
+@attrs.frozen
+class InvalidJson:
+    """Arguments that did not parse, as the model wrote them."""
+
+    text: str
+
+
+ToolCallArguments: TypeAlias = ValidJson | InvalidJson
+external_tag(ToolCallArguments, newtype(ValidJson), newtype(InvalidJson))
+
+
+@attrs.frozen
+class ParsedToolCall:
+    """One call of one tool."""
+
+    id: str
+    name: str
+    arguments: ToolCallArguments
+
+
+@attrs.frozen
+class TokenPiece:
+    """Base of the pieces of generated text."""
+
+    text: str
+
+
+@attrs.frozen
+class ContentToken(TokenPiece):
+    """A piece of the answer."""
+
+
+@attrs.frozen
+class ReasoningToken(TokenPiece):
+    """A piece of the model's thinking."""
+
+
+@attrs.frozen
+class ToolCallToken(TokenPiece):
+    """A raw piece inside a tool call block."""
+
+
+@attrs.frozen
+class UndeterminableToken(TokenPiece):
+    """A piece that could not be classified; to be shown as content."""
+
+
+@attrs.frozen
+class ToolCallParsed:
+    """A finished tool call block whose arguments fit the schema."""
+
+    calls: tuple[ParsedToolCall, ...]
+
+
+@attrs.frozen
+class ToolCallParseFailed:
+    """A tool call block that does not parse."""
+
+    description: str
+
+
+@attrs.frozen
+class ToolCallValidationFailed:
+    """Arguments that break the schema, or a tool nobody offered."""
+
+    descriptions: tuple[str, ...]
+
+
+@attrs.frozen
+class UnrecognizedToolCallFormat:
+    """The model calls tools in a syntax that is not known."""
+
+    text: str
+    ffi_error_message: str
+
+
+@attrs.frozen
+class Done:
+    """The generation succeeded, which includes running into its limit and being stopped."""
+
+    summary: GenerationSummary
+
+
+@attrs.frozen
+class ImageExceedsBatchSize:
+    """An image takes more tokens than one batch holds; ends the stream."""
+
+    image_tokens: Uint64
+    n_batch: Int32
+
+
+@attrs.frozen
+class GenerationFailure:
+    """Base of the failures that end a stream and carry nothing but a text."""
+
+    description: str
+
+
+@attrs.frozen
+class ChatTemplateError(GenerationFailure):
+    """The template failed to render the conversation."""
+
+
+@attrs.frozen
+class DetokenizationFailed(GenerationFailure):
+    """A generated token has no text."""
+
+
+@attrs.frozen
+class GrammarIncompatibleWithThinking(GenerationFailure):
+    """A grammar came together with ``enable_thinking``."""
+
+
+@attrs.frozen
+class GrammarInitializationFailed(GenerationFailure):
+    """The engine refused the grammar."""
+
+
+@attrs.frozen
+class GrammarRejectedModelOutput(GenerationFailure):
+    """The grammar accepts none of what the model can say."""
+
+
+@attrs.frozen
+class GrammarSyntaxError(GenerationFailure):
+    """The constraint is no grammar: a JSON Schema that cannot be converted, say."""
+
+
+@attrs.frozen
+class ImageDecodingFailed(GenerationFailure):
+    """A remote URL, bad base64, or a format that is not supported."""
+
+
+@attrs.frozen
+class MultimodalNotSupported(GenerationFailure):
+    """An image was sent and no projection is loaded."""
+
+
+@attrs.frozen
+class SamplerError(GenerationFailure):
+    """Sampling failed; also: no free sequence, or the prompt cannot be tokenized."""
+
+
+@attrs.frozen
+class TokenGenerationDisabled(GenerationFailure):
+    """The cluster is in embeddings mode."""
+
+
+@attrs.frozen
+class ToolSchemaInvalid(GenerationFailure):
+    """A tool's ``parameters`` are not a valid JSON Schema."""
+
+
+GeneratedTokenResult: TypeAlias = (
+    ContentToken
+    | ReasoningToken
+    | ToolCallToken
+    | UndeterminableToken
+    | ToolCallParsed
+    | ToolCallParseFailed
+    | ToolCallValidationFailed
+    | UnrecognizedToolCallFormat
+    | Done
+    | ChatTemplateError
+    | DetokenizationFailed
+    | GrammarIncompatibleWithThinking
+    | GrammarInitializationFailed
+    | GrammarRejectedModelOutput
+    | GrammarSyntaxError
+    | ImageDecodingFailed
+    | ImageExceedsBatchSize
+    | MultimodalNotSupported
+    | SamplerError
+    | TokenGenerationDisabled
+    | ToolSchemaInvalid
+)
+external_tag(
+    GeneratedTokenResult,
+    newtype(ContentToken),
+    newtype(ReasoningToken),
+    newtype(ToolCallToken),
+    newtype(UndeterminableToken),
+    newtype(ToolCallParsed),
+    newtype(ToolCallParseFailed),
+    newtype(ToolCallValidationFailed),
+    struct(UnrecognizedToolCallFormat),
+    newtype(Done),
+    newtype(ChatTemplateError),
+    newtype(DetokenizationFailed),
+    newtype(GrammarIncompatibleWithThinking),
+    newtype(GrammarInitializationFailed),
+    newtype(GrammarRejectedModelOutput),
+    newtype(GrammarSyntaxError),
+    newtype(ImageDecodingFailed),
+    struct(ImageExceedsBatchSize),
+    newtype(MultimodalNotSupported),
+    newtype(SamplerError),
+    newtype(TokenGenerationDisabled),
+    newtype(ToolSchemaInvalid),
+)
+
+
+# --- embeddings ------------------------------------------------------------------------------
+
+
+class PoolingType(StrEnum):
+    """How the embeddings of a document's tokens become one."""
+
+    UNSPECIFIED = "Unspecified"
+    NONE = "None"
+    MEAN = "Mean"
+    CLS = "Cls"
+    LAST = "Last"
+    RANK = "Rank"
+
+
+def _float32s(values: Sequence[float] | npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
+    return float32s(values)
+
+
+@attrs.frozen
+class Embedding:
+    """One document's embedding, 32-bit, finite. Takes a numpy array as well."""
+
+    embedding: tuple[Float32, ...] = attrs.field(converter=_float32s)
+    normalization_method: NormalizationMethod
+    pooling_type: PoolingType
+    source_document_id: str
+
+
+@attrs.frozen
+class EmbeddingProduced:
+    """A document's embedding: the variant the wire calls ``Embedding``."""
+
+    embedding: Embedding
+
+
+@attrs.frozen
+class DocumentExceedsBatchSize:
+    """A document takes more tokens than one batch holds; the others go on."""
+
+    document_tokens: Uint32
+    n_batch: Uint32
+    source_document_id: str
+
+
+@attrs.frozen
+class EmbeddingDone:
+    """All documents of the batch were answered: the variant the wire calls ``Done``."""
+
+
+@attrs.frozen
+class EmbeddingsDisabled:
+    """The agent generates tokens and makes no embeddings."""
+
+
+@attrs.frozen
+class EmbeddingError:
+    """The batch failed: the variant the wire calls ``Error``."""
+
+    description: str
+
+
+@attrs.frozen
+class EmbeddingRejectedDueToActiveTokenGeneration:
+    """The agent is generating tokens and cannot do both."""
+
+
+@attrs.frozen
+class NoEmbeddingsProduced:
+    """The batch ended and not one document was embedded."""
+
+
+EmbeddingResult: TypeAlias = (
+    EmbeddingProduced
+    | DocumentExceedsBatchSize
+    | EmbeddingDone
+    | EmbeddingsDisabled
+    | EmbeddingError
+    | EmbeddingRejectedDueToActiveTokenGeneration
+    | NoEmbeddingsProduced
+)
+external_tag(
+    EmbeddingResult,
+    newtype(EmbeddingProduced, "Embedding"),
+    struct(DocumentExceedsBatchSize),
+    unit(EmbeddingDone, "Done"),
+    unit(EmbeddingsDisabled),
+    newtype(EmbeddingError, "Error"),
+    unit(EmbeddingRejectedDueToActiveTokenGeneration),
+    unit(NoEmbeddingsProduced),
+)

@@ -1,0 +1,1 @@
+"""What agents and balancers of this package say to each other beyond Paddler's protocol."""

@@ -1,0 +1,274 @@
+"""Generation as our balancers ask our agents for it: everything Paddler's two requests lack.
+
+``Generate`` is what every newer surface (``/api/v2/generate``, ``/v1/*``) is translated into, and
+it travels inside :class:`~paddler_trio.wire.trio.trio_link.Start` like Paddler's requests do. The
+balancer judges shapes and ranges; what only the model can tell (template, schema, vocabulary) the
+agent judges.
+
+Its answers are Paddler's results and the additional tags of ``EXTENDED_GENERATION_TAGS`` in
+``wire/paddler/results.py``; its ``Done`` says more, see :class:`Finish` and :class:`Timings` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.wire.paddler.generation import GbnfGrammar, JsonSchemaGrammar
+from paddler_trio.wire.scalars import Float32, Int32, Uint32
+from paddler_trio.wire.tags import external_tag, internal_tag, struct
+
+# ------------------------------------------------------------------------- what may come out
+
+
+@attrs.frozen
+class RegexGrammar:
+    """The whole answer matches this pattern, anchored at both ends."""
+
+    pattern: str
+
+
+@attrs.frozen
+class ChoiceGrammar:
+    """The whole answer is one of these texts."""
+
+    choices: tuple[str, ...]
+
+
+@attrs.frozen
+class AnyJsonGrammar:
+    """The whole answer is some JSON object."""
+
+
+Constraint: TypeAlias = (
+    GbnfGrammar | JsonSchemaGrammar | RegexGrammar | ChoiceGrammar | AnyJsonGrammar
+)
+internal_tag(
+    Constraint,
+    "type",
+    {
+        "gbnf": GbnfGrammar,
+        "json_schema": JsonSchemaGrammar,
+        "regex": RegexGrammar,
+        "choice": ChoiceGrammar,
+        "json_object": AnyJsonGrammar,
+    },
+)
+
+
+# ---------------------------------------------------------------------------- how it is drawn
+
+
+@attrs.frozen(kw_only=True)
+class LogitBias:
+    """Added to the logit of one ``token``, or of every token ``text`` consists of.
+
+    A ``bias`` of None means never. Exactly one of ``token`` and ``text`` is given.
+    """
+
+    token: Int32 | None = None
+    text: str | None = None
+    bias: Float32 | None = None
+
+
+@attrs.frozen(kw_only=True)
+class SamplingOverrides:
+    """One request's wishes over the cluster's settings; None leaves the cluster's, or off.
+
+    Names and meanings are llama.cpp's. ``penalty_last_n`` and ``dry_penalty_last_n``: -1 for the
+    whole context; DRY sees the prompt, the other penalties only if ``penalize_prompt``.
+    ``mirostat``: 0 off, 1 or 2. ``samplers``: the stages and their order, by
+    llama.cpp's names.
+    """
+
+    temperature: Float32 | None = None
+    dynatemp_range: Float32 | None = None
+    dynatemp_exponent: Float32 | None = None
+    top_k: Int32 | None = None
+    top_p: Float32 | None = None
+    min_p: Float32 | None = None
+    typical_p: Float32 | None = None
+    top_n_sigma: Float32 | None = None
+    xtc_probability: Float32 | None = None
+    xtc_threshold: Float32 | None = None
+    mirostat: Int32 | None = None
+    mirostat_tau: Float32 | None = None
+    mirostat_eta: Float32 | None = None
+    penalty_last_n: Int32 | None = None
+    penalty_repeat: Float32 | None = None
+    penalty_frequency: Float32 | None = None
+    penalty_presence: Float32 | None = None
+    dry_multiplier: Float32 | None = None
+    dry_base: Float32 | None = None
+    dry_allowed_length: Int32 | None = None
+    dry_penalty_last_n: Int32 | None = None
+    dry_sequence_breakers: tuple[str, ...] | None = None
+    min_keep: Int32 | None = None
+    samplers: tuple[str, ...] | None = None
+    penalize_prompt: bool = False
+    logit_bias: tuple[LogitBias, ...] = ()
+    ignore_eos: bool = False
+    seed: Uint32 | None = None
+
+
+# ------------------------------------------------------------------------- what is continued
+
+
+@attrs.frozen(kw_only=True)
+class TextPrompt:
+    """Continue this text as it stands; special tokens in it are parsed if ``parse_special``."""
+
+    text: str
+    parse_special: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class TokenPrompt:
+    """Continue exactly these tokens; no BOS is added."""
+
+    tokens: tuple[Int32, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ConversationPrompt:
+    """Answer a conversation through the model's chat template.
+
+    ``messages`` and ``tools`` are JSON objects in the shape of OpenAI's chat completions; assistant
+    messages may carry ``reasoning_content``. ``tool_choice``: ``auto``, ``none``, ``required``, or
+    ``function`` with ``tool_name``. ``thinking`` None leaves the template's own default;
+    ``max_reasoning_tokens`` ends the reasoning after so many tokens. ``template_kwargs`` are
+    further template variables. ``continue_final_message``: the answer goes on with the last
+    message, which is the assistant's. ``raw_tool_calls``: pass the model's tool-call text on
+    unparsed.
+    """
+
+    messages: tuple[Mapping[str, object], ...]
+    tools: tuple[Mapping[str, object], ...] = ()
+    tool_choice: str = "auto"
+    tool_name: str | None = None
+    parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    thinking: bool | None = None
+    max_reasoning_tokens: Int32 | None = None
+    template_kwargs: Mapping[str, object] = attrs.field(factory=dict)
+    raw_tool_calls: bool = False
+
+
+Prompt: TypeAlias = TextPrompt | TokenPrompt | ConversationPrompt
+external_tag(
+    Prompt,
+    struct(TextPrompt, "Text"),
+    struct(TokenPrompt, "Tokens"),
+    struct(ConversationPrompt, "Conversation"),
+)
+
+
+@attrs.frozen(kw_only=True)
+class Generate:
+    """One answer.
+
+    ``max_tokens`` None means as many as fit. ``stop``: texts that end the answer and are not part
+    of it. ``logprobs``: how many alternatives to report for each token; 0 reports the drawn token
+    alone, None reports nothing. ``reuse_prefix``: whether the cache may serve this request and keep
+    what it computes; only requests with equal ``cache_salt`` share a prefix.
+    """
+
+    prompt: Prompt
+    max_tokens: Int32 | None = None
+    sampling: SamplingOverrides = attrs.field(factory=SamplingOverrides)
+    constraint: Constraint | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: Int32 | None = None
+    reuse_prefix: bool = True
+    cache_salt: str = ""
+
+
+# -------------------------------------------------------------------------------- embeddings
+
+
+@attrs.frozen(kw_only=True)
+class TextInput:
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class TokenInput:
+    tokens: tuple[Int32, ...]
+
+
+EmbedInput: TypeAlias = TextInput | TokenInput
+external_tag(EmbedInput, struct(TextInput, "Text"), struct(TokenInput, "Tokens"))
+
+
+@attrs.frozen(kw_only=True)
+class Embed:
+    """Embed each input; answered by ``Embedding`` results whose document id is its index.
+
+    ``normalize``: ``l2``, ``rms`` or ``none``. ``oversize``: ``report`` a document longer than the
+    batch, ``truncate`` it, or ``chunk`` it and average the chunks by length.
+    """
+
+    inputs: tuple[EmbedInput, ...]
+    normalize: str = "l2"
+    oversize: str = "report"
+
+
+@attrs.frozen(kw_only=True)
+class Rank:
+    """Score each document against a query, by a model with rank pooling."""
+
+    query: str
+    documents: tuple[str, ...]
+
+
+Work: TypeAlias = Generate | Embed | Rank
+external_tag(Work, struct(Generate), struct(Embed), struct(Rank))
+
+
+# --------------------------------------------------------- questions that take no slot
+
+
+@attrs.frozen(kw_only=True)
+class Tokenize:
+    """Answered by ``{"tokens": [...]}``, with pieces ``{"tokens": [{"id", "piece"}]}``; a piece
+    that is only a part of a character is a list of its bytes."""
+
+    text: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Detokenize:
+    """Answered by ``{"text": "..."}``."""
+
+    tokens: tuple[Int32, ...]
+
+
+@attrs.frozen(kw_only=True)
+class RenderPrompt:
+    """Answered by ``{"prompt": "...", "num_tokens": N}``: what the engine would be given.
+
+    An image stands there as ``<__media__>`` and counts as one token: only the engine knows what it
+    becomes.
+    """
+
+    prompt: Prompt
+
+
+@attrs.frozen(kw_only=True)
+class DescribeModel:
+    """Answered by ``{"name", "size_bytes", "n_params", "n_vocab", "n_ctx", "n_ctx_train",
+    "n_embd", "vocab_type", "bos_token", "eos_token", "end_tokens", "chat_template", "can_embed",
+    "can_rank", "can_see", "has_thinking", "has_tools"}``: ``n_ctx`` is the space of one slot,
+    ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others texts."""
+
+
+Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | DescribeModel
+external_tag(
+    Question, struct(Tokenize), struct(Detokenize), struct(RenderPrompt), struct(DescribeModel)
+)

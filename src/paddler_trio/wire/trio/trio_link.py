@@ -1,0 +1,158 @@
+"""What our balancers and agents say to each other beyond Paddler 4.1.
+
+Only after both chose the WebSocket subprotocol ``paddler-trio.1`` may a text frame be
+``{"Trio": {...}}``; everything else on the link stays Paddler's. A Paddler peer offers or picks no
+subprotocol, so it never sees one of these.
+
+* :class:`Start` (balancer): work, with the seed of its draws and the tokens that another agent
+  produced before it was lost; used instead of Paddler's ``Request`` for generations;
+* :class:`Want` (balancer): what to serve, where extras are part of it; otherwise Paddler's
+  ``SetState`` says it;
+* :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
+* ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
+  ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
+* :class:`HandBack` (agent): this request was not finished and never will be; another agent may;
+* :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
+* :class:`Ask` (balancer) and :class:`Answer` (agent): what only a loaded model can tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.wire.codec import dumps, structure, unstructure
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.scalars import Float32, Int32, Uint32
+from paddler_trio.wire.tags import external_tag, struct
+from paddler_trio.wire.trio.desired_state_extras import Extras
+from paddler_trio.wire.trio.generate import Question
+
+SUBPROTOCOL = "paddler-trio.1"
+TAG = "Trio"
+
+
+@attrs.frozen
+class Report:
+    """What an agent of ours adds to Paddler's status.
+
+    ``phase``: ``waiting`` (no model wanted), ``resolving``, ``draining``, ``loading``,
+    ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of desired
+    states; ``model`` is a fingerprint of the weights and the template that are served: answers may
+    only be continued where it is the same. ``progress`` is 0..1 while loading.
+    ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.Figures`.
+    """
+
+    phase: str
+    wanted_state: str | None
+    served_state: str | None
+    model: str | None
+    progress: Float32 | None
+    detail: str | None
+    engine: Mapping[str, object] | None = None
+
+
+@attrs.frozen
+class Want:
+    """Serve this; reported under the ``extended_digest`` of both."""
+
+    desired_state: AgentDesiredState
+    extras: Extras
+
+
+@attrs.frozen
+class Start:
+    """Work on ``request``, an agent request's body as plain JSON.
+
+    The body is one of Paddler's (``{"ContinueFromRawPrompt": ...}``) or one of
+    ``paddler_trio.wire.trio.generate.Work`` (``{"Generate": ...}``).
+    ``tokens`` were produced before: the answer goes on after them, and nothing of them is sent
+    again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only.
+    """
+
+    id: str
+    request: Mapping[str, object]
+    seed: Uint32
+    tokens: tuple[Int32, ...]
+
+
+@attrs.frozen
+class HandBack:
+    """``id`` is the request's id on this link; ``engine_died`` under it, by whoever's fault."""
+
+    id: str
+    reason: str
+    engine_died: bool
+
+
+@attrs.frozen
+class GetTree:
+    id: str
+
+
+@attrs.frozen
+class Tree:
+    """``tree`` is a printed tree as plain JSON."""
+
+    id: str
+    tree: Mapping[str, object]
+
+
+@attrs.frozen
+class Ask:
+    """A question about the model that is served; it takes no slot."""
+
+    id: str
+    question: Question
+
+
+@attrs.frozen
+class Answer:
+    """``answer`` is plain JSON; ``problem`` says why there is none, with an HTTP-like ``code``."""
+
+    id: str
+    answer: object
+    problem: str | None
+    code: Int32
+
+
+Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer
+external_tag(
+    Extension,
+    struct(Want),
+    struct(Start),
+    struct(Report),
+    struct(HandBack),
+    struct(GetTree),
+    struct(Tree),
+    struct(Ask),
+    struct(Answer),
+)
+
+
+def render_extension(message: Extension) -> bytes:
+    """The whole text frame."""
+    return dumps({TAG: unstructure(message, Extension)})
+
+
+def parse_extension(body: object) -> Extension:
+    """``body`` is what stands under ``Trio`` and is no ``Step``; WireError if it is unknown."""
+    return structure(body, Extension)
+
+
+def recover_extension_id(frame: object) -> str | None:
+    """The id inside a frame of ours that does not parse, so that its sender can be told."""
+    match frame:
+        case {"Trio": {**messages}} if len(messages) == 1:
+            match next(iter(messages.values())):
+                case {"id": str(wire_id)}:
+                    return wire_id
+    return None
+
+
+def render_step(entries: list[dict[str, object]]) -> bytes:
+    """The frame of one engine pass; each entry has ``id``, ``tokens`` and ``results``."""
+    return json.dumps({TAG: {"Step": entries}}, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,42 @@
+"""Results as agents send them, and streams as clients parse them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from paddler_trio.nursery_tree.request import RawResult
+
+USAGE = {
+    "prompt_tokens": 11,
+    "cached_prompt_tokens": 4,
+    "input_image_tokens": 0,
+    "input_audio_tokens": 0,
+    "content_tokens": 5,
+    "reasoning_tokens": 2,
+    "tool_call_tokens": 0,
+    "undeterminable_tokens": 1,
+}
+TIMINGS = {"prompt_n": 7, "prompt_ms": 14.0, "cached_n": 4, "predicted_n": 8, "predicted_ms": 4.0}
+
+
+def done(reason: str = "stop", stop_text: str | None = None) -> RawResult:
+    finish = {"reason": reason, "stop_text": stop_text}
+    return {"Done": {"usage": USAGE, "finish": finish, "timings": TIMINGS}}
+
+
+def logprob(token: str) -> RawResult:
+    entry = {"id": 1, "token": token, "bytes": list(token.encode()), "logprob": -0.5}
+    return {"Logprobs": {**entry, "top": [entry]}}
+
+
+def chunks(stream: bytes) -> list[dict[str, Any]]:
+    """The events of a stream as a client parses them; framing is judged byte by byte."""
+    events = []
+    for block in stream.split(b"\n\n")[:-1]:
+        assert block.startswith(b"data: ")
+        assert b"\n" not in block
+        events.append(block.removeprefix(b"data: "))
+    assert stream.endswith(b"\n\n") or not stream
+    assert events[-1] == b"[DONE]"
+    return [json.loads(event) for event in events[:-1]]

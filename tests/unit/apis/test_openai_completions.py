@@ -1,0 +1,424 @@
+"""Text completions and embeddings: every form of prompt, both dialects, every field."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai_values import USAGE, chunks, done, logprob
+
+from paddler_trio.apis.answer import Stopwatch
+from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.fields import Fate, Field
+from paddler_trio.apis.generation_settings import generation_settings
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.llama_server.llama_completion import LlamaTold
+from paddler_trio.apis.openai.chat_response import Heading
+from paddler_trio.apis.openai.completion_request import (
+    CompletionRequest,
+    completion_record,
+    llama_completion_record,
+    read_completion,
+    read_llama_completion,
+)
+from paddler_trio.apis.openai.completion_response import (
+    CompletionStream,
+    TextAnswer,
+    WholeCompletion,
+)
+from paddler_trio.apis.openai.embeddings_io import (
+    Embedded,
+    embed_works,
+    embeddings_record,
+    llama_body,
+    openai_body,
+)
+from paddler_trio.apis.prompts import Prompts, read_prompts
+from paddler_trio.apis.steps import Step
+from paddler_trio.wire.codec import structure
+from paddler_trio.wire.trio.generate import Embed, Work
+
+LIMITS = SurfaceLimits()
+HEADING = Heading(model="m", fingerprint="b1", created=5, id="cmpl-1")
+TEXT = {"Text": {"text": "Once"}}
+
+
+def read(**body: object) -> CompletionRequest:
+    return read_completion({"prompt": "Once", **body}, LIMITS)
+
+
+def told_off(**body: object) -> ApiError:
+    with pytest.raises(ApiError) as told:
+        read(**body)
+    return told.value
+
+
+def watch() -> Stopwatch:
+    return Stopwatch(itertools.count(1.0).__next__)
+
+
+# ------------------------------------------------------------------------------------ prompts
+
+
+@pytest.mark.parametrize(
+    ("value", "prompts"),
+    [
+        ("a", Prompts(("a",), is_several=False)),
+        ("", Prompts(("",), is_several=False)),
+        ([12, 34], Prompts(([12, 34],), is_several=False)),
+        ([12, "s", 34], Prompts(([12, "s", 34],), is_several=False)),
+        (["a", "b"], Prompts(("a", "b"), is_several=True)),
+        (["a", [1, 2]], Prompts(("a", [1, 2]), is_several=True)),
+        ([[1], [2, "s"]], Prompts(([1], [2, "s"]), is_several=True)),
+        ({"prompt_string": "a"}, Prompts(("a",), is_several=False)),
+        ([[1], {"prompt_string": "a"}], Prompts(([1], "a"), is_several=True)),
+        (
+            {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            Prompts(("ab",), is_several=False),
+        ),
+    ],
+)
+def test_prompts_have_many_forms(value: object, prompts: Prompts) -> None:
+    assert read_prompts(value, LIMITS) == prompts
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ([], "prompt"),
+        (5, "prompt"),
+        (None, "prompt"),
+        ([1, None], "prompt[1]"),
+        ([-1], "prompt[0]"),
+        ([2**31], "prompt[0]"),
+        ([1.5], "prompt[0]"),
+        ([[]], "prompt[0]"),
+        ([True], "prompt[0]"),
+        ({"prompt_string": "a", "multimodal_data": ["x"]}, "prompt.multimodal_data"),
+        ({"content": "string"}, "prompt"),
+        ({"content": [{"type": "unknown"}]}, "prompt.content[0]"),
+        ([*["a"] * 3000], "prompt"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_with_its_path(value: object, param: str) -> None:
+    with pytest.raises(ApiError) as told:
+        read_prompts(value, LIMITS)
+    assert (told.value.status, told.value.param) == (400, param)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(-2, 2), st.text(max_size=2)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner)),
+)
+
+
+@given(JSON)
+def test_no_json_breaks_the_reader_of_prompts(value: object) -> None:
+    try:
+        read = read_prompts(value, LIMITS)
+    except ApiError as error:
+        read = None
+        status = error.status
+    assert (read is not None and read.prompts) or status == 400
+
+
+# ------------------------------------------------------------------------------------- fields
+
+EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
+    "model": ({}, "m"),
+    "prompt": ({}, "Twice"),
+    "n": ({}, 2),
+    "echo": ({}, True),
+    "best_of": ({}, 3),
+    "logprobs": ({}, 2),
+    "response_format": ({}, {"type": "json_object"}),
+    "max_tokens": ({}, 7),
+    "stop": ({}, "x"),
+    "include_stop_str_in_output": ({}, True),
+    "dry_sequence_breakers": ({}, ["\n"]),
+    "samplers": ({}, "kt"),
+    "seed": ({}, 1),
+    "ignore_eos": ({}, True),
+    "logit_bias": ({}, [[1, 2]]),
+    "grammar": ({}, 'root ::= "a"'),
+    "json_schema": ({}, {}),
+    "guided_json": ({}, {}),
+    "guided_regex": ({}, "a"),
+    "guided_choice": ({}, ["a"]),
+    "guided_grammar": ({}, 'root ::= "a"'),
+    "structured_outputs": ({}, {"json_object": True}),
+    "stream": ({}, True),
+    "stream_options": ({"stream": True}, {"include_usage": True}),
+    "timings_per_token": ({"stream": True}, True),
+    "return_progress": ({"stream": True}, True),
+    "sse_ping_interval": ({"stream": True}, 3),
+    "verbose": ({}, True),
+    "cache_prompt": ({}, False),
+    "cache_salt": ({}, "s"),
+    "n_probs": ({}, 3),
+    "return_tokens": ({}, True),
+    "response_fields": ({}, ["content"]),
+}
+
+
+@pytest.mark.parametrize("field", completion_record(LIMITS).fields, ids=lambda field: field.name)
+def test_every_field_of_a_completion_is_honoured_or_refused(field: Field) -> None:
+    if field.fate is Fate.REFUSED:
+        error = told_off(**{field.name: {"any": "thing"}})
+        assert (error.param, error.code) == (field.name, "unsupported_parameter")
+    elif field.fate is Fate.HONOURED:
+        others, value = EXAMPLES.get(field.name, ({}, 1))
+        assert read(**others, **{field.name: value}) != read(**others)
+
+
+@pytest.mark.parametrize(
+    "field", llama_completion_record(LIMITS).fields, ids=lambda field: field.name
+)
+def test_every_field_of_llama_servers_dialect_is_honoured_or_refused(field: Field) -> None:
+    body = {"prompt": "Once"}
+    if field.fate is Fate.REFUSED:
+        with pytest.raises(ApiError) as told:
+            read_llama_completion({**body, field.name: {"any": "thing"}}, LIMITS)
+        assert told.value.param == field.name
+    elif field.fate is Fate.HONOURED:
+        others, value = EXAMPLES.get(field.name, ({}, 1))
+        base = read_llama_completion({**body, **others}, LIMITS)
+        assert read_llama_completion({**body, **others, field.name: value}, LIMITS) != base
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"suffix": " end"}, "suffix"),
+        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_bad_completions_are_refused_with_their_path(body: dict[str, object], param: str) -> None:
+    assert told_off(**body).param == param
+
+
+def test_works_are_those_of_the_first_prompt_then_of_the_second() -> None:
+    request = read(prompt=["a", "b"], n=2, seed=5)
+    works = request.works([{"Text": {"text": "a"}}, {"Text": {"text": "b"}}])
+    read_back = [structure(work, Work) for work in works]
+    assert [(w.prompt.text, w.sampling.seed) for w in read_back] == [
+        ("a", 5),
+        ("a", 6),
+        ("b", 5),
+        ("b", 6),
+    ]
+
+
+# ------------------------------------------------------------------------------------ answers
+
+
+def test_log_probabilities_have_the_legacy_shape_with_offsets_into_the_text() -> None:
+    request = read(logprobs=1)
+    told = WholeCompletion(HEADING, request.delivery, [TextAnswer("")], 1, 1)
+    told.take(Step(0, [logprob("On"), {"ContentToken": "On"}, logprob("ce"), logprob("!")]))
+    told.take(Step(0, [{"ContentToken": "ce!"}, done()]))
+    body: Any = told.body()
+    (choice,) = body["choices"]
+    legacy = choice["logprobs"]
+    assert choice["text"] == "Once!"
+    assert legacy["tokens"] == ["On", "ce", "!"]
+    assert legacy["text_offset"] == [0, 2, 4]
+    assert legacy["token_logprobs"] == [-0.5] * 3
+    assert legacy["top_logprobs"][0] == {"On": -0.5}
+
+
+def test_the_best_of_several_is_the_one_the_model_found_likeliest() -> None:
+    request = read(best_of=2, n=1)
+    assert request.generate["logprobs"] == 0
+    told = WholeCompletion(HEADING, request.delivery, [TextAnswer(""), TextAnswer("")], 1, 2)
+    for choice, (text, value) in enumerate((("bad", -3.0), ("good", -0.1))):
+        entry = {"id": 1, "token": text, "bytes": [], "logprob": value, "top": []}
+        told.take(Step(choice, [{"Logprobs": entry}, {"ContentToken": text}, done()]))
+    body: Any = told.body()
+    assert [choice["text"] for choice in body["choices"]] == ["good"]
+    assert body["choices"][0]["logprobs"] is None
+    assert body["usage"]["completion_tokens"] == 16, "both were written"
+    assert body["usage"]["prompt_tokens"] == USAGE["prompt_tokens"]
+
+
+def test_a_stream_of_a_completion_echoes_first_and_ends_once() -> None:
+    request = read(stream=True, echo=True, stream_options={"include_usage": True})
+    told = CompletionStream(HEADING, request.delivery, [TextAnswer("Once")], 1, watch())
+    stream = told.opening()
+    stream += told.take(Step(0, [{"ContentToken": " upon"}], [3]))
+    stream += told.take(Step(0, [{"ReasoningToken": "!"}, done("length")]))
+    *texts, last = chunks(stream + told.closing())
+    assert [event["choices"][0]["text"] for event in texts] == ["Once", " upon", "!", ""]
+    assert [event["choices"][0]["finish_reason"] for event in texts] == [None, None, None, "length"]
+    assert last["choices"] == []
+    assert last["usage"]["prompt_tokens"] == 11
+
+
+def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
+    one = read_llama_completion({"prompt": "a", "return_tokens": True, "n_predict": 3}, LIMITS)
+    settings = generation_settings({}, one.generate)
+    told = LlamaTold(one, "m", ["a"], [TextAnswer("")], watch(), settings)
+    told.read(Step(0, [logprob("x"), {"ContentToken": "x\n"}, done("length")], [7, 8]))
+    body: Any = told.body()
+    assert body["content"] == "x\n"
+    assert body["tokens"] == [7, 8]
+    assert (body["stop"], body["stop_type"], body["has_new_line"]) == (True, "limit", True)
+    assert body["generation_settings"]["n_predict"] == 3
+    assert body["completion_probabilities"][0]["top_logprobs"][0]["id"] == 1
+    two = read_llama_completion({"prompt": ["a"]}, LIMITS)
+    several = LlamaTold(two, "m", ["a"], [TextAnswer("")], watch())
+    several.read(Step(0, [done()]))
+    assert isinstance(several.body(), list)
+
+
+def test_an_answer_is_truncated_where_the_context_is_full() -> None:
+    request = read_llama_completion({"prompt": "a"}, LIMITS)
+    for reason, is_truncated in (("cells", True), ("length", False), ("stop", False)):
+        told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+        told.read(Step(0, [{"ContentToken": "x"}, done(reason)]))
+        body: Any = told.body()
+        assert body["truncated"] is is_truncated
+
+
+def test_response_fields_choose_members() -> None:
+    fields = ["content", "generation_settings/n_predict", "nix", "prompt/deep"]
+    request = read_llama_completion(
+        {"prompt": "a", "n_predict": 4, "response_fields": fields}, LIMITS
+    )
+    settings = generation_settings({}, request.generate)
+    told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch(), settings)
+    told.read(Step(0, [{"ContentToken": "x"}, done()]))
+    assert told.body() == {"content": "x", "generation_settings/n_predict": 4}
+
+
+def test_llama_servers_stream_ends_with_stop_and_no_done() -> None:
+    request = read_llama_completion({"prompt": "a", "stream": True, "n_probs": 1}, LIMITS)
+    told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+    stream = told.opening() + told.take(Step(0, [logprob("x"), {"ContentToken": "x"}], [7]))
+    stream += told.take(Step(0, [done()])) + told.closing()
+    events = [json.loads(block[6:]) for block in stream.decode().split("\n\n")[:-1]]
+    assert [event["stop"] for event in events] == [False, True]
+    assert events[0]["tokens"] == [7]
+    assert len(events[0]["completion_probabilities"]) == 1
+    assert events[1]["content"] == ""
+
+
+def test_timings_come_with_every_chunk_that_asks_for_them() -> None:
+    step = Step(0, [{"ContentToken": "x"}], [7])
+    wishes = {"stream": True, "timings_per_token": True}
+    openai = CompletionStream(HEADING, read(**wishes).delivery, [TextAnswer("")], 1, watch())
+    request = read_llama_completion({"prompt": "a", **wishes}, LIMITS)
+    llama = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+    for told in (openai.take(step), llama.take(step)):
+        event = json.loads(told.removeprefix(b"data: "))
+        assert event["timings"]["predicted_n"] == 1
+        assert event["timings"]["prompt_ms"] == 1000
+
+
+def test_llama_servers_dialect_tells_the_stop_text_if_asked_to() -> None:
+    wishes = {"prompt": "a", "stop": ["END"], "include_stop_str_in_output": True}
+    last = Step(0, [{"ContentToken": "x"}, done("stop_text", "END")], [7])
+    told = LlamaTold(read_llama_completion(wishes, LIMITS), "m", ["a"], [TextAnswer("")], watch())
+    told.read(last)
+    body: Any = told.body()
+    assert (body["content"], body["stopping_word"]) == ("xEND", "END")
+    request = read_llama_completion({**wishes, "stream": True}, LIMITS)
+    streamed = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+    first = streamed.take(last).split(b"\n\n")[0]
+    assert json.loads(first.removeprefix(b"data: "))["content"] == "xEND"
+
+
+# --------------------------------------------------------------------------------- embeddings
+
+
+def embedding(name: int, *vector: float) -> dict[str, object]:
+    return {"Embedding": {"embedding": list(vector), "source_document_id": str(name)}}
+
+
+def embedded(*, count: int = 3) -> Embedded:
+    told = Embedded(count, [0, 2])
+    told.take(Step(1, [embedding(0, 0.0, 1.0), {"Usage": {"prompt_tokens": 4}}, "Done"]))
+    told.take(Step(0, [embedding(1, 1.0, 0.0), embedding(0, 0.6, 0.8)]))
+    told.take(Step(0, [{"Usage": {"prompt_tokens": 3}}, "Done"]))
+    return told
+
+
+def test_inputs_keep_their_places_whoever_embeds_them() -> None:
+    body: Any = openai_body(embedded(), model="m", values={})
+    assert [entry["index"] for entry in body["data"]] == [0, 1, 2]
+    assert body["data"][2]["embedding"] == [0.0, 1.0]
+    assert body["data"][0]["embedding"] == pytest.approx([0.6, 0.8])
+    assert body["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    assert llama_body(embedded())[1] == {"index": 1, "embedding": [[1.0, 0.0]]}
+
+
+def test_base64_is_little_endian_floats() -> None:
+    body: Any = openai_body(embedded(), model="m", values={"encoding_format": "base64"})
+    data = base64.b64decode(body["data"][0]["embedding"])
+    assert struct.unpack("<2f", data) == pytest.approx((0.6, 0.8))
+
+
+def test_dimensions_cut_and_make_the_length_one_again() -> None:
+    body: Any = openai_body(embedded(), model="m", values={"dimensions": 1})
+    assert [entry["embedding"] for entry in body["data"]] == [[1.0], [1.0], [0.0]]
+    with pytest.raises(ApiError, match=r"dimensions is 3, the model's vectors have 2"):
+        openai_body(embedded(), model="m", values={"dimensions": 3})
+
+
+def test_works_of_embeddings_cover_every_input_once() -> None:
+    inputs = [{"Text": {"text": str(number)}} for number in range(7)]
+    works, starts = embed_works(inputs, agents=2, batch_size=3, normalize="l2", oversize="report")
+    told = [structure(work, Work) for work in works]
+    assert all(isinstance(work, Embed) for work in told)
+    texts = [each.text for work in told for each in work.inputs]
+    assert texts == [str(number) for number in range(7)]
+    assert starts == [0, 3, 5]
+
+
+def test_what_was_not_embedded_is_an_error() -> None:
+    with pytest.raises(ApiError, match=r"input\[3\] was not embedded"):
+        openai_body(embedded(count=4), model="m", values={})
+    excess = {"document_tokens": 600, "n_batch": 512, "source_document_id": "1"}
+    with pytest.raises(ApiError, match=r"input\[3\] is too large: it has 600 tokens") as told:
+        embedded().take(Step(1, [{"DocumentExceedsBatchSize": excess}]))
+    assert told.value.status == 400
+
+
+def test_a_document_that_cannot_be_embedded_is_its_senders_fault() -> None:
+    for why, told in (
+        ("document '1' is empty: nothing", "input[3] is empty: nothing"),
+        ("document '1': token 99 is none", "input[3]: token 99 is none"),
+        ("nothing is there", "input[3]: nothing is there"),
+    ):
+        refused = {"DocumentRefused": {"problem": why, "source_document_id": "1"}}
+        with pytest.raises(ApiError) as error:
+            embedded().take(Step(1, [refused]))
+        assert (error.value.status, error.value.param) == (400, "input[3]")
+        assert error.value.message == told
+
+
+def test_vectors_for_each_token_are_for_those_who_want_them() -> None:
+    result = {"TokenEmbeddings": {"embeddings": [[1.0, 2.0]], "source_document_id": "0"}}
+    with pytest.raises(ApiError, match="pooling_type None"):
+        Embedded(1, [0]).take(Step(0, [result]))
+    told = Embedded(1, [0], per_token=True)
+    told.take(Step(0, [result]))
+    assert np.array_equal(next(told.in_order()), [[1.0, 2.0]])
+    assert llama_body(told) == [{"index": 0, "embedding": [[1.0, 2.0]]}]
+
+
+def test_embeddings_refuse_what_they_do_not_know() -> None:
+    with pytest.raises(ApiError) as told:
+        embeddings_record(LIMITS).read({"input": "a", "nix": 1}, "")
+    assert told.value.param == "nix"

@@ -1,0 +1,238 @@
+"""Anthropic's blocks and the items of responses as messages, and the store of responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.apis.anthropic.anthropic_request import read_messages
+from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.responses.responses_items import messages_of
+from paddler_trio.apis.responses.responses_request import read_responses
+from paddler_trio.apis.responses.responses_store import ResponseStore, StoredResponse
+
+LIMITS = SurfaceLimits()
+
+
+def conversation(body: dict[str, Any]) -> dict[str, Any]:
+    asked = {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **body}
+    prompt: Any = read_messages(asked, LIMITS).generate["prompt"]
+    told: dict[str, Any] = prompt["Conversation"]
+    return told
+
+
+# ------------------------------------------------------------------------------------ Anthropic
+
+
+def test_results_of_tools_are_messages_before_what_the_user_says() -> None:
+    messages = conversation(
+        {
+            "system": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            "messages": [
+                {"role": "user", "content": "weather?"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "hm", "signature": "x"},
+                        {"type": "text", "text": "Let me see."},
+                        {"type": "tool_use", "id": "t1", "name": "f", "input": {"city": "Rome"}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "so?"},
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "t1",
+                            "is_error": True,
+                            "content": [{"type": "text", "text": "no net"}],
+                        },
+                    ],
+                },
+            ],
+        }
+    )["messages"]
+    call = {"name": "f", "arguments": '{"city":"Rome"}'}
+    assert messages == [
+        {"role": "system", "content": "a\nb"},
+        {"role": "user", "content": "weather?"},
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "reasoning_content": "hm",
+            "tool_calls": [{"id": "t1", "type": "function", "function": call}],
+        },
+        {"role": "tool", "tool_call_id": "t1", "content": "Error: no net"},
+        {"role": "user", "content": "so?"},
+    ]
+
+
+def test_images_and_documents_become_parts() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "QUJD"}
+    text = {"type": "text", "media_type": "text/plain", "data": "words"}
+    blocks = [
+        {"type": "document", "source": text, "title": "T"},
+        {"type": "image", "source": source},
+        {"type": "text", "text": "what?"},
+    ]
+    (message,) = conversation({"messages": [{"role": "user", "content": blocks}]})["messages"]
+    assert message["content"] == [
+        {"type": "text", "text": "T\nwords"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+        {"type": "text", "text": "what?"},
+    ]
+
+
+def test_a_last_message_of_the_assistant_is_gone_on_with_if_it_is_text() -> None:
+    hello = {"role": "user", "content": "hi"}
+    told = conversation({"messages": [hello, {"role": "assistant", "content": "I am"}]})
+    assert told["continue_final_message"] is True
+    assert told["add_generation_prompt"] is False
+    call = [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]
+    for content in (call, "", [{"type": "thinking", "thinking": "x"}]):
+        with pytest.raises(ApiError, match="must be text to go on with"):
+            conversation({"messages": [hello, {"role": "assistant", "content": content}]})
+
+
+@pytest.mark.parametrize(
+    ("body", "thinking", "bound"),
+    [
+        ({}, False, None),
+        ({"thinking": {"type": "disabled"}}, False, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, True, 2000),
+        ({"thinking": {"type": "adaptive"}}, True, None),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, True, 1024),
+        ({"output_config": {"effort": "low"}}, False, None),
+    ],
+)
+def test_thinking_is_off_unless_it_is_asked_for(
+    body: dict[str, Any], thinking: bool, bound: int | None
+) -> None:
+    told = conversation(body)
+    assert (told["thinking"], told["max_reasoning_tokens"]) == (thinking, bound)
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (None, ("auto", None, True)),
+        ({"type": "auto", "disable_parallel_tool_use": True}, ("auto", None, False)),
+        ({"type": "any"}, ("required", None, True)),
+        ({"type": "tool", "name": "f"}, ("function", "f", True)),
+        ({"type": "none"}, ("none", None, True)),
+    ],
+)
+def test_choices_of_tools_have_other_words(choice: object, told: tuple[object, ...]) -> None:
+    body: dict[str, Any] = {"tools": [{"name": "f", "input_schema": {"type": "object"}}]}
+    if choice is not None:
+        body["tool_choice"] = choice
+    found = conversation(body)
+    assert (found["tool_choice"], found["tool_name"], found["parallel_tool_calls"]) == told
+    assert found["tools"][0]["function"] == {"name": "f", "parameters": {"type": "object"}}
+
+
+# -------------------------------------------------------------------------------------- items
+
+
+def call(number: int) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": f"c{number}", "name": "f", "arguments": "{}"}
+
+
+def output(number: int) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": f"c{number}", "output": f"o{number}"}
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def test_items_of_one_turn_are_one_message() -> None:
+    thought = {"type": "reasoning", "summary": [], "content": [{"text": "hm"}]}
+    gist = {"type": "reasoning", "summary": [{"text": "aha"}]}
+    messages = messages_of(
+        [
+            said("developer", "rules"),
+            said("user", "q"),
+            thought,
+            call(1),
+            call(2),
+            output(1),
+            output(2),
+            gist,
+            said("assistant", "a"),
+            said("user", "q2"),
+        ]
+    )
+    roles = [message["role"] for message in messages]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "assistant", "user"]
+    assert messages[2]["reasoning_content"] == "hm"
+    assert messages[2]["content"] == ""
+    calls: Any = messages[2]["tool_calls"]
+    assert [each["id"] for each in calls] == ["c1", "c2"]
+    assert messages[3] == {"role": "tool", "tool_call_id": "c1", "content": "o1"}
+    assert (messages[5]["reasoning_content"], messages[5]["content"]) == ("aha", "a")
+
+
+def test_two_answers_in_a_row_stay_two() -> None:
+    messages = messages_of([said("assistant", "a"), said("assistant", "b")])
+    assert [message["content"] for message in messages] == ["a", "b"]
+
+
+def test_an_effort_bounds_the_reasoning_and_is_told_to_the_template() -> None:
+    def told(effort: str) -> tuple[object, object, object]:
+        body = {"input": "q", "reasoning": {"effort": effort}}
+        found = read_responses(body, LIMITS).conversation(())
+        return found["thinking"], found["max_reasoning_tokens"], found["template_kwargs"]
+
+    assert told("none") == (False, None, {})
+    assert told("low") == (True, 1024, {"reasoning_effort": "low"})
+    assert told("xhigh") == (True, None, {"reasoning_effort": "high"})
+
+
+# -------------------------------------------------------------------------------------- store
+
+
+def stored(name: str, size: int = 10, owner: str = "") -> StoredResponse:
+    return StoredResponse(owner, {"id": name, "output": [], "pad": "x" * size}, (), ())
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 400)), max_size=60))
+def test_the_store_never_holds_more_than_it_may(made: list[tuple[bool, int]]) -> None:
+    store = ResponseStore(max_responses=5, max_bytes=1000)
+    for place, (drops, size) in enumerate(made):
+        name = f"r{place}"
+        assert store.keep(stored(name, size))
+        assert store.get(name, owner="") is not None, "the newest is always there"
+        assert len(store) <= 5
+        assert store.num_bytes <= 1000
+        if drops:
+            assert store.drop(name, owner="")
+    for place in range(len(made)):
+        store.drop(f"r{place}", owner="")
+    assert (len(store), store.num_bytes) == (0, 0)
+
+
+def test_what_is_used_stays_longer_and_what_is_too_large_is_not_kept() -> None:
+    store = ResponseStore(max_responses=2, max_bytes=1000)
+    store.keep(stored("a"))
+    store.keep(stored("b"))
+    assert store.get("a", owner="") is not None
+    store.keep(stored("c"))
+    assert store.get("b", owner="") is None
+    assert store.get("a", owner="") is not None
+    assert not store.keep(stored("huge", 2000))
+    assert not ResponseStore(0, 1000).keep(stored("a"))
+
+
+def test_a_response_is_there_for_its_own_key_alone() -> None:
+    store = ResponseStore(max_responses=2, max_bytes=1000)
+    store.keep(stored("a", owner="alice"))
+    assert store.get("a", owner="bob") is None
+    assert not store.drop("a", owner="bob")
+    assert store.drop("a", owner="alice")
+    assert store.num_bytes == 0

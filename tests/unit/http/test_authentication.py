@@ -1,0 +1,260 @@
+"""Who comes in with which key, what is said to the others, and which pages may open sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from paddler_trio.balancer.metrics import render_keys
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
+from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
+from paddler_trio.http.authentication import Authentication
+from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.exposure import check_exposure
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.origins import Origins, is_same_host
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> KeyRing:
+    content = KeyFile()
+    for name in ("inference", "management"):
+        scopes = frozenset({KeyScope(name)})
+        content = content.having(StoredKey.of(f"pt-{name}", name=name, scopes=scopes, created=""))
+    path = tmp_path / "keys.json"
+    write_key_file(path, content)
+    return KeyRing.read(path)
+
+
+def scope_of(path: str = "/api/v1/x", headers: Headers | None = None, kind: str = "http") -> Scope:
+    return {
+        "type": kind,
+        "method": "GET",
+        "path": path,
+        "headers": headers or [],
+        "client": ("127.0.0.1", 1),
+    }
+
+
+async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+    bound = structlog.contextvars.get_contextvars().get("key", "nobody")
+    if scope["type"] == "http":
+        await send_text(send, 200, f"client {who_asks(scope)[0]!r}, logged as {bound}")
+    else:
+        await send({"type": "websocket.accept"})
+
+
+async def ask(app: object, scope: Scope) -> list[Message]:
+    said: list[Message] = []
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("nobody has to be heard to be judged")
+
+    await app(scope, receive, send)  # type: ignore[operator]
+    return said
+
+
+async def test_a_key_opens_its_own_scope_and_names_the_request(ring: KeyRing) -> None:
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    for headers in (
+        [(b"authorization", b"Bearer pt-inference")],
+        [(b"authorization", b"bearer  pt-inference ")],
+        [(b"x-api-key", b"pt-inference")],
+        [(b"authorization", b"Basic abc"), (b"x-api-key", b"pt-inference")],
+        [(b"authorization", b"Bearer wrong"), (b"x-api-key", b"pt-inference")],
+    ):
+        start, body = await ask(app, scope_of(headers=headers))
+        assert start["status"] == 200
+        assert body["body"] == b"client 'inference', logged as inference"
+    assert ring.requests == {"inference": 5}
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_a_key_names_its_client_whatever_that_calls_himself(ring: KeyRing) -> None:
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    headers = [(b"x-api-key", b"pt-inference"), (b"x-paddler-client", b"kiosk")]
+    _, body = await ask(app, scope_of(headers=headers))
+    assert body["body"] == b"client 'inference', logged as inference"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "says"),
+    [
+        ([], 401, "an API key is required"),
+        ([(b"authorization", b"Bearer ")], 401, "an API key is required"),
+        ([(b"authorization", b"Basic cHQtaW5mZXJlbmNl")], 401, "an API key is required"),
+        ([(b"authorization", b"Bearer pt-wrong")], 401, "not known"),
+        ([(b"authorization", b"pt-inference")], 401, "required"),
+        ([(b"x-api-key", b"pt-management")], 403, "'management' is for management"),
+    ],
+)
+async def test_others_are_told_why_not(
+    ring: KeyRing, headers: Headers, status: int, says: str
+) -> None:
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    start, body = await ask(app, scope_of(headers=headers))
+    assert start["status"] == status
+    assert says in body["body"].decode()
+    for secret in (b"pt-wrong", b"pt-management", b"pt-inference"):
+        assert secret not in body["body"]
+    challenge = dict(start["headers"]).get(b"www-authenticate")
+    assert (challenge is not None and challenge.startswith(b"Bearer")) == (status == 401)
+    assert ring.refusals == 1
+    assert ring.requests == {}
+
+
+async def test_a_socket_is_refused_before_it_is_accepted(ring: KeyRing) -> None:
+    app = Authentication(ring, KeyScope.MANAGEMENT)(inner)
+    start, *_ = await ask(app, scope_of(kind="websocket"))
+    assert start["type"] == "websocket.http.response.start"
+    assert start["status"] == 401
+    allowed = scope_of(headers=[(b"authorization", b"Bearer pt-management")], kind="websocket")
+    assert await ask(app, allowed) == [{"type": "websocket.accept"}]
+
+
+@pytest.mark.parametrize("path", ["/health", "/livez", "/readyz", "/v1/health", "/models"])
+async def test_probes_are_open_to_http_only(ring: KeyRing, path: str) -> None:
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    start, _ = await ask(app, scope_of(path))
+    assert start["status"] == 200
+    start, *_ = await ask(app, scope_of(path, kind="websocket"))
+    assert start["status"] == 401
+
+
+async def test_without_a_key_file_nothing_is_asked_and_nothing_is_counted() -> None:
+    ring = KeyRing()
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    start, body = await ask(app, scope_of(headers=[(b"authorization", b"Bearer none")]))
+    assert start["status"] == 200
+    assert body["body"] == b"client '', logged as nobody"
+    assert render_keys("paddler_", ring) == ""
+
+
+async def test_a_scope_without_a_key_and_a_waived_one_stay_open(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    scopes = frozenset({KeyScope.INFERENCE})
+    key = StoredKey.of("pt-a", name="a", scopes=scopes, created="")
+    write_key_file(path, KeyFile().having(key))
+    ring = KeyRing.read(path)
+    for app in (
+        Authentication(ring, KeyScope.MANAGEMENT)(inner),
+        Authentication(ring, KeyScope.INFERENCE, is_waived=True)(inner),
+    ):
+        start, _ = await ask(app, scope_of(headers=[(b"authorization", b"Bearer wrong")]))
+        assert start["status"] == 200
+
+
+async def test_metrics_count_by_name(ring: KeyRing) -> None:
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    await ask(app, scope_of(headers=[(b"x-api-key", b"pt-inference")]))
+    await ask(app, scope_of())
+    text = render_keys("p_", ring)
+    assert 'p_api_key_requests_total{key="inference"} 1\n' in text
+    assert "p_api_key_refusals_total 1\n" in text
+    assert "pt-" not in text
+
+
+# ------------------------------------------------------------------------------------ origins
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "same"),
+    [
+        (b"http://127.0.0.1:8061", b"127.0.0.1:8061", True),
+        (b"http://Example.org", b"example.org", True),
+        (b"http://example.org", b"example.org:80", True),
+        (b"https://example.org", b"example.org:443", True),
+        (b"http://[::1]:8061", b"[::1]:8061", True),
+        (b"http://127.0.0.1:8062", b"127.0.0.1:8061", False),
+        (b"http://evil.example", b"127.0.0.1:8061", False),
+        (b"http://127.0.0.1.evil.example:8061", b"127.0.0.1:8061", False),
+        (b"http://127.0.0.1:8061@evil.example", b"127.0.0.1:8061", False),
+        (b"file://", b"127.0.0.1:8061", False),
+        (b"null", b"127.0.0.1:8061", False),
+        (b"", b"127.0.0.1:8061", False),
+        (b"http://a:99999", b"a:99999", False),
+        (b"http://\xff", b"\xff", False),
+    ],
+)
+def test_an_origin_is_the_service_itself_if_host_and_port_are(
+    origin: bytes, host: bytes, *, same: bool
+) -> None:
+    assert is_same_host(origin, host) is same
+
+
+async def test_a_star_is_every_origin() -> None:
+    app = Origins(["*"])(inner)
+    headers = [(b"origin", b"http://any.example"), (b"host", b"a:1")]
+    assert await ask(app, scope_of(headers=headers, kind="websocket")) == [
+        {"type": "websocket.accept"}
+    ]
+
+
+async def test_pages_of_other_origins_open_no_socket() -> None:
+    app = Origins(["http://panel.example"])(inner)
+
+    async def status(headers: Headers, kind: str = "websocket") -> int:
+        first, *_ = await ask(app, scope_of(headers=[*headers, (b"host", b"a:1")], kind=kind))
+        return int(first.get("status", 101))
+
+    assert await status([]) == 101
+    assert await status([(b"origin", b"http://panel.example")]) == 101
+    assert await status([(b"origin", b"http://a:1")]) == 101
+    assert await status([(b"origin", b"http://evil.example")]) == 403
+    assert await status([(b"origin", b"null")]) == 403
+    assert await status([(b"origin", b"http://evil.example")], kind="http") == 200
+
+
+# ----------------------------------------------------------------------------------- exposure
+
+
+@pytest.fixture
+def loopback() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        yield bound
+
+
+@pytest.fixture
+def everywhere() -> Iterator[socket.socket]:
+    with socket.create_server(("0.0.0.0", 0)) as bound:
+        yield bound
+
+
+def test_management_beyond_loopback_wants_a_key_or_a_word(
+    ring: KeyRing, loopback: socket.socket, everywhere: socket.socket
+) -> None:
+    def check(keys: KeyRing, bound: socket.socket, *, insecure: bool = False) -> None:
+        check_exposure(keys, inference=[loopback], management=[bound], insecure_management=insecure)
+
+    with pytest.raises(ConfigurationError, match="--insecure-management"):
+        check(KeyRing(), everywhere)
+    check(ring, everywhere)
+    check(KeyRing(), loopback)
+    with structlog.testing.capture_logs() as records:
+        check(KeyRing(), everywhere, insecure=True)
+    assert [record["log_level"] for record in records] == ["warning"]
+
+
+def test_open_inference_beyond_loopback_is_warned_about(
+    ring: KeyRing, loopback: socket.socket, everywhere: socket.socket
+) -> None:
+    def warnings(keys: KeyRing, bound: socket.socket) -> int:
+        with structlog.testing.capture_logs() as records:
+            check_exposure(
+                keys, inference=[bound], management=[loopback], insecure_management=False
+            )
+        return len(records)
+
+    assert warnings(KeyRing(), everywhere) == 1
+    assert warnings(ring, everywhere) == 0
+    assert warnings(KeyRing(), loopback) == 0

@@ -1,0 +1,27 @@
+"""Reading a whole answer in pieces, as the tests of answers that are not quite right do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from answer_cases import TOOLS
+
+from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.tool_calls import ToolBelt
+from paddler_trio.language.answers.whole import AnswerReader, WholeAnswer
+
+BELT = ToolBelt(TOOLS)
+
+
+def read(template: str, pieces: Iterable[str], *, is_partial: bool = False) -> WholeAnswer:
+    """What the family that ``template`` belongs to means by these pieces; a text is its letters."""
+    form = known_format(template)
+    assert form is not None
+    reader = AnswerReader(form, BELT)
+    for piece in pieces:
+        reader.feed(piece)
+    return reader.end(is_partial=is_partial)
+
+
+def meaning(answer: WholeAnswer) -> tuple[object, ...]:
+    return answer.content, [(call.name, call.arguments) for call in answer.tool_calls]

@@ -1,0 +1,151 @@
+"""One answer in the making: stop texts, log-probabilities, and the words of its ending."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from four_markers import Markers, automaton
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.language.answers.output_processor import Generation
+from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.stop_texts import StopTexts
+from paddler_trio.wire.engine.engine_pipe import Ending, TokenLogprob
+
+Json: TypeAlias = Any  # results are looked into freely
+
+MARKERS = Markers("<think>", "</think>", "<tool>", "</tool>")
+TAGS = ("ContentToken", "ReasoningToken", "ToolCallToken", "UndeterminableToken")
+
+
+def answer(
+    *stops: str, opening: TokenClass = TokenClass.CONTENT, is_extended: bool = True
+) -> Generation:
+    classifier = automaton(MARKERS, opening)
+    return Generation(classifier, None, StopTexts(stops) if stops else None, is_extended)
+
+
+def ending(reason: str = "stopped", **numbers: Any) -> Ending:
+    return Ending(1, reason, 7, 3, **numbers)
+
+
+def told(generation: Generation, texts: list[str], last: Ending) -> list[Json]:
+    results: list[Json] = []
+    for text in texts:
+        if not generation.is_complete:
+            results += generation.take(text.encode(), ends_turn=False)
+    return results + generation.end(last)
+
+
+def text_in(results: list[Json], *tags: str) -> str:
+    return "".join(result.get(tag, "") for result in results for tag in tags or TAGS)
+
+
+def test_a_stop_text_over_several_tokens_is_not_part_of_the_answer() -> None:
+    generation = answer("END")
+    results = told(generation, ["one ", "two E", "N", "D three"], ending())
+    assert text_in(results) == "one two "
+    done = results[-1]["Done"]
+    assert done["finish"] == {"reason": "stop_text", "stop_text": "END"}
+    assert done["usage"]["content_tokens"] == 4
+
+
+def test_a_stop_text_in_the_reasoning_ends_nothing() -> None:
+    generation = answer("\n\n", opening=TokenClass.REASONING)
+    results = told(generation, ["first\n\nsecond", "</think>", "yes\n", "\nno"], ending())
+    assert text_in(results, "ReasoningToken") == "first\n\nsecond"
+    assert text_in(results, "ContentToken") == "yes"
+
+
+def test_a_stop_text_does_not_reach_across_a_marker() -> None:
+    generation = answer("ab")
+    results = told(generation, ["a", "<tool>", "b", "</tool>", "b"], ending("stop"))
+    assert results[:-1] == [
+        {"ContentToken": "a"},
+        {"ToolCallToken": "b"},
+        {"ContentToken": "b"},
+    ]
+    assert results[-1]["Done"]["finish"] == {"reason": "stop", "stop_text": None}
+
+
+def test_a_stop_text_is_found_in_the_raw_text_of_a_call() -> None:
+    generation = answer("}}")
+    results = told(generation, ["<tool>", '{"a": {}', "}", "</tool>"], ending())
+    assert text_in(results, "ToolCallToken") == '{"a": {'
+
+
+def test_what_was_held_back_is_shown_when_the_answer_ends() -> None:
+    generation = answer("STOP")
+    results = told(generation, ["do not ST"], ending("length"))
+    assert text_in(results) == "do not ST"
+    assert results[-1]["Done"]["finish"]["reason"] == "length"
+
+
+PIECES = ("a", "b", "E", "N", "D", "EN", "ND", "<think>", "</think>", "<tool>", "</tool>", "é")
+WRITTEN = st.lists(st.sampled_from(PIECES))
+
+
+@given(WRITTEN, st.integers(0, 30), st.sampled_from(["END", "a", "ENDa", "é"]))
+def test_an_answer_continued_elsewhere_is_the_same_answer(
+    texts: list[str], lost_after: int, stop: str
+) -> None:
+    tokens = [bytes([byte]) for text in texts for byte in text.encode()]
+    lost_after = min(lost_after, len(tokens))
+
+    def draw(generation: Generation, some: list[bytes]) -> list[Json]:
+        results: list[Json] = []
+        for token in some:
+            if generation.is_complete:
+                break
+            results += generation.take(token, ends_turn=False)
+        return results
+
+    whole = answer(stop)
+    undisturbed = draw(whole, tokens) + whole.end(ending())
+    first = answer(stop)
+    before = draw(first, tokens[:lost_after])
+    second = answer(stop)
+    replayed = 0
+    for token in tokens[:lost_after]:
+        if second.is_complete:
+            break
+        second.replay([token])
+        replayed += 1
+    after = draw(second, tokens[lost_after:]) + second.end(ending())
+    assert text_in(before + after) == text_in(undisturbed)
+    assert after[-1]["Done"]["usage"] == undisturbed[-1]["Done"]["usage"]
+    assert after[-1]["Done"]["finish"] == undisturbed[-1]["Done"]["finish"]
+    drawn_here = after[-1]["Done"]["timings"]["predicted_n"]
+    assert drawn_here + replayed == undisturbed[-1]["Done"]["timings"]["predicted_n"]
+
+
+def test_log_probabilities_come_before_the_text_of_their_token() -> None:
+    generation = answer()
+    drawn = TokenLogprob(5, b" yes", -0.25)
+    others = [drawn, TokenLogprob(6, b"\xc3", float("-inf"))]
+    shown, text = generation.take(b" yes", ends_turn=False, logprobs=[drawn, *others])
+    assert text == {"ContentToken": " yes"}
+    yes = {"id": 5, "token": " yes", "bytes": [32, 121, 101, 115], "logprob": -0.25}
+    half = {"id": 6, "token": "\N{REPLACEMENT CHARACTER}", "bytes": [195], "logprob": -9999.0}
+    assert shown == {"Logprobs": {**yes, "top": [yes, half]}}
+
+
+def test_times_and_guesses_are_told() -> None:
+    generation = answer()
+    last = ending("stop", prompt_ms=2.5, predicted_ms=4.0, num_drafted=6, num_accepted=5)
+    (done,) = told(generation, [], last)
+    assert done["Done"]["timings"] == {
+        "prompt_n": 4,
+        "prompt_ms": 2.5,
+        "cached_n": 3,
+        "predicted_n": 0,
+        "predicted_ms": 4.0,
+        "draft_n": 6,
+        "draft_accepted_n": 5,
+    }
+
+
+def test_paddlers_ending_has_nothing_but_the_usage() -> None:
+    (done,) = told(answer(is_extended=False), [], ending("stop"))
+    assert [*done["Done"]] == ["usage"]

@@ -1,0 +1,162 @@
+"""From a request to what the engine is given, with the bundled model's own vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import pytest
+
+from paddler_trio.language.answers.call_reading import call_reader
+from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.prompting import Language, Prompted, prompt_of
+from paddler_trio.language.refusal import Refusal
+from paddler_trio.language.rendering import render
+from paddler_trio.language.templates.model_templates import templates_of
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.generate import (
+    ConversationPrompt,
+    Generate,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
+
+HELLO: Mapping[str, object] = {"role": "user", "content": "Hello!"}
+TOOL: Mapping[str, object] = {
+    "type": "function",
+    "function": {"name": "now", "description": "The time"},
+}
+
+
+@pytest.fixture(scope="module")
+def language(vocabulary: Vocabulary) -> Language:
+    source = vocabulary.chat_template()
+    assert source is not None
+    templates = templates_of(vocabulary, source, is_override=False)
+    return Language(vocabulary, templates, InferenceParameters(), "fingerprint")
+
+
+def prompted(
+    language: Language, prompt: Prompt, *, drawn: Sequence[int] = (), stop: tuple[str, ...] = ()
+) -> Prompted:
+    return prompt_of(Generate(prompt=prompt, stop=stop), language, seed=7, drawn=drawn)
+
+
+def conversation(**fields: object) -> ConversationPrompt:
+    return attrs.evolve(ConversationPrompt(messages=(HELLO,)), **fields)  # type: ignore[arg-type]
+
+
+def test_without_a_limit_the_engine_is_told_as_many_as_fit(language: Language) -> None:
+    start = prompted(language, TextPrompt(text="Once"))
+    assert (start.max_tokens, start.logprobs, start.reuse_prefix, start.salt) == (0, -1, True, "")
+    assert start.sampling.seed == 7
+
+
+def test_special_tokens_of_a_text_are_letters_if_it_is_so_wished(language: Language) -> None:
+    text = "<|im_start|>user"
+    parsed = prompted(language, TextPrompt(text=text)).tokens
+    plain = prompted(language, TextPrompt(text=text, parse_special=False)).tokens
+    assert len(parsed) < len(plain)
+    pieces = (language.vocabulary.token_bytes(token, special=True) for token in plain)
+    assert b"".join(pieces).decode() == text
+
+
+def test_tokens_are_given_as_they_are(language: Language) -> None:
+    assert prompted(language, TokenPrompt(tokens=(5, 6, 7))).tokens == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "classes"),
+    [
+        (True, {TokenClass.UNDETERMINABLE, TokenClass.REASONING}),
+        (False, {TokenClass.CONTENT}),
+    ],
+)
+def test_the_prompt_says_in_which_section_the_answer_begins(
+    language: Language, thinking: bool, classes: set[TokenClass]
+) -> None:
+    assert render(conversation(thinking=thinking), language).start.opening in classes
+
+
+def test_what_another_agent_drew_is_known_and_not_shown_again(language: Language) -> None:
+    drawn = language.vocabulary.tokenize(" Hello EN", add_special=False, parse_special=True)
+    started = prompted(language, conversation(thinking=False), drawn=drawn, stop=("END",))
+    assert not started.generation.is_complete
+    (shown,) = started.generation.take(b"D of it", ends_turn=False) or [{}]
+    assert shown == {}
+    assert started.generation.is_complete
+
+
+def test_an_answer_that_was_complete_when_its_agent_was_lost_is_complete(
+    language: Language,
+) -> None:
+    drawn = language.vocabulary.tokenize(" The END", add_special=False, parse_special=True)
+    started = prompted(language, conversation(thinking=False), drawn=drawn, stop=("END",))
+    assert started.generation.is_complete
+
+
+def test_paddlers_raw_prompt_is_a_text_to_be_continued(language: Language) -> None:
+    theirs = prompt_of(ContinueFromRawPromptParams("Once", 5), language, seed=7, drawn=[])
+    ours = prompted(language, TextPrompt(text="Once"))
+    assert theirs.tokens == ours.tokens
+    assert theirs.max_tokens == 5
+    assert not theirs.generation.is_extended
+    with pytest.raises(Refusal, match="max_tokens is 0"):
+        prompt_of(ContinueFromRawPromptParams("Once", 0), language, seed=7, drawn=[])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        (conversation(tool_choice="sometimes"), "prompt.tool_choice"),
+        (conversation(tool_choice="required"), "prompt.tool_choice"),
+        (conversation(tools=(TOOL,), tool_choice="function"), "prompt.tool_name"),
+        (conversation(tools=(TOOL,), tool_name="now"), "prompt.tool_name"),
+        (conversation(max_reasoning_tokens=-1), "prompt.max_reasoning_tokens"),
+    ],
+)
+def test_what_makes_no_sense_is_told_by_its_field(
+    language: Language, prompt: Prompt, field: str
+) -> None:
+    with pytest.raises(Refusal) as caught:
+        prompted(language, prompt)
+    problem = caught.value.result["BadRequest"]
+    assert isinstance(problem, dict)
+    assert problem["field"] == field
+
+
+def test_an_image_is_refused_by_a_model_without_eyes(language: Language) -> None:
+    look = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    shown = conversation(messages=({"role": "user", "content": [look]},))
+    with pytest.raises(Refusal, match="MultimodalNotSupported"):
+        prompted(language, shown)
+
+
+def test_calls_have_the_same_ids_on_every_agent_and_no_others(language: Language) -> None:
+    asked = conversation(tools=(TOOL,), thinking=False)
+    form = render(asked, language).start.form
+
+    def ids(seed: int) -> list[str]:
+        reader = call_reader(asked, form, seed=seed)
+        assert reader is not None
+        reader.feed('{"name": "now", "arguments": {}}\n{"name": "now", "arguments": {}}')
+        reader.close_section()
+        return [delta.id for delta in reader.take_deltas() if delta.id is not None]
+
+    assert len(set(ids(1))) == 2
+    assert ids(1) == ids(1)
+    assert not set(ids(1)) & set(ids(2))
+
+
+def test_nobody_reads_calls_that_nobody_wants_read(language: Language) -> None:
+    form = render(conversation(), language).start.form
+    for prompt in (
+        TextPrompt(text="a"),
+        conversation(),
+        conversation(tools=(TOOL,), raw_tool_calls=True),
+        conversation(tools=(TOOL,), tool_choice="none"),
+    ):
+        assert call_reader(prompt, form, seed=1) is None

@@ -1,0 +1,482 @@
+"""Schemas, patterns and choices become grammars that say no more than they do, or errors."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+
+import jsonschema
+import pytest
+from grammar_engine import open_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddler_trio.language.grammars.schema_grammar import (
+    MAX_CHOICES,
+    MAX_GRAMMAR_CHARS,
+    MAX_NESTING,
+    MAX_SCHEMA_CHARS,
+    SchemaNotConvertibleError,
+    any_json_to_gbnf,
+    check_gbnf,
+    choice_to_gbnf,
+    json_schema_to_gbnf,
+    regex_to_gbnf,
+    schema_to_gbnf,
+)
+from paddler_trio.language.vocabulary import Vocabulary
+
+# ------------------------------------------------------- random schemas, each with a value
+
+
+@st.composite
+def _integers(draw: st.DrawFn) -> tuple[dict[str, object], object]:
+    value = draw(st.integers(-(10**6), 10**6))
+    schema: dict[str, object] = {"type": "integer"}
+    if draw(st.booleans()):
+        schema["minimum"] = value - draw(st.integers(0, 1000))
+    if draw(st.booleans()):
+        schema["exclusiveMaximum"] = value + draw(st.integers(1, 1000))
+    return schema, value
+
+
+@st.composite
+def _numbers(draw: st.DrawFn) -> tuple[dict[str, object], object]:
+    hundredths = draw(st.integers(-(10**4), 10**4))
+    schema: dict[str, object] = {"type": "number"}
+    if draw(st.booleans()):
+        schema["maximum"] = (hundredths + draw(st.integers(0, 500))) / 100
+    if draw(st.booleans()):
+        schema["exclusiveMinimum"] = (hundredths - draw(st.integers(1, 500))) / 100
+    return schema, hundredths / 100
+
+
+_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
+
+
+@st.composite
+def _strings(draw: st.DrawFn) -> tuple[dict[str, object], object]:
+    value = draw(_TEXT)
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        return {"type": "string", "enum": draw(st.permutations(list({value, "x", "y"})))}, value
+    if kind == 1:
+        return {"type": "string", "minLength": max(0, len(value) - 2), "maxLength": 7}, value
+    if kind == 2:
+        return {"type": "string", "pattern": f"^{re.escape(value)}[ab]{{0,2}}$"}, f"{value}a"
+    return {"type": "string"}, value
+
+
+@st.composite
+def _arrays(draw: st.DrawFn, inner: st.SearchStrategy) -> tuple[dict[str, object], object]:
+    schema, value = draw(inner)
+    count = draw(st.integers(0, 3))
+    if count and draw(st.booleans()):
+        return {"type": "array", "prefixItems": [schema], "items": {"const": 5}}, [value, 5, 5]
+    limits = {"minItems": max(0, count - 1), "maxItems": count + 1}
+    return {"type": "array", "items": schema, **limits}, [value] * count
+
+
+@st.composite
+def _objects(draw: st.DrawFn, inner: st.SearchStrategy) -> tuple[dict[str, object], object]:
+    names = draw(st.lists(_TEXT, max_size=3, unique=True))
+    members = [(name, *draw(inner)) for name in names]
+    present = [draw(st.booleans()) for _ in names]
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {name: rules for name, rules, _ in members},
+        "required": [name for name, p in zip(names, present, strict=True) if p],
+    }
+    value = {name: v for (name, _, v), p in zip(members, present, strict=True) if p}
+    if draw(st.booleans()):
+        schema["additionalProperties"] = {"type": "boolean"}
+        if "zz" not in names:
+            value["zz"] = True
+    return schema, value
+
+
+def _wrapped(inner: st.SearchStrategy) -> st.SearchStrategy:
+    """The same value under ``anyOf``, ``allOf``, ``$ref`` or a list of types."""
+    return st.one_of(
+        _arrays(inner),
+        _objects(inner),
+        inner.map(lambda pair: ({"anyOf": [{"type": "null"}, pair[0]]}, pair[1])),
+        inner.map(lambda pair: ({"allOf": [pair[0], {"title": "both"}]}, pair[1])),
+        inner.map(lambda pair: ({"description": "alone", "anyOf": [pair[0]]}, pair[1])),
+    )
+
+
+_LEAVES = st.one_of(
+    _integers(),
+    _numbers(),
+    _strings(),
+    st.just(({"type": ["boolean", "null"]}, None)),
+    st.just(({"const": {"a": [1, "é"]}}, {"a": [1, "é"]})),
+)
+_SCHEMAS = st.recursive(_LEAVES, _wrapped, max_leaves=6)
+
+
+@settings(max_examples=60)
+@given(pair=_SCHEMAS, seed=st.integers(0, 2**32))
+def test_every_text_of_the_grammar_fits_its_schema_and_a_value_that_fits_is_a_text(
+    vocabulary: Vocabulary, pair: tuple[dict[str, object], object], seed: int
+) -> None:
+    schema, value = pair
+    jsonschema.validate(value, schema)
+    grammar = schema_to_gbnf(schema)
+    with open_engine(vocabulary, grammar) as engine:
+        for text in (
+            json.dumps(value, ensure_ascii=False),
+            json.dumps(value, ensure_ascii=False, separators=(",", ":")),
+            json.dumps(value, ensure_ascii=False, indent=2),
+        ):
+            assert engine.accepts(text), text
+        drawn = engine.random_text(random.Random(seed), 60)
+        if drawn is not None:
+            jsonschema.validate(json.loads(drawn), schema)
+
+
+# --------------------------------------------------------------------- what it accepts
+
+_TREE = {
+    "$ref": "#/$defs/tree",
+    "$defs": {
+        "tree": {
+            "type": "object",
+            "properties": {
+                "value": {"type": "integer"},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+            },
+            "required": ["value"],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "refused"),
+    [
+        ({"type": "object"}, ["{}", '{"a": [1, {}]}'], ["[]", "1", '{"a": 1', '{"a": 1} ']),
+        (True, ["null", '"x"', "[]"], ["", "nul", " null"]),
+        (
+            {"properties": {"a": {"type": "string"}, "b": {}}, "required": ["b"]},
+            ['{"b": 1}', '{"a": "x", "b": null}'],
+            ["{}", '{"a": "x"}', '{"b": 1, "a": "x"}', '{"a": 1, "b": 1}', '{"b": 1, "c": 1}'],
+        ),
+        (
+            {"properties": {"ab": {"type": "integer"}}, "additionalProperties": {"type": "null"}},
+            ['{"ab": 1, "x": null}', '{"a": null}', '{"abc": null}'],
+            ['{"ab": null}', r'{"a\u0062": null}', '{"x": 1}'],
+        ),
+        (_TREE, ['{"value": 1, "children": [{"value": 2}]}'], ['{"children": []}']),
+        (
+            {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+            ["[1]", "[1,2]", "[ 1, 2 ]"],
+            ["[]", "[1,2,3]", "[1,]"],
+        ),
+        (
+            {"prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 1},
+            ["[1]", '[1, "a"]'],
+            ["[]", '["a"]', '[1, "a", 2]'],
+        ),
+        ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2023-02-29"', '"24-1-1"']),
+        ({"type": "string", "format": "uuid"}, ['"0123abCD-0123-0123-0123-0123456789ab"'], ['""']),
+        ({"type": "string", "pattern": "b+"}, ['"abba"', '"b"'], ['"aca"']),
+        ({"type": "string", "pattern": '^["\\\\\\n]$'}, [r'"\""', r'"\n"', r'"\\"'], ['"n"']),
+        (
+            {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3},
+            ['"ab"', '"abc"'],
+            ['"a"', '"abcd"', '"AB"'],
+        ),
+        ({"type": "string", "maxLength": 300}, [json.dumps("x" * 300)], [json.dumps("x" * 301)]),
+        ({"enum": ['"', 1, None, [1, {}]]}, [r'"\""', "1", "null", "[1,{}]"], ["2", '""']),
+        ({"type": "integer", "minimum": -5, "maximum": 12}, ["-5", "0", "12"], ["-6", "13", "01"]),
+        ({"type": "number", "exclusiveMinimum": 0.5}, ["0.51", "7"], ["0.5", "0", "-1", "1e3"]),
+        ({"type": "integer", "nullable": True}, ["1", "null"], ["1.5"]),
+        (
+            {"type": "object", "required": ["k"], "anyOf": [{"required": ["a"]}, {}]},
+            ['{"k": 1, "a": 2}'],
+            ['{"a": 2}'],
+        ),
+        (
+            {
+                "oneOf": [
+                    {"properties": {"t": {"const": n}}, "required": ["t"], "type": "object"}
+                    for n in ("x", "y")
+                ]
+            },
+            ['{"t": "x"}', '{"t":"y"}'],
+            ['{"t": "z"}', "{}"],
+        ),
+        (
+            {
+                "allOf": [
+                    {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}},
+                    {"properties": {"a": {"maximum": 5}}, "required": ["a"]},
+                ]
+            },
+            ['{"a": 4}'],
+            ["{}", '{"a": 2}', '{"a": 6}'],
+        ),
+        (
+            {"patternProperties": {"^x-": {"type": "integer"}}, "type": "object"},
+            ['{"x-a": 1}', "{}"],
+            ['{"y": 1}', '{"x-a": "1"}'],
+        ),
+        ({"type": "string", "minLength": 1}, [r'"\u00e9"', '"😀"'], [r'"\ud83d"', '""']),
+    ],
+)
+def test_a_grammar_accepts_what_its_schema_means(
+    vocabulary: Vocabulary, schema: object, accepted: list[str], refused: list[str]
+) -> None:
+    grammar = schema_to_gbnf(schema)
+    assert check_gbnf(vocabulary, grammar, "root")
+    with open_engine(vocabulary, grammar) as engine:
+        assert [text for text in accepted if not engine.accepts(text)] == []
+        assert [text for text in refused if engine.accepts(text)] == []
+
+
+def test_blanks_have_an_end(vocabulary: Vocabulary) -> None:
+    with open_engine(vocabulary, any_json_to_gbnf()) as engine:
+        assert engine.accepts('{\n        "a": {\n\t\t"b": [ ] }\n}')
+        assert not engine.accepts('{\n\n"a": 1}')
+        assert not engine.accepts('{"a":  1}')
+        assert not engine.accepts("{}\n")
+        assert not engine.accepts("[1]")
+
+
+# ------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"not": {}}, r"\$: not: cannot be expressed"),
+        ({"properties": {"a": {"items": {"uniqueItems": True}}}}, r"\$\.a\.items: uniqueItems"),
+        ({"properties": {"a": {"if": {}}}}, r"\$\.a: if:"),
+        ({"dependentRequired": {}}, "dependentRequired"),
+        ({"type": "array", "contains": {}}, "contains"),
+        ({"type": "number", "multipleOf": 0.01}, "multipleOf: 0.01"),
+        ({"type": "string", "format": "iri"}, "format: 'iri'"),
+        ({"type": "nonsense"}, "nonsense"),
+        ({"type": "string", "enum": ["a"], "pattern": "a"}, "pattern: beside enum"),
+        ({"type": "string", "pattern": "^(?!a)$"}, r"pattern: .*lookahead \(\?!"),
+        ({"type": "string", "pattern": r"(a)\1"}, r"reference back \\1"),
+        ({"type": "string", "pattern": "^a{1,99999}$"}, "99999 repetitions"),
+        ({"type": "string", "maxLength": 100000}, "maxLength: 100000"),
+        ({"type": "array", "items": {}, "minItems": 1000000000}, "minItems: 1000000000"),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, "minimum, maximum"),
+        ({"enum": []}, "enum: has to be a list that is not empty"),
+        (False, "no value fits"),
+        ({"oneOf": [{"type": "string"}, {"maxLength": 3}]}, "number 0 and number 1"),
+        ({"$ref": "https://example.org/x"}, r"does not start with '#/'"),
+        ({"$ref": "#/$defs/missing"}, "'#/.defs/missing' does not exist"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "leads back to itself"),
+        (
+            {"properties": {"a": {"$ref": "#"}}, "required": ["a"], "type": "object"},
+            "no finite text",
+        ),
+        ({"type": "object", "required": ["a"], "additionalProperties": False}, "required: 'a'"),
+        ({"type": "object", "minProperties": 3}, "minProperties: 3"),
+        ({"properties": []}, "properties: has to be an object"),
+        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "pattern: two different"),
+        ([1], "a schema is an object"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_by_its_name_and_place(schema: object, words: str) -> None:
+    with pytest.raises(SchemaNotConvertibleError, match=words):
+        schema_to_gbnf(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema_text", "words"),
+    [
+        ("", "is not JSON"),
+        ("[1", "is not JSON"),
+        ('{"maximum": NaN}', "NaN is not JSON"),
+        ('{"items": ' * 3000 + "{}" + "}" * 3000, "nested too deeply"),
+        ('{"items": ' * 100 + "{}" + "}" * 100, "nested too deeply"),
+        (" " * (MAX_SCHEMA_CHARS + 1), str(MAX_SCHEMA_CHARS)),
+    ],
+)
+def test_what_is_no_schema_is_an_error_with_the_reason(schema_text: str, words: str) -> None:
+    with pytest.raises(SchemaNotConvertibleError, match=words):
+        json_schema_to_gbnf(schema_text)
+
+
+def test_a_grammar_out_of_all_proportion_is_an_error() -> None:
+    properties = {f"p{n}": {"type": "string", "pattern": f"^.{{{n},3000}}$"} for n in range(30)}
+    with pytest.raises(SchemaNotConvertibleError, match=str(MAX_GRAMMAR_CHARS)):
+        schema_to_gbnf({"properties": properties})
+
+
+def test_a_large_schema_becomes_a_grammar(vocabulary: Vocabulary) -> None:
+    leaf = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"minimum": 3}}}
+    schema = {
+        "properties": {f"property number {n}": {**leaf, "title": "x" * n} for n in range(400)}
+    }
+    text = json.dumps(schema)
+    assert len(text) > 100_000
+    assert check_gbnf(vocabulary, json_schema_to_gbnf(text), "root")
+
+
+def test_a_long_chain_of_references_is_no_nesting(vocabulary: Vocabulary) -> None:
+    link = {"type": "object", "required": ["n"]}
+    definitions = {
+        f"d{n}": {**link, "properties": {"n": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(300)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": {**definitions, "d300": {"const": 5}}}
+    with open_engine(vocabulary, schema_to_gbnf(schema)) as engine:
+        assert engine.accepts('{"n": ' * 300 + "5" + "}" * 300)
+        assert not engine.accepts('{"n": ' * 299 + "5" + "}" * 299)
+
+
+# ------------------------------------------------------------------- patterns and choices
+
+
+@pytest.mark.parametrize(
+    ("pattern", "accepted", "refused"),
+    [
+        ("(yes|no)!?", ["yes", "no!"], ["", "yes no", "maybe"]),
+        (r"^\d{3}-[a-f]+$", ["123-abc"], ["12-a", "123-", "123-g"]),
+        ("(a*)*b", ["b", "aaab"], ["a", ""]),
+        (r"[^\n]{2,}", ["ab", "äö😀"], ["a", "a\nb"]),
+        (r"a|\x62|\u0063|\u{64}", ["a", "b", "c", "d"], ["e"]),
+        (r"(?:x(?P<n>y)?)+?", ["x", "xyx"], ["y"]),
+        ("", [""], ["a"]),
+    ],
+)
+def test_a_pattern_binds_the_whole_answer(
+    vocabulary: Vocabulary, pattern: str, accepted: list[str], refused: list[str]
+) -> None:
+    with open_engine(vocabulary, regex_to_gbnf(pattern)) as engine:
+        assert [text for text in accepted if not engine.accepts(text)] == []
+        assert [text for text in refused if engine.accepts(text)] == []
+
+
+_PATTERNS = st.recursive(
+    st.sampled_from(["a", "b", "[ab]", "[^a]", ".", r"\d", r"\w", "x", "é"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]})"),
+        st.tuples(inner, st.sampled_from("*+?")).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
+        inner.map(lambda piece: f"(?:{piece}){{1,2}}"),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60)
+@given(pattern=_PATTERNS, texts=st.lists(st.text("abx1é\n-", max_size=5), max_size=6))
+def test_a_pattern_means_what_it_means_elsewhere(
+    vocabulary: Vocabulary, pattern: str, texts: list[str]
+) -> None:
+    with open_engine(vocabulary, regex_to_gbnf(pattern)) as engine:
+        for text in texts:
+            meant = re.fullmatch(pattern, text, re.ASCII) is not None
+            assert engine.accepts(text) is meant, text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("a(?=b)", r"lookahead \(\?="),
+        ("(?<=a)b", "lookbehind"),
+        (r"\bword\b", r"word boundary \\b"),
+        ("(?i)a", "flags"),
+        ("a++", "possessive"),
+        ("(a", "group is not closed"),
+        ("a)", "closes nothing"),
+        ("[b-a]", "no order"),
+        ("a$b", r"\$ in the middle"),
+        ("(^a)", r"\^ inside a group"),
+        (r"\p{L}", "Unicode property"),
+        ("(a|b)*a(a|b){14}", "more than 4000 states"),
+        ("(" * 200 + ")" * 200, "groups in each other"),
+        ("[^\\s\\S]", "no text can match"),
+    ],
+)
+def test_a_pattern_that_no_grammar_can_say_is_refused(pattern: str, words: str) -> None:
+    with pytest.raises(SchemaNotConvertibleError, match=words):
+        regex_to_gbnf(pattern)
+
+
+@given(choices=st.lists(st.text('abc é\n"\\', min_size=1, max_size=5), min_size=1, max_size=6))
+@settings(max_examples=40)
+def test_a_choice_is_one_of_its_texts_and_nothing_else(
+    vocabulary: Vocabulary, choices: list[str]
+) -> None:
+    with open_engine(vocabulary, choice_to_gbnf(choices)) as engine:
+        assert all(engine.accepts(choice) for choice in choices)
+        for choice in choices:
+            assert engine.accepts(choice + "a") is (choice + "a" in choices)
+            assert engine.accepts(choice[:-1]) is (choice[:-1] in choices)
+
+
+def test_choices_have_limits() -> None:
+    for choices, words in (([], "0 texts"), (["a"] * (MAX_CHOICES + 1), str(MAX_CHOICES))):
+        with pytest.raises(SchemaNotConvertibleError, match=words):
+            choice_to_gbnf(choices)
+    with pytest.raises(SchemaNotConvertibleError, match=r"U\+0000"):
+        choice_to_gbnf(["a\0"])
+
+
+# ---------------------------------------------------------------- grammars from outside
+
+
+@pytest.mark.parametrize(
+    ("grammar", "root", "accepted"),
+    [
+        ('root ::= "a" [()] "((("', "root", True),
+        ('start ::= "a"', "start", True),
+        ('root ::= (ws "a")*\nws ::= [ \\t]*', "root", True),
+        ('root ::= (word (" " word)*)?\nword ::= [a-z]+ | [^\\x00-\\x7F]', "root", True),
+        ('root ::= ws ws ws "a"\nws ::= [ ]*', "root", True),
+        ('root ::= x | y\nx ::= "a" # comment (\ny ::= x{2,3} | <[12]> | !<[13]>', "root", True),
+        ('start ::= "a"', "root", False),
+        ("root ::= missing", "root", False),
+        ('root ::= "a', "root", False),
+        ("root ::= root", "root", False),
+        ("", "root", False),
+        ('root ::= "a"', "", False),
+        ('root ::= "a"\0garbage', "root", False),
+        ('root ::= "\ud800"', "root", False),
+        ('root ::= ("a"', "root", False),
+        ('root ::= "a")', "root", False),
+        ('root ::= * "a"', "root", False),
+        ('root ::= "a"{0,10000}', "root", False),
+        ("root ::= " + "(" * MAX_NESTING + '"a"' + ")" * MAX_NESTING, "root", True),
+        ("root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000, "root", False),
+        ("root ::= " + "[a]" * MAX_GRAMMAR_CHARS, "root", False),
+    ],
+)
+def test_a_grammar_is_accepted_exactly_when_llama_cpp_can_use_it(
+    vocabulary: Vocabulary, grammar: str, root: str, accepted: bool
+) -> None:
+    assert check_gbnf(vocabulary, grammar, root) is accepted
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        # 2^60 leftmost paths, each of which llama.cpp would walk
+        "\n".join(f'r{n} ::= r{n + 1} "a" | r{n + 1} "b"' for n in range(60)) + '\nr60 ::= "c"',
+        # recursion behind what is empty only by way of another rule: its stacks would never end
+        'r0 ::= a r0 "x" | "y"\na ::= b\nb ::= "z" | ""',
+        # 2^32 ways to read 32 letters
+        'r0 ::= (word " "?)*\nword ::= [a-z]+',
+        'r0 ::= "[" (" " | [ \\t])* "]"',
+        # half a gigabyte of copies
+        f'r0 ::= "{"x" * 100_000}"{{2000}}',
+    ],
+)
+def test_a_grammar_that_would_harm_llama_cpp_never_reaches_it(
+    vocabulary: Vocabulary, grammar: str
+) -> None:
+    before = time.process_time()
+    assert not check_gbnf(vocabulary, grammar, "r0")
+    assert (
+        time.process_time() - before < 30.0
+    )  # a walk of 2^60 paths or half a gigabyte takes longer
