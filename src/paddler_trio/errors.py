@@ -7,6 +7,8 @@ which limit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class PaddlerError(Exception):
     """Root of everything this package raises on purpose."""
@@ -46,3 +48,16 @@ class ChatTemplateError(PaddlerError):
 
 class ChildGaveUpError(PaddlerError):
     """A supervised child crashed more often than its restart budget forgives."""
+
+
+class PreparationError(PaddlerError):
+    """The processes that prepare requests ended by themselves; they are started again."""
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """``error`` itself, or every exception inside it when it is a group."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

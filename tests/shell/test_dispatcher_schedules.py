@@ -46,7 +46,7 @@ class Agent:
     def read(self) -> None:
         for frame in self.peer.received():
             match frame:
-                case Start(wire_id, _, _, tokens):
+                case Start(id=wire_id, tokens=tokens):
                     assert list(tokens) == self.tokens(0, len(tokens)), "not its own to continue"
                     assert wire_id not in self.counts, "an id was used twice"
                     self.counts[wire_id] = len(tokens)

@@ -11,13 +11,13 @@ import attrs
 import numpy as np
 import pytest
 import trio
+from paddler_trio.language.giving_way import GivingWay
 
 from encoder_models import write_bert
 from paddler_trio.agent.embedding_requests import PORTION_TOKENS, EmbeddingRequests
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError
-from paddler_trio.language.giving_way import GivingWay
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,

@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "engine": {"engine", "wire", "scheduler", "errors", "machine", "heap"},
     "nursery_tree": {"nursery_tree", *FOUNDATION},
     "http": {"http", "errors", "config", "scheduler", "daemon", "wire"},
-    "agent": {"agent", "language", "nursery_tree", *FOUNDATION},
+    "preparation": {"preparation", "language", "wire", "heap", "errors"},
+    "agent": {"agent", "preparation", "language", "nursery_tree", *FOUNDATION},
     "balancer": {"balancer", "http", "nursery_tree", *FOUNDATION},
     "apis": {"apis", "balancer", "http", "nursery_tree", *FOUNDATION},
     "assembly": {"assembly", "agent", "apis", "balancer", "http", "nursery_tree", "language"}
@@ -73,8 +74,9 @@ def test_imports_run_one_way_within_a_room(folder: str) -> None:
             assert place in MAY_IMPORT_WITHIN[folder], f"{file.relative_to(PACKAGE)}: {name}"
 
 
-def test_language_knows_no_trio() -> None:
-    for file in _files("language"):
+@pytest.mark.parametrize("folder", ["language", "preparation", "engine"])
+def test_language_and_child_processes_know_no_trio(folder: str) -> None:
+    for file in _files(folder):
         tops = {name.partition(".")[0] for name in _imports(file)}
         assert "trio" not in tops, f"{file.relative_to(PACKAGE)} imports trio"
 

@@ -18,21 +18,15 @@ import trio
 import trio_websocket
 
 from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.requests import AgentRequests, Work
+from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.secret_file import read_secret
-from paddler_trio.errors import ConfigurationError, WireError
+from paddler_trio.errors import ConfigurationError, WireError, leaves
 from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.nursery_tree.printed_tree import running_tree
-from paddler_trio.wire.codec import dumps, loads, structure
-from paddler_trio.wire.paddler.generation import (
-    ContinueFromConversationHistoryParams,
-    ContinueFromRawPromptParams,
-    GenerateEmbeddingBatchParams,
-)
+from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.messages import (
     AgentRequest,
-    AgentRequestBody,
     DeregisterAgent,
     ErrorEnvelope,
     GetChatTemplateOverride,
@@ -46,7 +40,7 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
-from paddler_trio.wire.trio import generate
+from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
@@ -305,7 +299,11 @@ class _Connection:
             while True:
                 text = await self.socket.get_message()
                 if isinstance(text, str):
-                    self._handle(text)
+                    request = request_frame(text, speaks_trio=self.hands_back)
+                    if request is None:
+                        self._handle(text)
+                    else:
+                        self._on_work(request)
                 else:
                     log.warning("binary frame ignored")
         except trio_websocket.ConnectionClosed as closed:
@@ -334,8 +332,11 @@ class _Connection:
             case SetState(desired):
                 self.link.models.want(desired)
                 self._publish()
-            case AgentRequest(wire_id, body):
-                self._on_request(wire_id, body)
+            case AgentRequest(wire_id, GetModelMetadata() | GetChatTemplateOverride() as query):
+                self._on_query(wire_id, query)
+            case AgentRequest(wire_id, body):  # not written as balancers write it
+                again = dumps({"Request": {"id": wire_id, "request": unstructure(body)}})
+                self._on_rewritten(again)
             case StopRespondingTo(wire_id):
                 self.link.requests.stop(wire_id, self)
             case Version(version):
@@ -343,12 +344,26 @@ class _Connection:
             case ErrorEnvelope(wire_id, problem):
                 log.warning("the balancer reports an error", id=wire_id, error=str(problem))
 
-    def _on_request(self, wire_id: str, body: object) -> None:
-        match body:
-            case ContinueFromRawPromptParams() | ContinueFromConversationHistoryParams():
-                self.link.requests.start(wire_id, Work(body), self)
-            case GenerateEmbeddingBatchParams():
-                self.link.requests.embeddings.start(wire_id, body, self)
+    def _on_work(self, frame: RequestFrame) -> None:
+        """A request is read no further here: it may be large, and is read where it is prepared."""
+        requests = self.link.requests
+        match frame.kind:
+            case "generation":
+                requests.start(frame, self)
+            case "embedding":
+                requests.embeddings.start(frame, self)
+            case "question":
+                requests.questions.ask(frame, self)
+
+    def _on_rewritten(self, text: bytes) -> None:
+        """A request whose frame has its parts in another order; WireError if it is none."""
+        frame = request_frame(text.decode(), speaks_trio=self.hands_back)
+        if frame is None:
+            raise WireError("a request's id is its first field @ $")
+        self._on_work(frame)
+
+    def _on_query(self, wire_id: str, query: GetModelMetadata | GetChatTemplateOverride) -> None:
+        match query:
             case GetModelMetadata():
                 metadata = self.link.models.metadata
                 value = None if metadata is None else {"metadata": metadata}
@@ -363,26 +378,11 @@ class _Connection:
         if not isinstance(frame, dict) or frame.keys() != {TAG}:
             raise WireError("a Trio frame has one key @ $")
         match parse_extension(frame[TAG]):
-            case Start(wire_id, {"Embed": _} | {"Rank": _} as body):
-                work = structure(body, generate.Work)
-                assert isinstance(work, generate.Embed | generate.Rank), "its tag says so"
-                self.link.requests.embeddings.start(wire_id, work, self)
-            case Start(wire_id, {"Generate": _} as body, seed, tokens):
-                work = structure(body, generate.Work)
-                assert isinstance(work, generate.Generate), "its tag says so"
-                self.link.requests.start(wire_id, Work(work, seed, list(tokens)), self)
-            case Start(wire_id, body, seed, tokens):
-                params = structure(body, AgentRequestBody)
-                if not isinstance(
-                    params, ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
-                ):
-                    raise WireError("only generations are started @ $.Trio.Start.request")
-                self.link.requests.start(wire_id, Work(params, seed, list(tokens)), self)
+            case Start() | Ask() as work:  # not written as balancers of ours write it
+                self._on_rewritten(render_extension(work))
             case Want(desired, extras):
                 self.link.models.want(desired, extras)
                 self._publish()
-            case Ask() as ask:
-                self.link.requests.questions.ask(ask, self)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case other:
@@ -414,11 +414,7 @@ class _Connection:
 
 
 def _words(group: BaseExceptionGroup[BaseException]) -> str:
-    leaves = [
-        _words(leaf) if isinstance(leaf, BaseExceptionGroup) else _word(leaf)
-        for leaf in group.exceptions
-    ]
-    return "; ".join(leaves)
+    return "; ".join(map(_word, leaves(group)))
 
 
 def _word(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """The embedding requests an agent works on: one task each, from its frame to its ending.
 
-tokenise (worker thread) -> engine -> average, norm, JSON (worker thread) -> link. Documents come
-back from the engine in any order and go out in the order of the request: first those that are too
-long, then the vectors, then one ending. However a request ends it says so exactly once (W17).
+tokenise (preparation process) -> engine -> average, norm, JSON (worker thread) -> link. Documents
+come back from the engine in any order and go out in the order of the request: first those that
+are too long, then the vectors, then one ending. However a request ends it says so exactly once (W17).
 
 The engine is given a request a portion at a time, and the next one only after vectors of those
 before were sent: a link that is slow keeps the engine free for others, and few vectors waiting.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
 
 import attrs
 import numpy as np
@@ -27,20 +26,17 @@ from paddler_trio.agent.embedding_in_flight import (
 )
 from paddler_trio.agent.model_server import ModelServer, Serving
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.errors import EngineError, ModelFileError
+from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.embedding_documents import (
     EmbeddingRefusedError,
-    EmbeddingWork,
     Form,
     RawEmbeddingResult,
-    form_of,
     oversize_result,
-    prepare,
     refused_result,
     result_of,
 )
 from paddler_trio.language.embedding_gathering import Gathered, Gathering
-from paddler_trio.language.giving_way import GivingWay
+from paddler_trio.preparation.messages import Job, PreparedEmbedding, Refused
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
@@ -48,11 +44,11 @@ from paddler_trio.wire.engine.engine_pipe import (
     EmbedDocuments,
     StopEmbedding,
 )
-from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
+from paddler_trio.wire.trio.request_frames import RequestFrame
 
 log = structlog.get_logger("embeddings")
 
-PREPARING_THREADS = 2
+RENDERING_THREADS = 2
 PORTION_TOKENS = 4096
 """What the engine is given of a request at once: some passes, so that it need not wait for more."""
 RENDERED_AT_ONCE = 16
@@ -67,14 +63,13 @@ class EmbeddingRequests:
     """
 
     status: AgentStatus
-    giving_way: GivingWay
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], EmbeddingInFlight] = attrs.field(factory=dict, init=False)
     _by_key: dict[int, EmbeddingInFlight] = attrs.field(factory=dict, init=False)
     _keys: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
     _threads: trio.CapacityLimiter = attrs.field(
-        factory=lambda: trio.CapacityLimiter(PREPARING_THREADS), init=False
+        factory=lambda: trio.CapacityLimiter(RENDERING_THREADS), init=False
     )
 
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
@@ -83,10 +78,10 @@ class EmbeddingRequests:
 
     # ------------------------------------------------------- from the link
 
-    def start(self, wire_id: str, work: EmbeddingWork, reply: EmbeddingReply) -> None:
+    def start(self, frame: RequestFrame, reply: EmbeddingReply) -> None:
         """Work on a request; every way it can go wrong is answered on ``reply``."""
-        is_extended = not isinstance(work, GenerateEmbeddingBatchParams)
-        running = EmbeddingInFlight(wire_id, reply, is_extended)
+        wire_id = frame.id
+        running = EmbeddingInFlight(wire_id, reply, frame.is_extended)
         if (id(reply), wire_id) in self._running:
             running.answer({"Error": f"request id {wire_id!r} is in use already"})
             return
@@ -95,7 +90,7 @@ class EmbeddingRequests:
             return
         self._running[id(reply), wire_id] = running
         self._count()
-        self._nursery.start_soon(self._serve, running, work, name=f"embeddings {wire_id}")
+        self._nursery.start_soon(self._serve, running, frame, name=f"embeddings {wire_id}")
 
     def stop(self, wire_id: str, reply: object) -> None:
         """End a request early; it still says that it has ended. Unknown ids are ignored."""
@@ -130,18 +125,18 @@ class EmbeddingRequests:
 
     # -------------------------------------------------- the life of a request
 
-    async def _serve(self, running: EmbeddingInFlight, work: EmbeddingWork) -> None:
+    async def _serve(self, running: EmbeddingInFlight, frame: RequestFrame) -> None:
         """One request; leaves nothing of it behind, in the engine or on the link."""
         try:
             ending: RawEmbeddingResult | None = None
             with running.scope:
                 try:
-                    ending = await self._embed(running, work)
+                    ending = await self._embed(running, frame)
                 except EmbeddingRefusedError as refusal:
                     ending = {"Error": str(refusal)}
             if not running.is_unheard:
                 await self._end(running, ending or running.ending())
-        except (EngineError, ModelFileError) as error:
+        except (EngineError, PreparationError) as error:
             died = isinstance(error, EngineLostError) and error.crashed
             running.return_unfinished(str(error), engine_died=died)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -149,24 +144,21 @@ class EmbeddingRequests:
         finally:
             self._forget(running)
 
-    async def _embed(self, running: EmbeddingInFlight, work: EmbeddingWork) -> RawEmbeddingResult:
+    async def _embed(self, running: EmbeddingInFlight, frame: RequestFrame) -> RawEmbeddingResult:
         """Everything up to the ending, which is returned."""
         serving = await self._serving(running)
-        parameters = serving.language.parameters
-        if not parameters.enable_embeddings:
+        if not serving.preparation.parameters.enable_embeddings:
             return "EmbeddingsDisabled"
         ready = serving.engine.ready
         assert ready is not None, "an engine that serves is ready"
         if ready.embedding is None:
             raise EmbeddingRefusedError(ready.embedding_problem)
-        form = form_of(work, ready.embedding, parameters.pooling_type)
         max_tokens = ready.embedding.max_tokens
-        documents = await trio.to_thread.run_sync(
-            self.giving_way.run,
-            partial(prepare, work, serving.language.vocabulary, max_tokens),
-            limiter=self._threads,
-            abandon_on_cancel=True,
-        )
+        prepared = await serving.preparation.prepare(Job(frame, 0, ready), client=frame.client)
+        if not isinstance(prepared, PreparedEmbedding):
+            assert isinstance(prepared, Refused), "an embedding is prepared or refused"
+            return prepared.result
+        documents, form = prepared.documents, prepared.form
         for document in documents:
             if document.oversize:
                 result = oversize_result(document, max_tokens)

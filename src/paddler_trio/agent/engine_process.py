@@ -32,7 +32,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     Ping,
     Pong,
     Ready,
-    StartSequence,
     Step,
     StopEmbedding,
     StopSequence,
@@ -88,10 +87,14 @@ class EngineProcess:
     def __attrs_post_init__(self) -> None:
         self._frames, self._outgoing = trio.open_memory_channel[bytes](TO_ENGINE_FRAMES)
 
-    def send(self, frame: StartSequence | StopSequence | EmbedDocuments | StopEmbedding) -> None:
+    def send(self, frame: StopSequence | EmbedDocuments | StopEmbedding) -> None:
         """Queue a frame; EngineError if the engine does not take any."""
+        self.send_encoded(encode(frame))
+
+    def send_encoded(self, frame: bytes) -> None:
+        """As ``send``, of a whole frame."""
         try:
-            self._frames.send_nowait(encode(frame))
+            self._frames.send_nowait(frame)
         except trio.WouldBlock as error:
             raise EngineError("the engine does not read its pipe") from error
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:

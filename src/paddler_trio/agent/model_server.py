@@ -12,9 +12,7 @@ model that cannot be loaded stays an issue until its file or the desired state c
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import attrs
@@ -33,15 +31,13 @@ from paddler_trio.agent.model_source import (
     resolve_model,
     resolve_projection,
 )
+from paddler_trio.agent.preparation import Preparation
+from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.errors import ChatTemplateError, ModelFileError, PaddlerError
-from paddler_trio.heap import settle
-from paddler_trio.language.answers.formats import ExplicitMarkers
-from paddler_trio.language.prompting import Language
-from paddler_trio.language.templates.model_templates import templates_of
-from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.errors import PaddlerError, leaves
+from paddler_trio.language.loading import LanguageSource
 from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     Figures,
@@ -52,25 +48,19 @@ from paddler_trio.wire.engine.engine_pipe import (
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
-    ChatTemplateDoesNotCompile,
     ModelCannotBeLoaded,
-    ModelPath,
     MultimodalProjectionCannotBeLoaded,
     SlotCannotStart,
-    UnableToFindChatTemplate,
 )
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
-from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, Markers, extended_digest
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
 log = structlog.get_logger("model")
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-_FINGERPRINT_BYTES = 1024 * 1024
-NO_TEMPLATE = "{{ raise_exception('this model embeds and has no chat template') }}"
-"""Models that embed often have none, and need none."""
 
 
 class ModelNotServableError(PaddlerError):
@@ -83,9 +73,9 @@ class ModelNotServableError(PaddlerError):
 
 @attrs.frozen(eq=False)
 class Serving:
-    """A model that answers: its language and its living engine, as one value."""
+    """A model that answers: what prepares its requests and its living engine, as one value."""
 
-    language: Language
+    preparation: Preparation
     engine: EngineProcess
 
 
@@ -104,7 +94,7 @@ class ModelServer:
       threads: of the engine.
       settings: of the engine, whatever it loads; the desired state's extras win over them.
       drain_s: how long running answers may take when the model is swapped.
-      supervise: runs an engine again when it crashes; given by the nursery tree.
+      supervise, supervise_preparation: run a child again when it crashes; the nursery tree's.
       on_step: told of every pass of whatever engine is running.
       on_engine_gone: see :class:`EngineGone`.
       trusts_messages: control tokens that messages spell become control tokens.
@@ -115,6 +105,7 @@ class ModelServer:
     settings: EngineSettings
     drain_s: float
     supervise: SuperviseEngine
+    supervise_preparation: SupervisePreparation
     on_step: Callable[[Step | EmbeddingStep], None]
     on_engine_gone: EngineGone
     trusts_messages: bool = attrs.field(default=False, kw_only=True)
@@ -126,7 +117,8 @@ class ModelServer:
     _wanted: Changes = attrs.field(factory=Changes, init=False)
     _keeper: EngineKeeper | None = attrs.field(default=None, init=False)
     _engine: EngineProcess | None = attrs.field(default=None, init=False)
-    _language: Language | None = attrs.field(default=None, init=False)
+    _languages: PreparationKeeper | None = attrs.field(default=None, init=False)
+    _preparation: Preparation | None = attrs.field(default=None, init=False)
     _language_state: str | None = attrs.field(default=None, init=False)
     """The digest of the state that the language was read for."""
     _files: tuple[ModelFile | None, ...] = attrs.field(default=(), init=False)
@@ -234,12 +226,18 @@ class ModelServer:
         paths = [file.path]
         if projection is not None and not self._projection_problem:
             paths.append(projection.path)
-        self._language = await trio.to_thread.run_sync(
-            _read_language, paths, desired, extras.markers, self.trusts_messages
+        facts = await self._prepare(
+            LanguageSource(
+                paths=tuple(paths),
+                desired=desired,
+                markers=extras.markers,
+                trusts_messages=self.trusts_messages,
+            ),
+            engines,
         )
         self._language_state = extended_digest(desired, extras)
-        self.metadata = self._language.vocabulary.metadata
-        self.status.model_fingerprint = self._language.fingerprint
+        self.metadata = dict(facts.metadata)
+        self.status.model_fingerprint = facts.fingerprint
         self.status.set(
             issues=issues,
             application=AgentStateApplicationStatus.APPLIED,
@@ -281,7 +279,7 @@ class ModelServer:
     async def _drain_and_stop(self) -> None:
         """Offer no slots, let running answers finish for a while, then end the engine."""
         self.serving = None
-        self._language = None
+        self._preparation = None
         self.status.set(is_serving=False, served_state=None, phase="draining")
         if self._keeper is None:
             return
@@ -293,6 +291,44 @@ class ModelServer:
             log.warning("drain deadline: stopping answers", left=self.status.requests_running)
         await self._keeper.stop()
         self._keeper = None
+        if self._languages is not None:
+            await self._languages.stop()
+            self._languages = None
+
+    async def _prepare(self, source: LanguageSource, engines: trio.Nursery) -> LanguageFacts:
+        """The processes that read this language, started unless they run; ModelNotServableError.
+
+        Cancellation: the next attempt uses what was started, or replaces it.
+        """
+        before = self._languages
+        if before is None or before.source != source or before.ended.is_set():
+            keeper = PreparationKeeper(
+                source,
+                self.supervise_preparation,
+                on_up=self._prepared,
+                on_down=self._unprepared,
+                on_crash=lambda crash: log.error("preparation crashed", reason=_flat(crash)),
+            )
+            self._languages = keeper
+            engines.start_soon(keeper.run, name="preparation")
+            if before is not None:  # what is being prepared there may end there
+                engines.start_soon(before.stop, name="preparation of the language before")
+        assert self._languages is not None
+        outcome = await self._languages.first_start.wait()
+        if isinstance(outcome, LanguageRefused):
+            self._languages = None
+            raise ModelNotServableError([outcome.issue], outcome.reason)
+        return outcome.facts
+
+    def _prepared(self, preparation: Preparation) -> None:
+        if self._languages is not None and preparation.server.source == self._languages.source:
+            self._preparation = preparation
+            self._look()
+
+    def _unprepared(self, preparation: Preparation) -> None:
+        if self._preparation is preparation:
+            self._preparation = None
+            self._look()
 
     async def _start_engine(
         self, load: LoadModel, files: tuple[ModelFile | None, ...], engines: trio.Nursery
@@ -376,15 +412,13 @@ class ModelServer:
             )
 
     def _look(self) -> None:
-        """Serving means: a living engine and the language that goes with it."""
-        engine, language = self._engine, self._language
-        if engine is None or language is None:
+        """Serving means: a living engine, and what prepares requests for it."""
+        engine, preparation = self._engine, self._preparation
+        if engine is None or preparation is None:
             self.serving = None
             self.status.set(is_serving=False, served_state=None)
             return
-        settle()  # the vocabulary and the template are as large as all imports
-        sees_images = engine.ready is not None and engine.ready.sees_images
-        self.serving = Serving(attrs.evolve(language, sees_images=sees_images), engine)
+        self.serving = Serving(preparation, engine)
         self.status.set(
             is_serving=True,
             phase="serving",
@@ -394,74 +428,8 @@ class ModelServer:
         )
 
 
-def _read_language(
-    paths: Sequence[str],
-    desired: AgentDesiredState,
-    markers: Markers | None,
-    trusts_messages: bool,
-) -> Language:
-    """Vocabulary and template of a model file that the engine could load, the first of ``paths``.
-    The others are what the engine uses beside it; the fingerprint tells them apart too. Blocking.
-    """
-    path = paths[0]
-    try:
-        vocabulary = Vocabulary.load(Path(path))
-    except ModelFileError as error:
-        raise ModelNotServableError([ModelCannotBeLoaded(path)], str(error)) from error
-    override = desired.chat_template_override
-    source = vocabulary.chat_template() if override is None else override.content
-    can_do_without = override is None and desired.inference_parameters.enable_embeddings
-    if source is None and can_do_without:
-        source = NO_TEMPLATE
-    if source is None:
-        raise ModelNotServableError(
-            [UnableToFindChatTemplate(path)],
-            f"{path} has no chat template; set one with chat_template_override",
-        )
-    try:
-        templates = templates_of(
-            vocabulary, source, is_override=override is not None, trusts_messages=trusts_messages
-        )
-    except ChatTemplateError as error:
-        if not can_do_without:
-            issue = ChatTemplateDoesNotCompile(str(error), ModelPath(path), source)
-            raise ModelNotServableError([issue], str(error)) from error
-        log.warning("the model's chat template is left out", model=path, reason=str(error))
-        source = NO_TEMPLATE
-        templates = templates_of(
-            vocabulary, source, is_override=True, trusts_messages=trusts_messages
-        )
-    return Language(
-        vocabulary=vocabulary,
-        templates=templates,
-        parameters=desired.inference_parameters,
-        fingerprint=_fingerprint(paths, source, markers),
-        markers=None if markers is None else ExplicitMarkers(**attrs.asdict(markers)),
-    )
-
-
-def _fingerprint(paths: Sequence[str], template: str, markers: Markers | None) -> str:
-    """Tells two models apart without reading gigabytes: size, both ends, template and markers.
-
-    A GGUF file begins with its metadata and vocabulary and ends with weights.
-    """
-    digest = hashlib.sha256(template.encode())
-    if markers is not None:  # an answer is not continued where its sections end elsewhere
-        digest.update(dumps(unstructure(markers)))
-    for path in paths:
-        with Path(path).open("rb") as file:
-            size_bytes = file.seek(0, 2)
-            digest.update(size_bytes.to_bytes(8, "big"))
-            for start in (0, max(0, size_bytes - _FINGERPRINT_BYTES)):
-                file.seek(start)
-                digest.update(file.read(_FINGERPRINT_BYTES))
-    return digest.hexdigest()
-
-
 def _flat(crash: BaseException) -> str:
-    if isinstance(crash, BaseExceptionGroup):
-        return "; ".join(_flat(leaf) for leaf in crash.exceptions)
-    return str(crash)
+    return "; ".join(map(str, leaves(crash)))
 
 
 def _find_projection(

@@ -1,15 +1,13 @@
 """The requests an agent works on: one task each, from its frame to its ending.
 
-prompt (worker thread) -> engine -> results, step by step, straight from the engine's reader to
-the link -> one ending. However a request ends it says so exactly once (W17): with an ending
+prompt (preparation process) -> engine -> results, step by step, straight from the engine's reader
+to the link -> one ending. However a request ends it says so exactly once (W17): with an ending
 result, or, to a balancer of ours, by handing it back so that another agent takes it.
 """
 
 from __future__ import annotations
 
 import itertools
-import secrets
-from functools import partial
 from typing import Protocol
 
 import attrs
@@ -18,43 +16,28 @@ import trio
 
 from paddler_trio.agent.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.engine_process import EngineProcess
-from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.model_server import ModelServer, Serving
 from paddler_trio.agent.questions import ModelQuestions
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.errors import EngineError, ModelFileError
+from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.answers.output_processor import (
-    Generation,
+    OutputProcessor,
     RawResult,
     done,
     extended_done,
 )
-from paddler_trio.language.giving_way import GivingWay
-from paddler_trio.language.prompting import GenerationWork, prompt_of
-from paddler_trio.language.refusal import Refusal
 from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.preparation.messages import Job, PreparedGeneration, Refused
 from paddler_trio.wire.engine.engine_pipe import (
     Drawn,
     EmbeddingStep,
     Ending,
-    StartSequence,
     Step,
     StopSequence,
 )
-from paddler_trio.wire.trio.generate import Generate
+from paddler_trio.wire.trio.request_frames import RequestFrame
 
 log = structlog.get_logger("requests")
-
-PREPARING_THREADS = 4
-"""How many prompts may be rendered and tokenised at once; more only take the decode's cores."""
-
-
-@attrs.frozen
-class Work:
-    """What a balancer asks for; see :class:`paddler_trio.wire.trio.trio_link.Start`."""
-
-    request: GenerationWork
-    seed: int = attrs.field(factory=lambda: secrets.randbits(32))
-    drawn: list[int] = attrs.field(factory=list)
 
 
 class Reply(Protocol):
@@ -87,7 +70,7 @@ class _Running:
     key: int | None = None
     engine: EngineProcess | None = None
     """The engine that works on it; None before it started and after it ended there."""
-    generation: Generation | None = None
+    output: OutputProcessor | None = None
     over: Verdict[None] = attrs.field(factory=Verdict)
 
     def finish(self, tokens: list[int], results: list[RawResult]) -> None:
@@ -126,15 +109,10 @@ class AgentRequests:
     _running: dict[tuple[int, str], _Running] = attrs.field(factory=dict, init=False)
     _by_key: dict[int, _Running] = attrs.field(factory=dict, init=False)
     _keys: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
-    _threads: trio.CapacityLimiter = attrs.field(
-        factory=lambda: trio.CapacityLimiter(PREPARING_THREADS), init=False
-    )
-    _giving_way: GivingWay = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._giving_way = GivingWay(to_others=lambda: bool(self._by_key))
-        self.embeddings = EmbeddingRequests(self.status, self._giving_way)
-        self.questions = ModelQuestions(self._giving_way)
+        self.embeddings = EmbeddingRequests(self.status)
+        self.questions = ModelQuestions()
 
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
         self._nursery = requests
@@ -146,11 +124,11 @@ class AgentRequests:
 
     def start(
         self,
-        wire_id: str,
-        work: Work,
+        frame: RequestFrame,
         reply: Reply,
     ) -> None:
         """Work on a request; every way it can go wrong is answered on ``reply``."""
+        wire_id = frame.id
         running = _Running(wire_id, reply)
         if (id(reply), wire_id) in self._running:
             running.finish([], [{"SamplerError": f"request id {wire_id!r} is in use already"}])
@@ -161,11 +139,12 @@ class AgentRequests:
             return
         self._running[id(reply), wire_id] = running
         self._count()
-        self._nursery.start_soon(self._serve, running, work, name=f"request {wire_id}")
+        self._nursery.start_soon(self._serve, running, frame, name=f"request {wire_id}")
 
     def stop(self, wire_id: str, reply: Reply) -> None:
         """End a request early; it still ends with its results so far and a Done."""
         self.embeddings.stop(wire_id, reply)
+        self.questions.stop(wire_id, reply)
         running = self._running.get((id(reply), wire_id))
         if running is not None and not running.is_stopped:
             running.is_stopped = True
@@ -198,38 +177,38 @@ class AgentRequests:
         endings = {ending.key: ending for ending in step.endings}
         for progress in step.progress:
             running = self._by_key.get(progress.key)
-            if running is None or running.generation is None or running.is_over:
+            if running is None or running.output is None or running.is_over:
                 continue
             replies[id(running.reply)] = running.reply
-            told = running.generation.progress(progress)
+            told = running.output.progress(progress)
             running.reply.results(running.wire_id, [], told)
         for key in drawn.keys() | endings.keys():
             running = self._by_key.get(key)
-            if running is None or running.generation is None or running.is_over:
+            if running is None or running.output is None or running.is_over:
                 continue
             replies[id(running.reply)] = running.reply
-            self._pass_on(running, running.generation, drawn.get(key, []), endings.get(key))
+            self._pass_on(running, running.output, drawn.get(key, []), endings.get(key))
         for reply in replies.values():
             reply.flush()
 
     def _pass_on(
-        self, running: _Running, generation: Generation, drawn: list[Drawn], ending: Ending | None
+        self, running: _Running, output: OutputProcessor, drawn: list[Drawn], ending: Ending | None
     ) -> None:
         tokens: list[int] = []
         results: list[RawResult] = []
         for token in drawn:
-            if generation.is_complete:  # drawn before the engine heard of it
+            if output.is_complete:  # drawn before the engine heard of it
                 break
             is_last = ending is not None and ending.reason == "stop" and token is drawn[-1]
-            results += generation.take(token.text, ends_turn=is_last, logprobs=token.logprobs)
+            results += output.take(token.text, ends_turn=is_last, logprobs=token.logprobs)
             tokens.append(token.token)
         if ending is not None:
             running.engine = None
-            running.finish(tokens, results + generation.end(ending))
+            running.finish(tokens, results + output.end(ending))
             return
         if results or tokens:
             running.reply.results(running.wire_id, tokens, results)
-        if tokens and generation.is_complete and running.engine is not None:
+        if tokens and output.is_complete and running.engine is not None:
             # its ending comes at the next pass, and says what was cached and how long it took
             assert running.key is not None
             _tell(running.engine, StopSequence(running.key))
@@ -246,28 +225,51 @@ class AgentRequests:
     async def _serve(
         self,
         running: _Running,
-        work: Work,
+        frame: RequestFrame,
     ) -> None:
         """One request; leaves nothing of it behind, in the engine or on the link."""
         try:
             with running.scope:
-                await self._generate(running, work)
+                await self._generate(running, frame)
             if running.is_stopped and not running.is_over:  # before the engine knew of it
-                running.finish([], [_nothing_done(work)])
+                running.finish([], [_nothing_done(frame)])
                 running.reply.flush()
-        except Refusal as refusal:
-            running.finish([], [refusal.result])
-            running.reply.flush()
-        except (EngineError, ModelFileError) as error:
+        except (EngineError, PreparationError) as error:
             running.return_unfinished(str(error))
         finally:
             self._forget(running)
 
-    async def _generate(
-        self,
-        running: _Running,
-        work: Work,
-    ) -> None:
+    async def _generate(self, running: _Running, frame: RequestFrame) -> None:
+        serving = await self._serving(running)
+        if serving is None:
+            running.return_unfinished("this agent serves no model now")
+            return
+        if not frame.is_extended and serving.preparation.parameters.enable_embeddings:
+            reason = "Token generation is disabled while the cluster is configured for embeddings"
+            running.finish([], [{"TokenGenerationDisabled": reason}])
+            running.reply.flush()
+            return
+        ready = serving.engine.ready
+        assert ready is not None, "an engine that serves was ready once"
+        key = next(self._keys)
+        prepared = await serving.preparation.prepare(Job(frame, key, ready), client=frame.client)
+        if not isinstance(prepared, PreparedGeneration):
+            assert isinstance(prepared, Refused), "a generation is prepared or refused"
+            running.finish([], [prepared.result])
+            running.reply.flush()
+            return
+        if prepared.output.is_complete:  # the agent before us drew all of it
+            ending = Ending(0, "stopped", prepared.num_prompt_tokens, 0)
+            running.finish([], prepared.output.end(ending))
+            running.reply.flush()
+            return
+        running.key, running.output, running.engine = key, prepared.output, serving.engine
+        self._by_key[key] = running
+        serving.engine.send_encoded(prepared.start)
+        await running.over.wait()
+
+    async def _serving(self, running: _Running) -> Serving | None:
+        """The model in force; a Paddler balancer is kept waiting for it, ours knows better."""
         assert self._models is not None
         serving = self._models.serving
         if serving is None and not running.reply.hands_back:
@@ -276,46 +278,7 @@ class AgentRequests:
             serving = await self._models.wait_serving()
             running.waits_for_model = False
             self._count()
-        if serving is None:
-            running.return_unfinished("this agent serves no model now")
-            return
-        is_paddlers = not isinstance(work.request, Generate)
-        if is_paddlers and serving.language.parameters.enable_embeddings:
-            raise Refusal(
-                "TokenGenerationDisabled",
-                "Token generation is disabled while the cluster is configured for embeddings",
-            )
-        prompt = await trio.to_thread.run_sync(
-            self._giving_way.run,
-            partial(prompt_of, work.request, serving.language, seed=work.seed, drawn=work.drawn),
-            limiter=self._threads,
-            abandon_on_cancel=True,
-        )
-        if prompt.generation.is_complete:  # the agent before us drew all of it
-            ending = Ending(0, "stopped", len(prompt.tokens), 0)
-            running.finish([], prompt.generation.end(ending))
-            running.reply.flush()
-            return
-        running.key = next(self._keys)
-        running.generation = prompt.generation
-        running.engine = serving.engine
-        self._by_key[running.key] = running
-        serving.engine.send(
-            StartSequence(
-                key=running.key,
-                tokens=prompt.tokens,
-                images=prompt.images,
-                drawn=work.drawn,
-                max_tokens=prompt.max_tokens,
-                sampling=prompt.sampling,
-                grammar=prompt.grammar,
-                reasoning=prompt.reasoning,
-                logprobs=prompt.logprobs,
-                reuse_prefix=prompt.reuse_prefix,
-                salt=prompt.salt,
-            )
-        )
-        await running.over.wait()
+        return serving
 
     def _forget(self, running: _Running) -> None:
         """Sync, so it cannot be torn; a sequence still running is ended."""
@@ -333,10 +296,10 @@ class AgentRequests:
         self.status.set_running(generations=running)
 
 
-def _nothing_done(work: Work) -> RawResult:
+def _nothing_done(frame: RequestFrame) -> RawResult:
     """The ending of what was stopped before the engine knew of it."""
     ending = Ending(0, "stopped", 0, 0)
-    return extended_done(ending, {}) if isinstance(work.request, Generate) else done(ending, {})
+    return extended_done(ending, {}) if frame.is_extended else done(ending, {})
 
 
 def _tell(engine: EngineProcess, frame: StopSequence) -> None:

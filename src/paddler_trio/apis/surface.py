@@ -19,7 +19,7 @@ from paddler_trio.apis.cross_origin import cross_origin
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.errors import WireError
+from paddler_trio.errors import WireError, leaves
 from paddler_trio.http.asgi import (
     App,
     ClientGoneError,
@@ -27,7 +27,6 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
-    leaves,
 )
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 

@@ -12,8 +12,12 @@ from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.language.llama_log import route_llama_log
-from paddler_trio.nursery_tree.agent_tree import AgentParts, keep_engine, run_agent
+from paddler_trio.nursery_tree.agent_tree import (
+    AgentParts,
+    keep_engine,
+    keep_preparation,
+    run_agent,
+)
 
 
 async def serve_agent(
@@ -29,7 +33,6 @@ async def serve_agent(
 
 def agent_parts(config: AgentConfig) -> AgentParts:
     """Call it inside the trio run."""
-    route_llama_log()
     status = AgentStatus(config.slots)
     requests = AgentRequests(status)
     models = ModelServer(
@@ -38,6 +41,7 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         settings=config.engine,
         drain_s=config.drain_timeout_s,
         supervise=keep_engine,
+        supervise_preparation=keep_preparation,
         on_step=requests.on_step,
         on_engine_gone=requests.on_engine_gone,
         trusts_messages=config.trusts_messages,

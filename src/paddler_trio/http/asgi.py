@@ -15,7 +15,7 @@ and Quart's and hypercorn's applications are typed no better.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 import trio
@@ -51,15 +51,6 @@ class HttpProblem(PaddlerError):  # noqa: N818  # an answer to give, not a fault
 
 class ClientGoneError(PaddlerError):
     """The client closed its connection, or did not read before the write deadline."""
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield ``error`` itself, or every exception inside it when it is a group."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

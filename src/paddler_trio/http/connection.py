@@ -29,8 +29,9 @@ from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.worker_context import WorkerContext
 
+from paddler_trio.errors import leaves
 from paddler_trio.http.app_tasks import AppTasks
-from paddler_trio.http.asgi import App, ClientGoneError, leaves
+from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.protocol import Http11Protocol
 

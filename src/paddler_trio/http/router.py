@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
+from paddler_trio.errors import leaves
 from paddler_trio.http.asgi import (
     TEXT_PLAIN,
     ClientGoneError,
@@ -25,7 +26,6 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
-    leaves,
     send_empty,
     send_text,
 )

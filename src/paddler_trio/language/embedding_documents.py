@@ -56,7 +56,7 @@ class EmbeddingRefusedError(PaddlerError):
 
 
 @attrs.frozen
-class Prepared:
+class PreparedDocument:
     """One document, as the chunks it is embedded in.
 
     Without chunks it is not embedded: it has ``oversize`` tokens, which are too many, or
@@ -133,7 +133,9 @@ def form_of(work: EmbeddingWork, shape: EmbeddingShape, asked_pooling: PoolingTy
 # ------------------------------------------------------------------------------ to the engine
 
 
-def prepare(work: EmbeddingWork, vocabulary: Vocabulary, max_tokens: int) -> list[Prepared]:
+def prepare_documents(
+    work: EmbeddingWork, vocabulary: Vocabulary, max_tokens: int
+) -> list[PreparedDocument]:
     """Tokenise every document of a request, in order."""
     match work:
         case Rank(query=query, documents=texts):
@@ -152,7 +154,7 @@ def prepare(work: EmbeddingWork, vocabulary: Vocabulary, max_tokens: int) -> lis
 
 def _prepare(
     name: str, source: EmbedInput, vocabulary: Vocabulary, max_tokens: int, oversize: str
-) -> Prepared:
+) -> PreparedDocument:
     try:
         if isinstance(source, TokenInput):
             tokens = list(source.tokens)
@@ -161,23 +163,27 @@ def _prepare(
         else:
             tokens = vocabulary.tokenize(source.text, add_special=True, parse_special=True)
     except TokenizationError as error:
-        return Prepared(name, problem=f"document {name!r}: {error}")
+        return PreparedDocument(name, problem=f"document {name!r}: {error}")
     if not tokens:
-        return Prepared(name, problem=f"document {name!r} is empty: there is nothing to embed")
+        return PreparedDocument(
+            name, problem=f"document {name!r} is empty: there is nothing to embed"
+        )
     if len(tokens) <= max_tokens:
-        return Prepared(name, (tuple(tokens),))
+        return PreparedDocument(name, (tuple(tokens),))
     if oversize == "report":
-        return Prepared(name, oversize=len(tokens))
+        return PreparedDocument(name, oversize=len(tokens))
     bare = tokens
     if isinstance(source, TextInput):
         bare = vocabulary.tokenize(source.text, add_special=False, parse_special=True)
     before, content, after = _taken_apart(tokens, bare)
     room = max_tokens - len(before) - len(after)
     if room < 1:
-        return Prepared(name, oversize=len(tokens))
+        return PreparedDocument(name, oversize=len(tokens))
     if oversize == "truncate":
-        return Prepared(name, ((*before, *content[:room], *after),))
-    return Prepared(name, tuple((*before, *chunk, *after) for chunk in _even_chunks(content, room)))
+        return PreparedDocument(name, ((*before, *content[:room], *after),))
+    return PreparedDocument(
+        name, tuple((*before, *chunk, *after) for chunk in _even_chunks(content, room))
+    )
 
 
 def _taken_apart(whole: list[int], bare: list[int]) -> tuple[list[int], list[int], list[int]]:
@@ -198,7 +204,7 @@ def _even_chunks(tokens: list[int], room: int) -> list[list[int]]:
 
 def _pairs(
     query: str, texts: Sequence[str], vocabulary: Vocabulary, max_tokens: int
-) -> list[Prepared]:
+) -> list[PreparedDocument]:
     """Query and document as one text, the way cross-encoders are trained; or as the model's own
     ``rerank`` template says, which has ``{query}`` and ``{document}`` in it."""
     template = vocabulary.chat_template("rerank")
@@ -226,20 +232,22 @@ def _pairs(
         try:
             document = vocabulary.tokenize(text, add_special=False, parse_special=False)
         except TokenizationError as error:
-            prepared.append(Prepared(str(index), problem=f"documents[{index}]: {error}"))
+            prepared.append(PreparedDocument(str(index), problem=f"documents[{index}]: {error}"))
             continue
         tokens = (*opening, *vocabulary.pair_separator, *document, *closing)
         if len(tokens) <= max_tokens:
-            prepared.append(Prepared(str(index), (tokens,)))
+            prepared.append(PreparedDocument(str(index), (tokens,)))
         else:
-            prepared.append(Prepared(str(index), oversize=len(tokens)))
+            prepared.append(PreparedDocument(str(index), oversize=len(tokens)))
     return prepared
 
 
 # ---------------------------------------------------------------------------- from the engine
 
 
-def result_of(document: Prepared, values: Sequence[bytes], form: Form) -> RawEmbeddingResult:
+def result_of(
+    document: PreparedDocument, values: Sequence[bytes], form: Form
+) -> RawEmbeddingResult:
     """The result of a document from the float32 bytes of its chunks.
 
     Raises:
@@ -271,11 +279,11 @@ def result_of(document: Prepared, values: Sequence[bytes], form: Form) -> RawEmb
     return _raw(EmbeddingProduced(embedding))
 
 
-def oversize_result(document: Prepared, max_tokens: int) -> RawEmbeddingResult:
+def oversize_result(document: PreparedDocument, max_tokens: int) -> RawEmbeddingResult:
     return _raw(DocumentExceedsBatchSize(document.oversize, max_tokens, document.id))
 
 
-def refused_result(document: Prepared) -> RawEmbeddingResult:
+def refused_result(document: PreparedDocument) -> RawEmbeddingResult:
     return {"DocumentRefused": {"problem": document.problem, "source_document_id": document.id}}
 
 

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 
 import attrs
 
-from paddler_trio.language.embedding_documents import Prepared
+from paddler_trio.language.embedding_documents import PreparedDocument
 
 
 @attrs.frozen
 class Gathered:
     """A document and the float32 bytes of each of its chunks, or why there are none."""
 
-    document: Prepared
+    document: PreparedDocument
     values: tuple[bytes, ...]
     problem: str
 
 
 @attrs.define
 class _Open:
-    document: Prepared
+    document: PreparedDocument
     values: list[bytes]
     num_missing: int
     problem: str = ""
@@ -35,7 +35,7 @@ class Gathering:
     is given them in portions, and ``tokens_away`` of them have not come back.
     """
 
-    documents: Sequence[Prepared]
+    documents: Sequence[PreparedDocument]
     chunks: list[tuple[int, ...]] = attrs.field(init=False)
     tokens_away: int = attrs.field(default=0, init=False)
     _num_given: int = attrs.field(default=0, init=False)

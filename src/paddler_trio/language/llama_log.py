@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import llama_cpp.llama_cpp as lib
 import structlog
 
@@ -24,3 +26,14 @@ def _log(level: int, text: bytes, _: object) -> None:
 def route_llama_log() -> None:
     """From now on nothing is printed; process-wide, safe to say again."""
     lib.llama_log_set(_log, None)
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _print(level: int, text: bytes, _: object) -> None:
+    if level in (_WARNING, _ERROR):
+        os.write(2, text)
+
+
+def print_llama_log() -> None:
+    """From now on warnings and errors go to standard error; process-wide, for child processes."""
+    lib.llama_log_set(_print, None)

@@ -2,15 +2,15 @@
 
     prompt -> rendering -> tokens; constraint -> grammar; wishes -> sampling; who reads the answer
 
-Paddler's two requests are read as the extended one, which can say all of them. Runs in a worker
-thread, off the event loop and off the decode path (W22). What cannot be prompted is a
+Paddler's two requests are read as the extended one, which can say all of them. Runs in a
+preparation process, off the event loop and off the decode path (W22). What cannot be prompted is a
 :class:`Refusal` that carries the ending result its client gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import attrs
 
@@ -20,7 +20,7 @@ from paddler_trio.language.answer_binding import (
 )
 from paddler_trio.language.answers.call_reading import call_reader
 from paddler_trio.language.answers.formats import ExplicitMarkers
-from paddler_trio.language.answers.output_processor import Generation
+from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.grammars.constraints import (
     GbnfRefusedError,
@@ -32,6 +32,7 @@ from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.rendering import Rendering, plain, render
 from paddler_trio.language.sampling_settings import sampling_of
+from paddler_trio.language.templates.chat_messages import text_of
 from paddler_trio.language.templates.conversation import ModelTemplates
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
@@ -73,7 +74,6 @@ class Language:
     parameters: InferenceParameters
     fingerprint: str
     """The same on every agent that would answer alike: weights, template and projection."""
-    sees_images: bool = False
     markers: ExplicitMarkers | None = None
     """What an operator says of how it writes, over what its template says."""
 
@@ -96,11 +96,17 @@ class Prompted:
     logprobs: int
     reuse_prefix: bool
     salt: str
-    generation: Generation
+    output: OutputProcessor
 
 
 def prompt_of(
-    work: GenerationWork, language: Language, *, seed: int, drawn: Sequence[int]
+    work: GenerationWork,
+    language: Language,
+    *,
+    seed: int,
+    drawn: Sequence[int],
+    sees_images: bool = False,
+    slot_cells: int = 0,
 ) -> Prompted:
     """Render, tokenise and constrain; raises Refusal.
 
@@ -108,23 +114,36 @@ def prompt_of(
       seed: of the draws, unless the request brings its own.
       drawn: tokens of this answer that another agent produced: they are read again, so that
         everything that remembers them here does, and shown to nobody.
+      sees_images: the engine was loaded with a projection.
+      slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the
+        engine judges alone.
     """
     is_extended = isinstance(work, Generate)
     request = work if isinstance(work, Generate) else _generate_of(work)
     if is_extended:
         _check(request)
-    rendering = rendering_of(request.prompt, language, as_paddler=not is_extended)
+    if slot_cells:
+        too_long = length_problem(request.prompt, language.vocabulary, slot_cells)
+        if too_long is not None:
+            raise (
+                bad_request("prompt", too_long)
+                if is_extended
+                else Refusal("SamplerError", too_long)
+            )
+    rendering = rendering_of(
+        request.prompt, language, as_paddler=not is_extended, sees_images=sees_images
+    )
     tokens = tokens_of(request.prompt, rendering, language.vocabulary)
     if is_extended and not tokens:
         raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
-    generation = Generation(
+    output = OutputProcessor(
         rendering.classifier,
         call_reader(request.prompt, rendering.start.form, seed=seed),
         StopTexts(request.stop) if request.stop else None,
         is_extended,
     )
     try:
-        generation.replay(language.vocabulary.token_bytes(token, special=True) for token in drawn)
+        output.replay(language.vocabulary.token_bytes(token, special=True) for token in drawn)
     except TokenizationError as error:
         raise Refusal("SamplerError", f"cannot continue: {error}") from error
     return Prompted(
@@ -137,15 +156,46 @@ def prompt_of(
         logprobs=-1 if request.logprobs is None else request.logprobs,
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
-        generation=generation,
+        output=output,
     )
 
 
-def rendering_of(prompt: Prompt, language: Language, *, as_paddler: bool = False) -> Rendering:
+def length_problem(prompt: Prompt, vocabulary: Vocabulary, slot_cells: int) -> str | None:
+    """Why a prompt cannot fit a slot, however its text is cut into tokens; None if it may.
+
+    Of a conversation what its users say counts: templates leave out other things.
+    """
+    least = _least_tokens(prompt, vocabulary)
+    if least <= slot_cells:
+        return None
+    return (
+        f"the prompt has at least {least} tokens, but one slot of this agent holds {slot_cells} "
+        "tokens; shorten the prompt, raise context_size, or use fewer slots"
+    )
+
+
+def _least_tokens(prompt: Prompt, vocabulary: Vocabulary) -> int:
+    match prompt:
+        case TokenPrompt(tokens=tokens):
+            return len(tokens)
+        case TextPrompt(text=text):
+            num_chars = len(text)
+        case ConversationPrompt(messages=messages):
+            said = (text_of(each.get("content")) for each in messages if each.get("role") == "user")
+            num_chars = sum(map(len, said))
+        case other:
+            assert_never(other)
+    longest = vocabulary.longest_token_chars
+    return -(-num_chars // longest) if longest else 0
+
+
+def rendering_of(
+    prompt: Prompt, language: Language, *, as_paddler: bool = False, sees_images: bool = False
+) -> Rendering:
     """The text of a prompt; empty for one that is given as tokens. Raises Refusal."""
     match prompt:
         case ConversationPrompt():
-            return render(prompt, language, as_paddler=as_paddler)
+            return render(prompt, language, as_paddler=as_paddler, sees_images=sees_images)
         case TextPrompt(text=text):
             return plain(text, language)
         case TokenPrompt():

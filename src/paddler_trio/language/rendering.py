@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,6 +12,7 @@ from paddler_trio.errors import ChatTemplateError
 from paddler_trio.language.answer_binding import AnswerStart, form_of
 from paddler_trio.language.answers.answer_start import PromptStart, rendered
 from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.whole import probe_of
 from paddler_trio.language.images.image_parts import images_in, show_images
 from paddler_trio.language.refusal import Refusal, bad_request
@@ -46,7 +48,11 @@ def plain(text: str, language: Language) -> Rendering:
 
 
 def render(
-    conversation: ConversationPrompt, language: Language, *, as_paddler: bool = False
+    conversation: ConversationPrompt,
+    language: Language,
+    *,
+    as_paddler: bool = False,
+    sees_images: bool = False,
 ) -> Rendering:
     """Through the model's template; with ``tool_choice`` none the model hears of no tools.
 
@@ -61,7 +67,7 @@ def render(
         conversation = attrs.evolve(conversation, tools=())
     images: tuple[Image, ...] = ()
     if has_images(conversation.messages):
-        if not language.sees_images:
+        if not sees_images:
             raise Refusal(
                 "MultimodalNotSupported",
                 "the model was loaded without a multimodal projection: it cannot see images",
@@ -82,11 +88,17 @@ def render(
     )
 
 
+@lru_cache(maxsize=16)  # the templates in force
+def paddler_form_of(form: ModelFormat) -> ModelFormat:
+    """The same where a call that is opened within reasoning is one."""
+    return attrs.evolve(form, calls_end_reasoning=True)
+
+
 def _classifier(
     conversation: ConversationPrompt, start: PromptStart, *, as_paddler: bool
 ) -> Automaton:
     """Who tells the sections of the answer apart, at the place where the prompt leaves it."""
-    form = attrs.evolve(start.form, calls_end_reasoning=True) if as_paddler else start.form
+    form = paddler_form_of(start.form) if as_paddler else start.form
     functions = [tool.get("function") for tool in conversation.tools]
     names = [function.get("name") for function in functions if isinstance(function, Mapping)]
     probe = probe_of(start.form, [name for name in names if isinstance(name, str)])

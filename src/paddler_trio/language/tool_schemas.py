@@ -61,7 +61,10 @@ class ToolSchemaError(PaddlerError):
 
 
 class ToolSchema:
-    """One tool's schema, checked once and applied any number of times, by one thread at a time."""
+    """One tool's schema, checked once and applied any number of times, by one thread at a time.
+
+    Plain data inside: it is checked in one process and applied in another.
+    """
 
     def __init__(self, tool: str, schema: JsonSchema) -> None:
         """Check ``schema``, the ``parameters`` of the function called ``tool``.
@@ -76,8 +79,8 @@ class ToolSchema:
             if size_chars > MAX_SCHEMA_CHARS:
                 reason = f"schema of {size_chars} characters, the limit is {MAX_SCHEMA_CHARS}"
                 raise ToolSchemaError(tool, reason)
-            declared = schema.get("$schema", _DEFAULT_DRAFT)
-            draft = _DRAFTS.get(str(declared).rstrip("#"))
+            declared = str(schema.get("$schema", _DEFAULT_DRAFT)).rstrip("#")
+            draft = _DRAFTS.get(declared)
             if draft is None:
                 raise ToolSchemaError(tool, f"$schema: {declared!r} is no known draft")
             # The draft is chosen now; inside, the keyword would bring unbounded rules back.
@@ -90,14 +93,15 @@ class ToolSchema:
             raise ToolSchemaError(tool, _shorten(reason)) from error
         except RecursionError as error:
             raise ToolSchemaError(tool, "schema is nested too deeply") from error
-        self._validator = self._bounded(draft)(own, registry=EMPTY_REGISTRY)
+        self._schema, self._draft = own, declared
 
     def findings(self, arguments: Mapping[str, object]) -> list[str]:
         """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
         self._references = 0
         findings: list[str] = []
         try:
-            for error in self._validator.iter_errors(cast("Mapping[str, Any]", arguments)):
+            validator = self._bounded(_DRAFTS[self._draft])(self._schema, registry=EMPTY_REGISTRY)
+            for error in validator.iter_errors(cast("Mapping[str, Any]", arguments)):
                 findings.append(self._finding(f"{error.json_path}: {error.message}"))
                 if len(findings) == MAX_FINDINGS:
                     break

@@ -25,7 +25,6 @@ from typing import TypeAlias
 from llama_cpp import llama_cpp
 
 from paddler_trio.errors import ModelFileError, PaddlerError
-from paddler_trio.language.giving_way import give_way
 from paddler_trio.language.templates.token_escaping import PromptFence
 
 MAX_TEXT_BYTES = 2**30  # llama.cpp counts bytes and tokens in 32 bits
@@ -86,6 +85,8 @@ class Vocabulary:
         )
         """The control tokens with which the model says that its answer is complete."""
         self.fence = self._make_fence(controls)
+        self.longest_token_chars = self._find_longest()
+        """No token stands for more characters of a text; 0 where tokens say nothing of that."""
 
     @classmethod
     def load(cls, path: Path | str) -> Vocabulary:
@@ -149,7 +150,6 @@ class Vocabulary:
           TokenizationError: not encodable, or beyond ``MAX_TEXT_BYTES``.
           ModelFileError: the vocabulary is closed.
         """
-        give_way()
         parts = _cut_long_runs(text) if self._cuts_long_runs else [text]
         with self.open_handle() as vocab:
             if len(parts) == 1:
@@ -266,6 +266,12 @@ class Vocabulary:
             if llama_cpp.llama_vocab_get_attr(self._vocab, token) & wanted
         }
         return {token: text for token, text in texts.items() if len(text) > 1}
+
+    def _find_longest(self) -> int:
+        if self.kind not in (llama_cpp.LLAMA_VOCAB_TYPE_BPE, llama_cpp.LLAMA_VOCAB_TYPE_SPM):
+            return 0  # others leave out blanks, or know whole words as one unknown token
+        read = llama_cpp.llama_vocab_get_text
+        return max((len(read(self._vocab, token)) for token in range(self.n_tokens)), default=0)
 
     def _make_fence(self, controls: Mapping[int, str]) -> PromptFence:
         def with_attribute(wanted: int) -> list[str]:

@@ -149,7 +149,13 @@ class AgentConnection:
         self.slots_processing += 1
         request = lease.request
         if self.speaks_trio and "GenerateEmbeddingBatch" not in request.work:
-            start = Start(lease.wire_id, request.work, request.seed, tuple(request.tokens))
+            start = Start(
+                lease.wire_id,
+                request.work,
+                request.seed,
+                tuple(request.tokens),
+                client=request.client,
+            )
             self.send(render_extension(start))
         else:
             body = request.work if self.speaks_trio else request.paddler_work
@@ -211,6 +217,10 @@ class AgentConnection:
         try:
             self.send(frame)
             answer = await verdict.wait()
+        except trio.Cancelled:
+            if self.speaks_trio:  # the client is gone: its answer need not be computed
+                self.send(render(StopRespondingTo(wire_id)))
+            raise
         finally:
             del self._queries[wire_id]
         if isinstance(answer, LinkError):

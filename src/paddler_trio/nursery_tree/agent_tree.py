@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.errors import EngineError
+from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
 from paddler_trio.nursery_tree.synchronization import wait_any
@@ -106,11 +106,27 @@ async def keep_engine(
     run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
 ) -> None:
     """Run the engine again after each crash; too many in a minute mean a pause, not the end."""
+    await _keep("engine", EngineError, run, on_crash)
+
+
+async def keep_preparation(
+    run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
+) -> None:
+    """Run the preparation processes again after each crash, as the engine."""
+    await _keep("preparation", PreparationError, run, on_crash)
+
+
+async def _keep(
+    name: str,
+    restart_on: type[Exception],
+    run: Callable[[], Awaitable[None]],
+    on_crash: Callable[[BaseException], None],
+) -> None:
     await supervise(
         Child(
-            "engine",
+            name,
             run,
-            restart_on=(EngineError,),
+            restart_on=(restart_on,),
             budget=RestartBudget(max_restarts=ENGINE_RESTARTS, period_s=ENGINE_PERIOD_S),
             wait_for_refill=True,
             on_crash=on_crash,

@@ -75,6 +75,7 @@ class Request:
       key: arrival number, also its place in the queue.
       id: what the client calls it; never routes anything.
       work: the body for an agent, e.g. ``{"ContinueFromRawPrompt": {...}}``.
+      client: hexadecimal digits that tell clients apart.
       paddler_work: the same for an agent of Paddler's; None if it cannot be said to one.
     """
 
@@ -82,6 +83,7 @@ class Request:
     id: str
     work: Mapping[str, object]
     paddler_work: Mapping[str, object] | None
+    client: str = ""
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
     failure: Failure | None = attrs.field(default=None, init=False)
     seat: Verdict[Seat] = attrs.field(factory=Verdict, init=False)

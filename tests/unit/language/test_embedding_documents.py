@@ -17,7 +17,7 @@ from paddler_trio.language.embedding_documents import (
     MAX_RMS_WIDTH,
     EmbeddingRefusedError,
     Form,
-    Prepared,
+    PreparedDocument,
     form_of,
     normalized,
     oversize_result,
@@ -141,9 +141,9 @@ def test_documents_keep_their_ids_and_get_the_vocabulary_s_own_tokens(encoder: V
     prepared = prepare(GenerateEmbeddingBatchParams(documents, L2()), encoder, N_CTX_TRAIN)
     red, sun = 5 + WORDS.index("red"), 5 + WORDS.index("sun")
     assert prepared == [
-        Prepared("a", ((CLS, red, sun, SEP),)),
-        Prepared("a", ((CLS, SEP),)),
-        Prepared("c", oversize=102),
+        PreparedDocument("a", ((CLS, red, sun, SEP),)),
+        PreparedDocument("a", ((CLS, SEP),)),
+        PreparedDocument("c", oversize=102),
     ]
 
 
@@ -190,16 +190,16 @@ def test_truncation_keeps_the_beginning_and_what_ends_a_text(
     (prepared,) = prepare(tokens, decoder, 2)
     assert prepared.chunks == ((9, 8),)
     (prepared,) = prepare(work, encoder, 2)  # there is room for nothing but the ends
-    assert prepared == Prepared("0", oversize=6)
+    assert prepared == PreparedDocument("0", oversize=6)
 
 
 def test_a_query_and_a_document_are_a_pair_with_the_separator_between(encoder: Vocabulary) -> None:
     work = Rank(query="red sun", documents=("sea", "", "sky " * 100))
     red, sun, sea = (5 + WORDS.index(word) for word in ("red", "sun", "sea"))
     assert prepare(work, encoder, N_CTX_TRAIN) == [
-        Prepared("0", ((CLS, red, sun, SEP, sea, SEP),)),
-        Prepared("1", ((CLS, red, sun, SEP, SEP),)),
-        Prepared("2", oversize=105),
+        PreparedDocument("0", ((CLS, red, sun, SEP, sea, SEP),)),
+        PreparedDocument("1", ((CLS, red, sun, SEP, SEP),)),
+        PreparedDocument("2", oversize=105),
     ]
     with pytest.raises(EmbeddingRefusedError, match="query is empty"):
         prepare(Rank(query="", documents=("sea",)), encoder, N_CTX_TRAIN)
@@ -209,7 +209,7 @@ def test_a_query_and_a_document_are_a_pair_with_the_separator_between(encoder: V
 
 
 def test_chunks_are_averaged_by_length_before_the_norm() -> None:
-    document = Prepared("x", ((1, 2, 3), (4,)))
+    document = PreparedDocument("x", ((1, 2, 3), (4,)))
     result = result_of(document, [floats(4, 0), floats(0, 4)], FORM)
     found = structure(result, EmbeddingResult).embedding  # type: ignore[union-attr]
     assert found.source_document_id == "x"
@@ -218,14 +218,14 @@ def test_chunks_are_averaged_by_length_before_the_norm() -> None:
 
 
 def test_every_form_has_its_result() -> None:
-    document = Prepared("3", ((1, 2),))
+    document = PreparedDocument("3", ((1, 2),))
     ranking = attrs.evolve(FORM, pooling="Rank", is_ranking=True)
     assert result_of(document, [floats(0.25, 9)], ranking) == {"Rank": {"index": 3, "score": 0.25}}
     tokenwise = attrs.evolve(FORM, pooling="None")
     assert result_of(document, [floats(1, 2, 3, 4)], tokenwise) == {
         "TokenEmbeddings": {"embeddings": [(1, 2), (3, 4)], "source_document_id": "3"}
     }
-    assert oversize_result(Prepared("d", oversize=70), 64) == {
+    assert oversize_result(PreparedDocument("d", oversize=70), 64) == {
         "DocumentExceedsBatchSize": {
             "document_tokens": 70,
             "n_batch": 64,
@@ -237,7 +237,7 @@ def test_every_form_has_its_result() -> None:
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_numbers_that_are_none_are_refused(broken: float) -> None:
     with pytest.raises(EmbeddingRefusedError, match=r"document 'x': .* not finite"):
-        result_of(Prepared("x", ((1,),)), [floats(1, broken)], FORM)
+        result_of(PreparedDocument("x", ((1,),)), [floats(1, broken)], FORM)
 
 
 # ------------------------------------------------------------------------------- gathering
@@ -247,7 +247,7 @@ def test_numbers_that_are_none_are_refused(broken: float) -> None:
 def test_documents_come_out_in_their_order_whatever_order_chunks_come_in(
     sizes: Sequence[int], dice: object
 ) -> None:
-    documents = [Prepared(f"d{i}", ((i,),) * size) for i, size in enumerate(sizes)]
+    documents = [PreparedDocument(f"d{i}", ((i,),) * size) for i, size in enumerate(sizes)]
     gathering = Gathering(documents)
     assert gathering.chunks == [(i,) for i, size in enumerate(sizes) for _ in range(size)]
     arrivals = list(gathering.next_portion(1000))
@@ -269,7 +269,7 @@ def test_every_chunk_is_handed_over_once_in_portions_that_keep_their_size(
     lengths: list[list[int]],
 ) -> None:
     documents = [
-        Prepared(f"d{i}", tuple((7,) * length for length in chunks))
+        PreparedDocument(f"d{i}", tuple((7,) * length for length in chunks))
         for i, chunks in enumerate(lengths)
     ]
     gathering = Gathering(documents)

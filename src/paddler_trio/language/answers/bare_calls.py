@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import attrs
+
 from paddler_trio.language.answers.automaton import Likeness, OpeningProbe
 
 MAX_HELD_CHARS = 400
@@ -44,24 +46,32 @@ def bare_call_probe(
       prefix: look for ``f{`` behind it, and for nothing else.
     """
     names = frozenset(tool_names)
-    if not names:
-        return None
+    return BareCallProbe(names, pythonic, prefix) if names else None
 
-    def probe(text: str) -> Likeness:
-        look = likeness_with_prefix if prefix else likeness_of
+
+@attrs.frozen
+class BareCallProbe:
+    """See :func:`bare_call_probe`."""
+
+    names: frozenset[str]
+    pythonic: bool
+    prefix: str
+
+    def __call__(self, text: str) -> Likeness:
+        look = self._likeness_with_prefix if self.prefix else self._likeness_of
         likeness = look(text[:MAX_HELD_CHARS])
         if likeness is Likeness.MAY_BECOME_ONE and len(text) >= MAX_HELD_CHARS:
             return Likeness.IS_NONE
         return likeness
 
-    def likeness_with_prefix(text: str) -> Likeness:
-        beginnings = [f"{prefix}{known}{{" for known in names]
+    def _likeness_with_prefix(self, text: str) -> Likeness:
+        beginnings = [f"{self.prefix}{known}{{" for known in self.names]
         if text.startswith(tuple(beginnings)):
             return Likeness.IS_CALL
         may_be = any(beginning.startswith(text) for beginning in beginnings)
         return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE
 
-    def likeness_of(text: str) -> Likeness:
+    def _likeness_of(self, text: str) -> Likeness:
         if text.startswith(_FENCE):
             text = text[len(_FENCE) :].lstrip()
         if _FENCE.startswith(text):
@@ -72,21 +82,19 @@ def bare_call_probe(
         if found is not None:
             name, quote, after = text[found.end() :].partition('"')
             if quote:
-                return _likeness_after_name(after) if name in names else Likeness.IS_NONE
-            may_be = any(known.startswith(name) for known in names)
+                return _likeness_after_name(after) if name in self.names else Likeness.IS_NONE
+            may_be = any(known.startswith(name) for known in self.names)
             return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE
         skeleton = _BLANKS.sub("", text)
         if any(known.startswith(skeleton) for known in _SKELETONS):
             return Likeness.MAY_BECOME_ONE
-        if pythonic and text.startswith("["):
+        if self.pythonic and text.startswith("["):
             call = _PYTHON_NAME.match(text)
             if call is not None:
-                return Likeness.IS_CALL if call[1] in names else Likeness.IS_NONE
-            if any(f"[{known}(".startswith(skeleton) for known in names):
+                return Likeness.IS_CALL if call[1] in self.names else Likeness.IS_NONE
+            if any(f"[{known}(".startswith(skeleton) for known in self.names):
                 return Likeness.MAY_BECOME_ONE
         return Likeness.IS_NONE
-
-    return probe
 
 
 def _likeness_after_name(text: str) -> Likeness:

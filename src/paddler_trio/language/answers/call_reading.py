@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Callable
+
+import attrs
 
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.tool_calls import ToolCallReader
@@ -33,7 +33,7 @@ def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallRead
     try:
         return ToolCallReader(
             prompt.tools,
-            new_id=_ids(seed, None if calls is None else calls.id_chars),
+            new_id=_CallIds(seed, None if calls is None else calls.id_chars),
             syntax=None if calls is None else calls.syntax,
             keeps_model_ids=True,
         )
@@ -41,12 +41,15 @@ def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallRead
         raise Refusal("ToolSchemaInvalid", str(error)) from error
 
 
-def _ids(seed: int, length: int | None) -> Callable[[], str]:
-    """Ids in the manner of OpenAI's, or of that many letters and digits."""
-    numbers = itertools.count()
+@attrs.define
+class _CallIds:
+    """Ids in the manner of OpenAI's, or of ``length`` letters and digits."""
 
-    def new_id() -> str:
-        digest = hashlib.sha256(f"{seed}/{next(numbers)}".encode()).hexdigest()
-        return f"call_{digest[:_ID_CHARS]}" if length is None else digest[:length]
+    seed: int
+    length: int | None
+    _count: int = attrs.field(default=0, init=False)
 
-    return new_id
+    def __call__(self) -> str:
+        digest = hashlib.sha256(f"{self.seed}/{self._count}".encode()).hexdigest()
+        self._count += 1
+        return f"call_{digest[:_ID_CHARS]}" if self.length is None else digest[: self.length]

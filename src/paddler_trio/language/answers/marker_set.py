@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
 
 
@@ -13,17 +14,15 @@ class MarkerSet:
     so it does not matter how the text was cut.
     """
 
-    __slots__ = ("_beginnings", "_firsts", "_longest", "_pattern", "texts")
+    __slots__ = ("_firsts", "_longest", "_pattern", "_sorted", "texts")
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = frozenset(texts)
         alternatives = "|".join(re.escape(text) for text in sorted(self.texts, key=len))
         self._pattern = re.compile(alternatives) if alternatives else None
-        self._beginnings = frozenset(
-            text[:end] for text in self.texts for end in range(1, len(text))
-        )
-        self._firsts = frozenset(text[0] for text in self._beginnings)
-        self._longest = max(map(len, self._beginnings), default=0)
+        self._sorted = sorted(text for text in self.texts if len(text) > 1)
+        self._firsts = frozenset(text[0] for text in self._sorted)
+        self._longest = max(map(len, self._sorted), default=1) - 1
 
     def search(self, text: str, start: int = 0) -> re.Match[str] | None:
         """The first of the texts at or after ``start``."""
@@ -36,6 +35,11 @@ class MarkerSet:
     def undecided_from(self, text: str, start: int = 0) -> int:
         """Where the longest end of ``text`` starts that may still become one of the texts."""
         for begin in range(max(start, len(text) - self._longest), len(text)):
-            if text[begin] in self._firsts and text[begin:] in self._beginnings:
+            if text[begin] in self._firsts and self._is_beginning(text[begin:]):
                 return begin
         return len(text)
+
+    def _is_beginning(self, text: str) -> bool:
+        """Whether one of the texts begins with this and goes on."""
+        place = bisect_right(self._sorted, text)  # what goes on sorts right behind it
+        return place < len(self._sorted) and self._sorted[place].startswith(text)

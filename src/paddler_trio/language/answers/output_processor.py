@@ -49,7 +49,7 @@ _USAGE_FIELDS = {
 
 
 @attrs.define(eq=False)
-class Generation:
+class OutputProcessor:
     """One answer in the making.
 
     Args:

@@ -18,7 +18,6 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.language.giving_way import give_way
 from paddler_trio.language.grammars.writer import (
     ANY_LETTER,
     GrammarError,
@@ -99,7 +98,6 @@ class Net:
         while waiting:
             following: list[frozenset[int]] = []
             for here in waiting:
-                give_way()
                 out: dict[int, list[tuple[int, int]]] = {}
                 leads = [lead for state in here for lead in self.leads[state]]
                 steps += len(here) + len(leads)

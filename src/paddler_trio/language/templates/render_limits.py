@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 import jinja2
 from jinja2.exceptions import SecurityError
 
-from paddler_trio.language.giving_way import give_way
-
 MAX_TEXT_CHARS = 16 * 1024 * 1024
 """Of any text a template makes, the prompt included."""
 MAX_ITEMS = 1_000_000
@@ -57,12 +55,11 @@ class Meter:
         self.chars += chars
         if self.chars > self._limit_chars:
             raise LimitError(f"made more than {self._limit_chars} characters of text")
-        if self._steps % 32 == 0:  # asking for the time costs as much as a step
-            give_way()
-            if time.thread_time() > self._deadline_s:
-                raise LimitError(
-                    f"ran longer than {self._limit_s:g} s of processor time ({self._steps} steps)"
-                )
+        # asking for the time costs as much as a step
+        if self._steps % 32 == 0 and time.thread_time() > self._deadline_s:
+            raise LimitError(
+                f"ran longer than {self._limit_s:g} s of processor time ({self._steps} steps)"
+            )
 
 
 METER: ContextVar[Meter | None] = ContextVar("METER", default=None)

@@ -70,10 +70,12 @@ class Start:
     The body is one of Paddler's (``{"ContinueFromRawPrompt": ...}``) or one of
     ``paddler_trio.wire.trio.generate.Work`` (``{"Generate": ...}``).
     ``tokens`` were produced before: the answer goes on after them, and nothing of them is sent
-    again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only.
+    again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only. ``client``: up
+    to 16 hexadecimal digits, the same for all work of one client; agents give clients turns.
     """
 
     id: str
+    client: str = attrs.field(default="", kw_only=True)
     request: Mapping[str, object]
     seed: Uint32
     tokens: tuple[Int32, ...]

@@ -8,7 +8,7 @@ from four_markers import Markers, automaton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.language.answers.output_processor import Generation
+from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.wire.engine.engine_pipe import Ending, TokenLogprob
@@ -21,16 +21,16 @@ TAGS = ("ContentToken", "ReasoningToken", "ToolCallToken", "UndeterminableToken"
 
 def answer(
     *stops: str, opening: TokenClass = TokenClass.CONTENT, is_extended: bool = True
-) -> Generation:
+) -> OutputProcessor:
     classifier = automaton(MARKERS, opening)
-    return Generation(classifier, None, StopTexts(stops) if stops else None, is_extended)
+    return OutputProcessor(classifier, None, StopTexts(stops) if stops else None, is_extended)
 
 
 def ending(reason: str = "stopped", **numbers: Any) -> Ending:
     return Ending(1, reason, 7, 3, **numbers)
 
 
-def told(generation: Generation, texts: list[str], last: Ending) -> list[Json]:
+def told(generation: OutputProcessor, texts: list[str], last: Ending) -> list[Json]:
     results: list[Json] = []
     for text in texts:
         if not generation.is_complete:
@@ -93,7 +93,7 @@ def test_an_answer_continued_elsewhere_is_the_same_answer(
     tokens = [bytes([byte]) for text in texts for byte in text.encode()]
     lost_after = min(lost_after, len(tokens))
 
-    def draw(generation: Generation, some: list[bytes]) -> list[Json]:
+    def draw(generation: OutputProcessor, some: list[bytes]) -> list[Json]:
         results: list[Json] = []
         for token in some:
             if generation.is_complete:

@@ -1,0 +1,77 @@
+"""Keeps the preparation processes of one language alive, as ``engine_keeper`` does the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import attrs
+import trio
+
+from paddler_trio.agent.preparation import Preparation
+from paddler_trio.agent.preparation_server import LanguageRefusedError, PreparationServer
+from paddler_trio.errors import PreparationError, leaves
+from paddler_trio.language.loading import LanguageSource
+from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
+
+SupervisePreparation: TypeAlias = Callable[
+    [Callable[[], Awaitable[None]], Callable[[BaseException], None]], Awaitable[None]
+]
+"""``(run, on_crash)``: run again after each PreparationError; returns when ``run`` does."""
+
+
+@attrs.define(eq=False)
+class PreparationKeeper:
+    """All lives of the preparation processes of one language.
+
+    Args:
+      on_up, on_down: told at the start and the end of each life; synchronous.
+    """
+
+    source: LanguageSource
+    supervise: SupervisePreparation
+    on_up: Callable[[Preparation], None]
+    on_down: Callable[[Preparation], None]
+    on_crash: Callable[[BaseException], None]
+    first_start: Verdict[Preparation | LanguageRefused] = attrs.field(factory=Verdict, init=False)
+    ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _current: Preparation | None = attrs.field(default=None, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    async def run(self) -> None:
+        """Live until stopped, or until the language cannot be read any more."""
+        try:
+            with self._scope:
+                await self.supervise(self._live, self.on_crash)
+        finally:
+            self.ended.set()
+
+    async def stop(self) -> None:
+        """End the processes, once those that are at work have finished."""
+        if self._current is not None:
+            await self._current.wait_idle()
+        self._scope.cancel(reason="another language is wanted")
+        await self.ended.wait()
+
+    async def _live(self) -> None:
+        """One life; PreparationError if it ends by itself."""
+
+        def up(server: PreparationServer, facts: LanguageFacts) -> None:
+            self._current = Preparation(server, facts)
+            self.on_up(self._current)
+            self.first_start.give(self._current)
+
+        server = PreparationServer(self.source, up)
+        try:
+            await server.run()
+        except* LanguageRefusedError as group:
+            refused = next(e for e in leaves(group) if isinstance(e, LanguageRefusedError)).refused
+            if not self.first_start.give(refused):
+                raise PreparationError(
+                    f"the language cannot be read again: {refused.reason}"
+                ) from None
+        finally:
+            current, self._current = self._current, None
+            if current is not None:
+                self.on_down(current)

@@ -1,0 +1,192 @@
+"""The fork server of one model's language: started, listened to, and ended.
+
+Owner: one task, :meth:`PreparationServer.run`. When it ends, for whatever reason, the process and
+all of its workers are gone: the kernel ends a worker with the server that forked it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.agent.preparation_worker import PreparationWorker
+from paddler_trio.errors import PaddlerError, PreparationError
+from paddler_trio.language.loading import LanguageSource
+from paddler_trio.preparation.messages import (
+    LENGTH,
+    LanguageFacts,
+    LanguageRefused,
+    frame_length,
+    frame_of,
+    read_result,
+)
+
+log = structlog.get_logger("preparation")
+
+LOAD_S = 120.0
+"""A vocabulary takes a second; a template that runs for ever is stopped by its own limits."""
+END_S = 2.0
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""A process that forks must not have threads."""
+
+
+class LanguageRefusedError(PaddlerError):
+    """The language cannot be read; ``refused`` says why."""
+
+    def __init__(self, refused: LanguageRefused) -> None:
+        super().__init__(refused.reason)
+        self.refused = refused
+
+
+@attrs.define(eq=False)
+class PreparationServer:
+    """One life of a fork server; see the module docstring.
+
+    Args:
+      on_up: told once, when workers may be forked; synchronous.
+    """
+
+    source: LanguageSource
+    on_up: Callable[[PreparationServer, LanguageFacts], None]
+    facts: LanguageFacts | None = attrs.field(default=None, init=False)
+    _control: trio.SocketStream | None = attrs.field(default=None, init=False)
+    _process: trio.Process | None = attrs.field(default=None, init=False)
+
+    @property
+    def is_running(self) -> bool:
+        """The process has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    async def run(self) -> None:
+        """Live until cancelled.
+
+        Errors:
+          LanguageRefusedError: there is nothing to prepare with; permanent.
+          PreparationError: it ended by itself.
+
+        Cancellation: the process and its workers are killed.
+        """
+        ours, theirs = socket.socketpair()
+        process = None
+        try:
+            with theirs:
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-m", "paddler_trio.preparation", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **_SINGLE_THREADED},
+                    process_group=0,  # Ctrl-C is the agent's to handle
+                )
+            self._process = process
+            ours.setblocking(False)
+            self._control = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_log, process, name="preparation log")
+                await self._converse(self._control)
+                status = await process.wait()
+                nursery.cancel_scope.cancel(reason="the fork server has ended")
+            raise PreparationError(f"the preparation server ended with status {status}")
+        finally:
+            self._control = None
+            ours.close()
+            if process is not None:
+                await _end(process)
+
+    async def fork(self) -> PreparationWorker:
+        """A new worker; PreparationError, WorkerDiedError.
+
+        Cancellation: the worker ends.
+        """
+        if self._control is None or self.facts is None:
+            raise PreparationError("the preparation server is gone")
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                rights = [
+                    (
+                        socket.SOL_SOCKET,
+                        socket.SCM_RIGHTS,
+                        theirs.fileno().to_bytes(4, sys.byteorder),
+                    )
+                ]
+                await self._control.socket.sendmsg([b"f"], rights)
+        except OSError as error:
+            ours.close()
+            raise PreparationError(f"the preparation server is gone: {error}") from error
+        except trio.Cancelled:
+            ours.close()
+            raise
+        return await PreparationWorker.accept(ours, self.facts.shared)
+
+    async def _converse(self, control: trio.SocketStream) -> None:
+        """Until the server closes its end."""
+        try:
+            with trio.fail_after(LOAD_S):
+                await control.send_all(frame_of(self.source))
+                facts = await _read_facts(control)
+        except trio.TooSlowError as error:
+            raise PreparationError(f"the language was not read within {LOAD_S:g} s") from error
+        except trio.BrokenResourceError as error:
+            raise PreparationError(f"the preparation server broke: {error}") from error
+        if facts is None:
+            return
+        self.facts = facts
+        self.on_up(self, facts)
+        try:
+            await control.receive_some(1)  # nothing ever comes but the end
+        except trio.BrokenResourceError as error:
+            log.debug("the preparation server broke", reason=str(error))
+
+
+async def _read_facts(control: trio.SocketStream) -> LanguageFacts | None:
+    prefix = await _exactly(control, LENGTH.size)
+    body = b"" if prefix is None else await _exactly(control, frame_length(prefix))
+    if not body:
+        return None
+    match read_result(body, ()):
+        case LanguageFacts() as facts:
+            return facts
+        case LanguageRefused() as refused:
+            raise LanguageRefusedError(refused)
+        case other:
+            raise PreparationError(f"the preparation server sent a {type(other).__name__}")
+
+
+async def _exactly(stream: trio.SocketStream, size_bytes: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size_bytes:
+        more = await stream.receive_some(size_bytes - len(data))
+        if not more:
+            return None
+        data += more
+    return bytes(data)
+
+
+async def _log(process: trio.Process) -> None:
+    assert process.stderr is not None
+    rest = b""
+    async for data in process.stderr:
+        *lines, rest = (rest + data).split(b"\n")
+        rest = rest[-65536:]
+        for line in lines:
+            log.warning("preparation", text=line.decode(errors="replace")[:2000])
+
+
+async def _end(process: trio.Process) -> None:
+    """Kill it and reap it: it has nothing to finish."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGKILL)
+    with trio.move_on_after(END_S, shield=True):
+        await process.wait()
+    if process.stderr is not None:
+        await trio.aclose_forcefully(process.stderr)

@@ -1,0 +1,112 @@
+"""Everything an agent must know about a model file before it can prompt it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import structlog
+
+from paddler_trio.errors import ChatTemplateError, ModelFileError, PaddlerError
+from paddler_trio.language.answers.formats import ExplicitMarkers
+from paddler_trio.language.prompting import Language
+from paddler_trio.language.templates.model_templates import templates_of
+from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.paddler.agent_issue import (
+    AgentIssue,
+    ChatTemplateDoesNotCompile,
+    ModelCannotBeLoaded,
+    ModelPath,
+    UnableToFindChatTemplate,
+)
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.trio.desired_state_extras import Markers
+
+log = structlog.get_logger("language")
+
+NO_TEMPLATE = "{{ raise_exception('this model embeds and has no chat template') }}"
+"""Models that embed often have none, and need none."""
+_FINGERPRINT_BYTES = 1024 * 1024
+
+
+class LanguageError(PaddlerError):
+    """The model's vocabulary or template cannot be used; ``issue`` is what operators see."""
+
+    def __init__(self, issue: AgentIssue, message: str) -> None:
+        super().__init__(message)
+        self.issue = issue
+
+
+@attrs.frozen(kw_only=True)
+class LanguageSource:
+    """What a language is read from.
+
+    Args:
+      paths: the model file first, then what the engine uses beside it; the fingerprint covers all.
+      desired: its parameters and its template override count.
+      trusts_messages: control tokens that messages spell become control tokens.
+    """
+
+    paths: tuple[str, ...]
+    desired: AgentDesiredState
+    markers: Markers | None = None
+    trusts_messages: bool = False
+
+
+def read_language(source: LanguageSource) -> Language:
+    """Vocabulary and template of a model file; LanguageError. Blocking, up to seconds."""
+    path, desired, markers = source.paths[0], source.desired, source.markers
+    try:
+        vocabulary = Vocabulary.load(Path(path))
+    except ModelFileError as error:
+        raise LanguageError(ModelCannotBeLoaded(path), str(error)) from error
+    override = desired.chat_template_override
+    template = vocabulary.chat_template() if override is None else override.content
+    can_do_without = override is None and desired.inference_parameters.enable_embeddings
+    if template is None and can_do_without:
+        template = NO_TEMPLATE
+    if template is None:
+        raise LanguageError(
+            UnableToFindChatTemplate(path),
+            f"{path} has no chat template; set one with chat_template_override",
+        )
+    trusts = source.trusts_messages
+    try:
+        templates = templates_of(
+            vocabulary, template, is_override=override is not None, trusts_messages=trusts
+        )
+    except ChatTemplateError as error:
+        if not can_do_without:
+            issue = ChatTemplateDoesNotCompile(str(error), ModelPath(path), template)
+            raise LanguageError(issue, str(error)) from error
+        log.warning("the model's chat template is left out", model=path, reason=str(error))
+        template = NO_TEMPLATE
+        templates = templates_of(vocabulary, template, is_override=True, trusts_messages=trusts)
+    return Language(
+        vocabulary=vocabulary,
+        templates=templates,
+        parameters=desired.inference_parameters,
+        fingerprint=_fingerprint(source.paths, template, markers),
+        markers=None if markers is None else ExplicitMarkers(**attrs.asdict(markers)),
+    )
+
+
+def _fingerprint(paths: Sequence[str], template: str, markers: Markers | None) -> str:
+    """Tells two models apart without reading gigabytes: size, both ends, template and markers.
+
+    A GGUF file begins with its metadata and vocabulary and ends with weights.
+    """
+    digest = hashlib.sha256(template.encode())
+    if markers is not None:  # an answer is not continued where its sections end elsewhere
+        digest.update(dumps(unstructure(markers)))
+    for path in paths:
+        with Path(path).open("rb") as file:
+            size_bytes = file.seek(0, 2)
+            digest.update(size_bytes.to_bytes(8, "big"))
+            for start in (0, max(0, size_bytes - _FINGERPRINT_BYTES)):
+                file.seek(start)
+                digest.update(file.read(_FINGERPRINT_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,66 @@
+"""The frames that carry work to an agent, read no further than their head.
+
+A request may be megabytes. An agent's event loop needs its id and its kind; what else it says is
+read in a preparation process. Balancers write the id first, so the head is the first few bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+import attrs
+
+Kind: TypeAlias = Literal["generation", "embedding", "question"]
+
+MAX_ID_CHARS = 256
+_ID = rf'"id":"([^"\\]{{1,{MAX_ID_CHARS}}})"'
+_HEAD = re.compile(
+    rf'\{{"Trio":\{{"Start":\{{{_ID},(?:"client":"(?P<client>[0-9a-f]{{0,16}})",)?'
+    rf'"request":\{{"(?P<start>\w+)":'
+    rf'|\{{"Trio":\{{"Ask":\{{{_ID},"question":\{{"(?P<ask>\w+)":'
+    rf'|\{{"Request":\{{{_ID},"request":\{{"(?P<request>\w+)":'
+)
+_GENERATIONS = ("Generate", "ContinueFromRawPrompt", "ContinueFromConversationHistory")
+_EMBEDDINGS = ("Embed", "Rank", "GenerateEmbeddingBatch")
+
+
+@attrs.frozen
+class RequestFrame:
+    """One request as it came in.
+
+    Args:
+      id: the request's id on this link.
+      tag: what it asks for, such as ``Generate``.
+      text: the whole frame.
+      client: whom the work is for; places are given to clients in turns.
+    """
+
+    id: str
+    kind: Kind
+    tag: str
+    text: str
+    client: str = ""
+
+    @property
+    def is_extended(self) -> bool:
+        """The request is ours: its results say more than Paddler's."""
+        return self.tag in ("Generate", "Embed", "Rank")
+
+
+def request_frame(text: str, *, speaks_trio: bool) -> RequestFrame | None:
+    """The head of a frame that carries work; None for every other frame."""
+    head = _HEAD.match(text)
+    if head is None or (head.lastgroup != "request" and not speaks_trio):
+        return None
+    wire_id = next(group for group in head.groups() if group is not None)
+    client = head["client"] or ""
+    assert head.lastgroup is not None
+    tag = head[head.lastgroup]
+    if head.lastgroup == "ask":
+        return RequestFrame(wire_id, "question", tag, text)
+    if tag in _GENERATIONS:
+        return RequestFrame(wire_id, "generation", tag, text, client)
+    if tag in _EMBEDDINGS:
+        return RequestFrame(wire_id, "embedding", tag, text, client)
+    return None
