@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from fleet import Daemon, children
+from fleet import Daemon
 from native_client import Json
 from paddler_balancer import AgentLink, PaddlerBalancer, paddler_balancer
 
@@ -377,7 +377,8 @@ async def test_a_killed_engine_costs_its_requests_and_comes_back() -> None:
         await link.wait_serving(SLOTS)
         await link.ask("doomed", raw_prompt(400))
         await link.wait_results("doomed", 1)
-        (engine,) = children(agent.pid)
+        engine = agent.engine_pid
+        assert engine is not None
         os.kill(engine, signal.SIGKILL)
         *_, last = await link.wait_answer("doomed")
         assert [*last] == ["SamplerError"]

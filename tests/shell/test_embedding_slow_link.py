@@ -11,14 +11,17 @@ import attrs
 import numpy as np
 import pytest
 import trio
-from paddler_trio.language.giving_way import GivingWay
 
 from encoder_models import write_bert
 from paddler_trio.agent.embedding_requests import PORTION_TOKENS, EmbeddingRequests
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError
+from paddler_trio.language.prompting import Language
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.preparation.jobs import prepare
+from paddler_trio.preparation.messages import Job, Prepared
+from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingShape,
@@ -28,7 +31,9 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopEmbedding,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.generate import Embed, TokenInput
+from paddler_trio.wire.trio.generate import Embed, TokenInput, Work
+from paddler_trio.wire.trio.request_frames import request_frame
+from paddler_trio.wire.trio.trio_link import Start, render_extension
 
 NUM_DOCUMENTS = 1000
 LENGTH = 40
@@ -97,8 +102,23 @@ class Speaking:
 
 
 @attrs.define(eq=False)
-class ServedModel:
+class Prepares:
+    """Does jobs at once and in this process."""
+
     language: Speaking
+
+    @property
+    def parameters(self) -> InferenceParameters:
+        return self.language.parameters
+
+    async def prepare(self, job: Job, *, client: str) -> Prepared:
+        await trio.lowlevel.checkpoint()
+        return prepare(job, cast("Language", self.language))
+
+
+@attrs.define(eq=False)
+class ServedModel:
+    preparation: Prepares
     engine: Answering
 
 
@@ -123,16 +143,21 @@ class Agent:
 
     @classmethod
     def of(cls, nursery: trio.Nursery, vocabulary: Vocabulary) -> Agent:
-        requests = EmbeddingRequests(AgentStatus(4), GivingWay(to_others=lambda: True))
+        requests = EmbeddingRequests(AgentStatus(4))
         engine = Answering(requests, nursery)
         parameters = InferenceParameters(enable_embeddings=True)
-        models = Models(ServedModel(Speaking(vocabulary, parameters), engine))
+        models = Models(ServedModel(Prepares(Speaking(vocabulary, parameters)), engine))
         requests.open(nursery, cast("ModelServer", models))
         return cls(requests, engine, Link())
 
     def ask(self) -> None:
         inputs = [TokenInput(tokens=(5 + i % 12,) * LENGTH) for i in range(NUM_DOCUMENTS)]
-        self.requests.start("e1", Embed(inputs=tuple(inputs), normalize="none"), self.link)
+        work = unstructure(Embed(inputs=tuple(inputs), normalize="none"), Work)
+        assert isinstance(work, dict)
+        text = render_extension(Start("e1", work, 0, ())).decode()
+        frame = request_frame(text, speaks_trio=True)
+        assert frame is not None
+        self.requests.start(frame, self.link)
 
     async def until_sent(self, count: int) -> None:
         while len(self.link.frames) < count:

@@ -24,7 +24,7 @@ from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, WireError, leaves
 from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.nursery_tree.printed_tree import running_tree
-from paddler_trio.wire.codec import dumps, loads, unstructure
+from paddler_trio.wire.codec import dumps, loads
 from paddler_trio.wire.paddler.messages import (
     AgentRequest,
     DeregisterAgent,
@@ -40,7 +40,7 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
-from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
+from paddler_trio.wire.trio.request_frames import MAX_ID_CHARS, RequestFrame, request_frame
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
@@ -334,9 +334,8 @@ class _Connection:
                 self._publish()
             case AgentRequest(wire_id, GetModelMetadata() | GetChatTemplateOverride() as query):
                 self._on_query(wire_id, query)
-            case AgentRequest(wire_id, body):  # not written as balancers write it
-                again = dumps({"Request": {"id": wire_id, "request": unstructure(body)}})
-                self._on_rewritten(again)
+            case AgentRequest(wire_id) as work:  # not written as balancers write it
+                self._on_rewritten(wire_id, render(work))
             case StopRespondingTo(wire_id):
                 self.link.requests.stop(wire_id, self)
             case Version(version):
@@ -355,12 +354,15 @@ class _Connection:
             case "question":
                 requests.questions.ask(frame, self)
 
-    def _on_rewritten(self, text: bytes) -> None:
-        """A request whose frame has its parts in another order; WireError if it is none."""
+    def _on_rewritten(self, wire_id: str, text: bytes) -> None:
+        """A request whose frame has its parts in another order."""
         frame = request_frame(text.decode(), speaks_trio=self.hands_back)
         if frame is None:
-            raise WireError("a request's id is its first field @ $")
-        self._on_work(frame)
+            problem = f"a request's id has 1 to {MAX_ID_CHARS} characters and no quotes"
+            self.results(wire_id, [], [{"SamplerError": f"malformed request: {problem}"}])
+            self.flush()
+        else:
+            self._on_work(frame)
 
     def _on_query(self, wire_id: str, query: GetModelMetadata | GetChatTemplateOverride) -> None:
         match query:
@@ -379,7 +381,7 @@ class _Connection:
             raise WireError("a Trio frame has one key @ $")
         match parse_extension(frame[TAG]):
             case Start() | Ask() as work:  # not written as balancers of ours write it
-                self._on_rewritten(render_extension(work))
+                self._on_rewritten(work.id, render_extension(work))
             case Want(desired, extras):
                 self.link.models.want(desired, extras)
                 self._publish()

@@ -2,7 +2,8 @@
 
 tokenise (preparation process) -> engine -> average, norm, JSON (worker thread) -> link. Documents
 come back from the engine in any order and go out in the order of the request: first those that
-are too long, then the vectors, then one ending. However a request ends it says so exactly once (W17).
+are too long, then the vectors, then one ending. However a request ends it says so exactly once
+(W17).
 
 The engine is given a request a portion at a time, and the next one only after vectors of those
 before were sent: a link that is slow keeps the engine free for others, and few vectors waiting.

@@ -235,6 +235,8 @@ class ModelServer:
             ),
             engines,
         )
+        assert self._languages is not None
+        self._preparation = self._languages.current
         self._language_state = extended_digest(desired, extras)
         self.metadata = dict(facts.metadata)
         self.status.model_fingerprint = facts.fingerprint
@@ -321,7 +323,9 @@ class ModelServer:
         return outcome.facts
 
     def _prepared(self, preparation: Preparation) -> None:
-        if self._languages is not None and preparation.server.source == self._languages.source:
+        """Up again after a crash; the first start is waited for where it was wanted."""
+        keeper = self._languages
+        if keeper is not None and keeper.current is preparation and keeper.first_start.answer:
             self._preparation = preparation
             self._look()
 

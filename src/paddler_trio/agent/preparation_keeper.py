@@ -36,7 +36,8 @@ class PreparationKeeper:
     on_crash: Callable[[BaseException], None]
     first_start: Verdict[Preparation | LanguageRefused] = attrs.field(factory=Verdict, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _current: Preparation | None = attrs.field(default=None, init=False)
+    current: Preparation | None = attrs.field(default=None, init=False)
+    """The life that is up now."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
@@ -49,8 +50,8 @@ class PreparationKeeper:
 
     async def stop(self) -> None:
         """End the processes, once those that are at work have finished."""
-        if self._current is not None:
-            await self._current.wait_idle()
+        if self.current is not None:
+            await self.current.wait_idle()
         self._scope.cancel(reason="another language is wanted")
         await self.ended.wait()
 
@@ -58,9 +59,9 @@ class PreparationKeeper:
         """One life; PreparationError if it ends by itself."""
 
         def up(server: PreparationServer, facts: LanguageFacts) -> None:
-            self._current = Preparation(server, facts)
-            self.on_up(self._current)
-            self.first_start.give(self._current)
+            self.current = Preparation(server, facts)
+            self.on_up(self.current)
+            self.first_start.give(self.current)
 
         server = PreparationServer(self.source, up)
         try:
@@ -72,6 +73,6 @@ class PreparationKeeper:
                     f"the language cannot be read again: {refused.reason}"
                 ) from None
         finally:
-            current, self._current = self._current, None
+            current, self.current = self.current, None
             if current is not None:
                 self.on_down(current)

@@ -131,7 +131,7 @@ def _question(job: Job, language: Language) -> Prepared:
 
 def _work_of(frame: RequestFrame) -> tuple[object, int, tuple[int, ...]]:
     """The request as a value, the seed of its draws, and what was drawn before; WireError."""
-    if not frame.text.startswith(f'{{"{TAG}":'):
+    if frame.is_paddlers:
         message = parse_agent_message(frame.text)
         assert isinstance(message, AgentRequest), "its head says so"
         return message.request, secrets.randbits(32), ()

@@ -21,7 +21,7 @@ from paddler_trio.language.embedding_documents import (
     form_of,
     normalized,
     oversize_result,
-    prepare,
+    prepare_documents,
     result_of,
 )
 from paddler_trio.language.embedding_gathering import Gathering
@@ -138,7 +138,9 @@ def test_documents_keep_their_ids_and_get_the_vocabulary_s_own_tokens(encoder: V
         EmbeddingInputDocument(name, content)
         for name, content in (("a", "red sun"), ("a", ""), ("c", "sea " * 100))
     )
-    prepared = prepare(GenerateEmbeddingBatchParams(documents, L2()), encoder, N_CTX_TRAIN)
+    prepared = prepare_documents(
+        GenerateEmbeddingBatchParams(documents, L2()), encoder, N_CTX_TRAIN
+    )
     red, sun = 5 + WORDS.index("red"), 5 + WORDS.index("sun")
     assert prepared == [
         PreparedDocument("a", ((CLS, red, sun, SEP),)),
@@ -148,7 +150,7 @@ def test_documents_keep_their_ids_and_get_the_vocabulary_s_own_tokens(encoder: V
 
 
 def test_a_document_without_a_token_and_one_that_is_no_text_say_so(decoder: Vocabulary) -> None:
-    empty, surrogate, stray, none = prepare(
+    empty, surrogate, stray, none = prepare_documents(
         Embed(
             inputs=(
                 TextInput(text=""),
@@ -171,7 +173,7 @@ def test_chunks_are_even_and_together_are_the_document(
     encoder: Vocabulary, words: int, max_tokens: int
 ) -> None:
     work = texts("red " * words, oversize="chunk")
-    (prepared,) = prepare(work, encoder, max_tokens)
+    (prepared,) = prepare_documents(work, encoder, max_tokens)
     contents = [chunk[1:-1] for chunk in prepared.chunks]
     assert all((chunk[0], chunk[-1]) == (CLS, SEP) for chunk in prepared.chunks)
     assert sum(map(len, contents)) == words
@@ -184,25 +186,25 @@ def test_truncation_keeps_the_beginning_and_what_ends_a_text(
     encoder: Vocabulary, decoder: Vocabulary
 ) -> None:
     work = texts("red green blue one", oversize="truncate")
-    (prepared,) = prepare(work, encoder, 4)
+    (prepared,) = prepare_documents(work, encoder, 4)
     assert prepared.chunks == ((CLS, 5, 6, SEP),)
     tokens = Embed(inputs=(TokenInput(tokens=(9, 8, 7)),), oversize="truncate")
-    (prepared,) = prepare(tokens, decoder, 2)
+    (prepared,) = prepare_documents(tokens, decoder, 2)
     assert prepared.chunks == ((9, 8),)
-    (prepared,) = prepare(work, encoder, 2)  # there is room for nothing but the ends
+    (prepared,) = prepare_documents(work, encoder, 2)  # there is room for nothing but the ends
     assert prepared == PreparedDocument("0", oversize=6)
 
 
 def test_a_query_and_a_document_are_a_pair_with_the_separator_between(encoder: Vocabulary) -> None:
     work = Rank(query="red sun", documents=("sea", "", "sky " * 100))
     red, sun, sea = (5 + WORDS.index(word) for word in ("red", "sun", "sea"))
-    assert prepare(work, encoder, N_CTX_TRAIN) == [
+    assert prepare_documents(work, encoder, N_CTX_TRAIN) == [
         PreparedDocument("0", ((CLS, red, sun, SEP, sea, SEP),)),
         PreparedDocument("1", ((CLS, red, sun, SEP, SEP),)),
         PreparedDocument("2", oversize=105),
     ]
     with pytest.raises(EmbeddingRefusedError, match="query is empty"):
-        prepare(Rank(query="", documents=("sea",)), encoder, N_CTX_TRAIN)
+        prepare_documents(Rank(query="", documents=("sea",)), encoder, N_CTX_TRAIN)
 
 
 # ------------------------------------------------------------------------- from the engine

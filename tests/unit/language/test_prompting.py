@@ -84,10 +84,10 @@ def test_the_prompt_says_in_which_section_the_answer_begins(
 def test_what_another_agent_drew_is_known_and_not_shown_again(language: Language) -> None:
     drawn = language.vocabulary.tokenize(" Hello EN", add_special=False, parse_special=True)
     started = prompted(language, conversation(thinking=False), drawn=drawn, stop=("END",))
-    assert not started.generation.is_complete
-    (shown,) = started.generation.take(b"D of it", ends_turn=False) or [{}]
+    assert not started.output.is_complete
+    (shown,) = started.output.take(b"D of it", ends_turn=False) or [{}]
     assert shown == {}
-    assert started.generation.is_complete
+    assert started.output.is_complete
 
 
 def test_an_answer_that_was_complete_when_its_agent_was_lost_is_complete(
@@ -95,7 +95,7 @@ def test_an_answer_that_was_complete_when_its_agent_was_lost_is_complete(
 ) -> None:
     drawn = language.vocabulary.tokenize(" The END", add_special=False, parse_special=True)
     started = prompted(language, conversation(thinking=False), drawn=drawn, stop=("END",))
-    assert started.generation.is_complete
+    assert started.output.is_complete
 
 
 def test_paddlers_raw_prompt_is_a_text_to_be_continued(language: Language) -> None:
@@ -103,7 +103,7 @@ def test_paddlers_raw_prompt_is_a_text_to_be_continued(language: Language) -> No
     ours = prompted(language, TextPrompt(text="Once"))
     assert theirs.tokens == ours.tokens
     assert theirs.max_tokens == 5
-    assert not theirs.generation.is_extended
+    assert not theirs.output.is_extended
     with pytest.raises(Refusal, match="max_tokens is 0"):
         prompt_of(ContinueFromRawPromptParams("Once", 0), language, seed=7, drawn=[])
 

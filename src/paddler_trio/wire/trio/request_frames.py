@@ -14,12 +14,26 @@ import attrs
 Kind: TypeAlias = Literal["generation", "embedding", "question"]
 
 MAX_ID_CHARS = 256
-_ID = rf'"id":"([^"\\]{{1,{MAX_ID_CHARS}}})"'
+
+
+def _head(*parts: str) -> str:
+    """A pattern of these parts, with the white space that JSON allows between them."""
+    return r"\s*".join(parts)
+
+
+_OPEN, _ID = r"\{", _head('"id"', ":", rf'"([^"\\]{{1,{MAX_ID_CHARS}}})"', ",")
+_CLIENT = "(?:" + _head('"client"', ":", '"(?P<client>[0-9a-f]{0,16})"', ",", "") + ")?"
 _HEAD = re.compile(
-    rf'\{{"Trio":\{{"Start":\{{{_ID},(?:"client":"(?P<client>[0-9a-f]{{0,16}})",)?'
-    rf'"request":\{{"(?P<start>\w+)":'
-    rf'|\{{"Trio":\{{"Ask":\{{{_ID},"question":\{{"(?P<ask>\w+)":'
-    rf'|\{{"Request":\{{{_ID},"request":\{{"(?P<request>\w+)":'
+    "|".join(
+        (
+            _head(_OPEN, '"Trio"', ":", _OPEN, '"Start"', ":", _OPEN, _ID, _CLIENT)
+            + _head('"request"', ":", _OPEN, r'"(?P<start>\w+)"', ":"),
+            _head(_OPEN, '"Trio"', ":", _OPEN, '"Ask"', ":", _OPEN, _ID, '"question"', ":", _OPEN)
+            + _head("", r'"(?P<ask>\w+)"', ":"),
+            _head(_OPEN, '"Request"', ":", _OPEN, _ID, '"request"', ":", _OPEN)
+            + _head("", r'"(?P<request>\w+)"', ":"),
+        )
+    )
 )
 _GENERATIONS = ("Generate", "ContinueFromRawPrompt", "ContinueFromConversationHistory")
 _EMBEDDINGS = ("Embed", "Rank", "GenerateEmbeddingBatch")
@@ -33,6 +47,7 @@ class RequestFrame:
       id: the request's id on this link.
       tag: what it asks for, such as ``Generate``.
       text: the whole frame.
+      is_paddlers: the frame is Paddler's ``Request``, not ours.
       client: whom the work is for; places are given to clients in turns.
     """
 
@@ -40,6 +55,7 @@ class RequestFrame:
     kind: Kind
     tag: str
     text: str
+    is_paddlers: bool = True
     client: str = ""
 
     @property
@@ -58,9 +74,10 @@ def request_frame(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     assert head.lastgroup is not None
     tag = head[head.lastgroup]
     if head.lastgroup == "ask":
-        return RequestFrame(wire_id, "question", tag, text)
+        return RequestFrame(wire_id, "question", tag, text, is_paddlers=False)
+    is_paddlers = head.lastgroup == "request"
     if tag in _GENERATIONS:
-        return RequestFrame(wire_id, "generation", tag, text, client)
+        return RequestFrame(wire_id, "generation", tag, text, is_paddlers, client)
     if tag in _EMBEDDINGS:
-        return RequestFrame(wire_id, "embedding", tag, text, client)
+        return RequestFrame(wire_id, "embedding", tag, text, is_paddlers, client)
     return None
