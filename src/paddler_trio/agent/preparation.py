@@ -65,6 +65,11 @@ class Preparation:
             self._num_jobs -= 1
             self._jobs_changed.notify()
 
+    def close(self) -> None:
+        """The fork server has ended: let go of the workers that went with it."""
+        while self._idle:
+            self._idle.pop().kill()
+
     async def wait_idle(self) -> None:
         """Return when no job is left."""
         ordinal = self._jobs_changed.ordinal
@@ -83,13 +88,13 @@ class Preparation:
             return refused(
                 job,
                 400,
-                "the process that prepared this request ended: it took more memory than one "
-                "request may, or broke a decoder; send a smaller or simpler one",
+                "the process that prepared this request ended: it took more memory or time than "
+                "one request may, or a decoder crashed; send a smaller or simpler one",
             )
         except BaseException:
             worker.kill()
             raise
-        if worker.is_reusable and len(self._idle) < IDLE_WORKERS:
+        if worker.is_reusable and self.server.is_running and len(self._idle) < IDLE_WORKERS:
             self._idle.append(worker)
         else:
             worker.kill()

@@ -75,4 +75,5 @@ class PreparationKeeper:
         finally:
             current, self.current = self.current, None
             if current is not None:
+                current.close()
                 self.on_down(current)

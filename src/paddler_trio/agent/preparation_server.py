@@ -17,7 +17,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.preparation_worker import PreparationWorker
+from paddler_trio.agent.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PaddlerError, PreparationError
 from paddler_trio.language.loading import LanguageSource
 from paddler_trio.preparation.messages import (
@@ -103,7 +103,7 @@ class PreparationServer:
                 await _end(process)
 
     async def fork(self) -> PreparationWorker:
-        """A new worker; PreparationError, WorkerDiedError.
+        """A new worker; PreparationError.
 
         Cancellation: the worker ends.
         """
@@ -126,7 +126,10 @@ class PreparationServer:
         except trio.Cancelled:
             ours.close()
             raise
-        return await PreparationWorker.accept(ours, self.facts.shared)
+        try:
+            return await PreparationWorker.accept(ours, self.facts.shared)
+        except WorkerDiedError as error:  # before any job: it went with its server
+            raise PreparationError(str(error)) from error
 
     async def _converse(self, control: trio.SocketStream) -> None:
         """Until the server closes its end."""

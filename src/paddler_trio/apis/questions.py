@@ -6,10 +6,13 @@ Any agent of ours that serves the desired state may answer; they take no slot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.surface import Surface
 from paddler_trio.balancer.model_questions import ask_model
+from paddler_trio.http.asgi import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.trio.generate import (
@@ -22,15 +25,21 @@ from paddler_trio.wire.trio.generate import (
 )
 
 
-async def ask(surface: Surface, question: Question) -> Mapping[str, object]:
-    """What a serving agent says.
+async def ask(
+    surface: Surface, question: Question, exchange: Exchange | None = None
+) -> Mapping[str, object]:
+    """What a serving agent says; with an ``exchange`` only as long as its client waits.
 
     Errors:
       ApiError: the agent refuses the question.
       HttpProblem: nobody can be asked, or nobody answers in time.
     """
     try:
-        answer = await ask_model(surface.dispatcher, question)
+        if exchange is None:
+            answer = await ask_model(surface.dispatcher, question)
+        else:
+            asking = partial(ask_model, surface.dispatcher, question, client=exchange.client)
+            answer = await while_connected(exchange.receive, asking)
     except QuestionRefusedError as refused:
         raise ApiError(refused.code, refused.problem) from refused
     assert isinstance(answer, Mapping), "agents answer with objects"

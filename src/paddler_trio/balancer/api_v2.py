@@ -9,13 +9,23 @@ no slot.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import attrs
 
 from paddler_trio.balancer.model_questions import ask_model
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, json_body, send_json
+from paddler_trio.http.asgi import (
+    HttpProblem,
+    Receive,
+    Scope,
+    Send,
+    json_body,
+    send_json,
+    while_connected,
+)
+from paddler_trio.http.client_identity import who_asks
 from paddler_trio.http.router import Handler, Params, Routes
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -61,17 +71,20 @@ class ApiV2:
         await self.stream(scope, receive, send, work)
 
     async def _model(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await self._answer(DescribeModel(), send)
+        await self._answer(DescribeModel(), scope, receive, send)
 
     def _asks(self, shape: type[Tokenize | Detokenize | RenderPrompt]) -> Handler:
         async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-            await self._answer(await _body(scope, receive, shape), send)
+            await self._answer(await _body(scope, receive, shape), scope, receive, send)
 
         return handle
 
-    async def _answer(self, question: Question, send: Send) -> None:
+    async def _answer(self, question: Question, scope: Scope, receive: Receive, send: Send) -> None:
+        client, _ = who_asks(scope)
         try:
-            answer = await ask_model(self.dispatcher, question)
+            answer = await while_connected(
+                receive, partial(ask_model, self.dispatcher, question, client=client)
+            )
         except QuestionRefusedError as refused:
             raise HttpProblem(refused.code, refused.problem) from refused
         await send_json(send, 200, answer)

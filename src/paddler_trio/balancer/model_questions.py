@@ -12,14 +12,16 @@ import trio
 from paddler_trio.errors import LinkError
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
-from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.dispatcher import Dispatcher, client_digest
 from paddler_trio.wire.trio.generate import Question
 
 log = structlog.get_logger("asking")
 
 
-async def ask_model(dispatcher: Dispatcher, question: Question) -> object:
+async def ask_model(dispatcher: Dispatcher, question: Question, *, client: str = "") -> object:
     """What the model that is served says, as JSON; see ``wire/trio/generate.py`` for its shape.
+
+    ``client`` is whom agents give turns to. Cancellation: the agent is told to stop.
 
     Errors:
       QuestionRefusedError: the question is to blame (400), or its answer would be too large.
@@ -32,7 +34,7 @@ async def ask_model(dispatcher: Dispatcher, question: Question) -> object:
         agent = await _serving_agent(dispatcher, deadline_s)
         with trio.move_on_after(limits.item_timeout_s):
             try:
-                return await agent.ask_model(question)
+                return await agent.ask_model(question, client=client_digest(client))
             except LinkError as error:
                 log.info("asking another agent", reason=str(error))
                 continue

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import trio
 
@@ -29,6 +29,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
+T = TypeVar("T")
 
 MAX_JSON_BODY_BYTES = 2_097_152
 """What Paddler accepts as a JSON body, counted after decompression."""
@@ -169,6 +170,22 @@ async def watch_disconnect(receive: Receive, on_gone: Callable[[], None]) -> Non
         if message["type"] in {"http.disconnect", "websocket.disconnect"}:
             on_gone()
             return
+
+
+async def while_connected(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
+    """The result of ``work``, which is cancelled when the client leaves; body already read.
+
+    Errors:
+      ClientGoneError: the client left first.
+    """
+    results: list[T] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_disconnect, receive, nursery.cancel_scope.cancel)
+        results.append(await work())
+        nursery.cancel_scope.cancel(reason="the work is done")
+    if not results:
+        raise ClientGoneError("client left before its answer was computed")
+    return results[0]
 
 
 # --------------------------------------------------------------------------------- responses

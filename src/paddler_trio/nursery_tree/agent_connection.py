@@ -195,7 +195,7 @@ class AgentConnection:
         wire_id = f"query.{self._num_queries}"
         return await self._asked(wire_id, render_extension(GetTree(wire_id)))
 
-    async def ask_model(self, question: Question) -> object:
+    async def ask_model(self, question: Question, *, client: str = "") -> object:
         """What its model says, as plain JSON; only for agents of ours.
 
         Errors:
@@ -204,7 +204,7 @@ class AgentConnection:
         """
         self._num_queries += 1
         wire_id = f"query.{self._num_queries}"
-        answer = await self._asked(wire_id, render_extension(Ask(wire_id, question)))
+        answer = await self._asked(wire_id, render_extension(Ask(wire_id, question, client=client)))
         if not isinstance(answer, Answer):
             raise LinkError(f"agent {self.label} answers a question with something else")
         if answer.problem is not None:

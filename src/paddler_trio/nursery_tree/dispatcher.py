@@ -116,7 +116,7 @@ class Dispatcher:
         unsaid, for_paddler = (said, None) if isinstance(said, Inexpressible) else (None, said)
         self._arrivals += 1
         request = Request(
-            RequestKey(self._arrivals), request_id, work, for_paddler, client=_digest(client)
+            RequestKey(self._arrivals), request_id, work, for_paddler, client=client_digest(client)
         )
         if self.is_draining or self._nursery is None:
             request.fail(503, "balancer is shutting down")
@@ -422,6 +422,6 @@ def _ending(failure: Failure | None) -> str:
     return "done" if failure is None else f"{failure.code} {failure.description}"
 
 
-def _digest(client: str) -> str:
+def client_digest(client: str) -> str:
     """Tells clients apart on agents without naming them."""
     return hashlib.blake2s(client.encode(), digest_size=8).hexdigest()

@@ -22,7 +22,7 @@ BASE_CPU_S = 1.0
 CPU_S_PER_MB = 50.0
 """A hundred times what an ordinary conversation of that size takes to render and tokenise."""
 MAX_CPU_S = 20.0
-KILL_AFTER_S = 2.0
+KILL_AFTER_S = 0.2
 """Processor time beyond the limit after which the kernel ends the worker."""
 MEMORY_BYTES = 768 * 1024 * 1024
 RETIRED_ABOVE_BYTES = 96 * 1024 * 1024
@@ -44,7 +44,7 @@ def cpu_limit_s(size_bytes: int) -> float:
 def cpu_limited(size_bytes: int) -> Iterator[None]:
     """Run a block within its processor time; TooExpensiveError where Python notices first.
 
-    Main thread only: it owns ``SIGPROF`` and ``RLIMIT_CPU`` meanwhile.
+    Main thread only: it owns ``SIGPROF``, ``SIGVTALRM`` and ``RLIMIT_CPU`` meanwhile.
     """
     limit_s = cpu_limit_s(size_bytes)
 
@@ -55,13 +55,15 @@ def cpu_limited(size_bytes: int) -> Iterator[None]:
         )
 
     used_s = resource.getrusage(resource.RUSAGE_SELF)
-    hard_s = int(used_s.ru_utime + used_s.ru_stime + limit_s + KILL_AFTER_S) + 1
+    hard_s = int(used_s.ru_utime + used_s.ru_stime + limit_s + KILL_AFTER_S) + 2
     resource.setrlimit(resource.RLIMIT_CPU, (hard_s, resource.RLIM_INFINITY))
     before = signal.signal(signal.SIGPROF, expired)
     signal.setitimer(signal.ITIMER_PROF, limit_s)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit_s + KILL_AFTER_S)  # its signal ends the process
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 

@@ -43,8 +43,10 @@ def answer_to(question: Question, language: Language, ready: Ready) -> dict[str,
         match question:
             case Tokenize():
                 return _tokenize(question, vocabulary)
-            case Detokenize(tokens=tokens):
+            case Detokenize(tokens=tokens, with_pieces=with_pieces):
                 _limit("tokens", len(tokens), MAX_TOKENS, "tokens")
+                if with_pieces:
+                    return {"pieces": [_piece(token, vocabulary) for token in tokens]}
                 return {"text": _text_of(tokens, vocabulary)}
             case RenderPrompt(prompt=prompt):
                 return _render(prompt, language, sees_images=ready.sees_images)

@@ -5,14 +5,14 @@ The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from urllib.parse import parse_qs
 
 import trio
 
-from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, accepted
 from paddler_trio.apis.generation_settings import sampling_settings
@@ -42,6 +42,8 @@ from paddler_trio.wire.trio.generate import (
 Json = dict[str, object]
 
 DESCRIBE_S = 2.0
+MAX_TEXTS = 1024
+"""In one request to be tokenised: each is a question to an agent."""
 """A list of models is not worth waiting longer for its figures."""
 
 _META = {
@@ -152,25 +154,37 @@ async def tokenize(surface: Surface, exchange: Exchange) -> None:
     body = await exchange.json_object(surface.limits)
     values = tokenize_record(surface.limits).read(body, "")
     content = values.get("content", "")
+    parts = content if isinstance(content, list) else [content]
+    num_texts = sum(isinstance(part, str) for part in parts)
+    if num_texts > MAX_TEXTS:
+        raise invalid(f"content has {num_texts} texts, the limit is {MAX_TEXTS}", "content")
+    with_pieces = values.get("with_pieces") is True
     tokens: list[object] = []
-    for index, part in enumerate(content if isinstance(content, list) else [content]):
-        with_pieces = values.get("with_pieces") is True
+    for index, part in enumerate(parts):
         if isinstance(part, str):
             question = Tokenize(
                 text=part,
                 add_special=values.get("add_special") is True and index == 0,
                 parse_special=values.get("parse_special") is not False,
-                with_pieces=with_pieces,
             )
-            told = (await ask(surface, question))["tokens"]
+            told = (await ask(surface, question, exchange))["tokens"]
             assert isinstance(told, list)
             tokens += told
-        elif with_pieces:
-            text = (await ask(surface, Detokenize(tokens=(part,))))["text"]
-            tokens.append({"id": part, "piece": text})
         else:
             tokens.append(part)
+    if with_pieces:
+        tokens = await _with_pieces(surface, exchange, tokens)
     await exchange.send_json(200, {"tokens": tokens})
+
+
+async def _with_pieces(
+    surface: Surface, exchange: Exchange, tokens: Sequence[object]
+) -> list[object]:
+    """Each token with its text, in one question however many there are."""
+    ids = tuple(token for token in tokens if isinstance(token, int))
+    told = (await ask(surface, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
+    assert isinstance(told, list)
+    return [{"id": token, "piece": piece} for token, piece in zip(ids, told, strict=True)]
 
 
 async def detokenize(surface: Surface, exchange: Exchange) -> None:
@@ -178,17 +192,17 @@ async def detokenize(surface: Surface, exchange: Exchange) -> None:
     values = detokenize_record(surface.limits).read(body, "")
     tokens = values.get("tokens", [])
     assert isinstance(tokens, list)
-    answer = await ask(surface, Detokenize(tokens=tuple(tokens)))
+    answer = await ask(surface, Detokenize(tokens=tuple(tokens)), exchange)
     await exchange.send_json(200, {"content": answer["text"]})
 
 
 async def apply_template(surface: Surface, exchange: Exchange) -> None:
-    rendered = await ask(surface, await _render(surface, exchange))
+    rendered = await ask(surface, await _render(surface, exchange), exchange)
     await exchange.send_json(200, {"prompt": rendered["prompt"]})
 
 
 async def count_input_tokens(surface: Surface, exchange: Exchange) -> None:
-    rendered = await ask(surface, await _render(surface, exchange))
+    rendered = await ask(surface, await _render(surface, exchange), exchange)
     told = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
     await exchange.send_json(200, told)
 

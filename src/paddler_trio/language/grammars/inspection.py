@@ -225,21 +225,36 @@ def _items(ways: Ways) -> Iterator[str]:
     return (item for way in ways for item in way)
 
 
+@attrs.define
+class _Way:
+    """One way of a rule, and how many of its parts are not known to be such rules."""
+
+    rule: str
+    num_missing: int
+
+
 def _closed(rules: Mapping[str, Ways], *, is_given: Callable[[str], bool]) -> set[str]:
-    """Rules with a way of which every part is given or is such a rule."""
-    users: dict[str, list[str]] = {}
-    for name, ways in rules.items():
-        for item in _items(ways):
-            users.setdefault(item, []).append(name)
+    """Rules with a way of which every part is given or is such a rule. Linear in the grammar."""
+    users: dict[str, list[_Way]] = {}  # of each part: the ways that miss it
     found: set[str] = set()
-    waiting = list(rules)
+    waiting: list[str] = []
+    for name, ways in rules.items():
+        for way in ways:
+            missing = [item for item in way if not is_given(item)]
+            entry = _Way(name, len(missing))
+            if not missing:
+                waiting.append(name)
+            for item in missing:
+                users.setdefault(item, []).append(entry)
     while waiting:
         name = waiting.pop()
-        if name not in found and any(
-            all(item in found or is_given(item) for item in way) for way in rules[name]
-        ):
-            found.add(name)
-            waiting.extend(users.get(name, ()))
+        if name in found:
+            continue
+        found.add(name)
+        for entry in users.get(name, ()):
+            entry.num_missing -= 1
+            if not entry.num_missing:
+                waiting.append(entry.rule)
     return found
 
 

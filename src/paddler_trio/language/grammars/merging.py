@@ -24,6 +24,9 @@ ANNOTATIONS = frozenset(
 )  # fmt: skip
 """Keywords that allow and forbid nothing."""
 
+MAX_ALTERNATIVES = 4096
+"""Of two ``anyOf`` that both have to hold: each with each is one."""
+
 _GREATEST = frozenset({"minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum"})
 _LEAST = frozenset({"maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum"})
 
@@ -72,11 +75,13 @@ def _both(key: str, one: object, other: object, path: str) -> object:
     if key == "type":
         return _types_of_both(one, other, path)
     if key == "enum" and isinstance(one, list) and isinstance(other, list):
-        return [value for value in one if any(_same(value, another) for another in other)]
+        allowed = {_canonical(value) for value in other}
+        return [value for value in one if _canonical(value) in allowed]
     if key == "const":
         raise NothingMatchesError(path, "const: two different values are asked for")
     if key == "required" and isinstance(one, list) and isinstance(other, list):
-        return [*one, *(name for name in other if name not in one)]
+        known = set(map(_canonical, one))
+        return [*one, *(name for name in other if _canonical(name) not in known)]
     if isinstance(one, int | float) and isinstance(other, int | float):
         if key in _GREATEST and not isinstance(one, bool) and not isinstance(other, bool):
             return max(one, other)
@@ -87,6 +92,12 @@ def _both(key: str, one: object, other: object, path: str) -> object:
     if key in ("anyOf", "oneOf") and isinstance(one, list) and isinstance(other, list):
         if key == "oneOf":
             raise SchemaError(path, "oneOf: two of them beside each other cannot be expressed")
+        if len(one) * len(other) > MAX_ALTERNATIVES:
+            raise SchemaError(
+                path,
+                f"{key}: {len(one)} alternatives beside {len(other)} others make "
+                f"{len(one) * len(other)}, the limit is {MAX_ALTERNATIVES}",
+            )
         return [{"allOf": [a, b]} for a in one for b in other]
     if key == "nullable":
         return one is True and other is True
@@ -162,9 +173,12 @@ def _types_of_both(one: object, other: object, path: str) -> list[str]:
 
 def _same(one: object, other: object) -> bool:
     """Equal as JSON values: 1 and true are not."""
-    return type(one) is type(other) and json.dumps(one, sort_keys=True) == json.dumps(
-        other, sort_keys=True
-    )
+    return type(one) is type(other) and _canonical(one) == _canonical(other)
+
+
+def _canonical(value: object) -> str:
+    """Equal for equal JSON values only; 1 and true, and 1 and 1.0, differ."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _shown(value: object) -> str:

@@ -15,6 +15,7 @@ import base64
 import binascii
 import io
 
+import attrs
 import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
@@ -24,8 +25,12 @@ from paddler_trio.language.images.svg import DrawingError, draw, is_drawing
 from paddler_trio.wire.engine.engine_pipe import Image
 
 MAX_FILE_BYTES = 20_971_520
-MAX_PIXELS = 67_108_864
-"""Of an image before it is made smaller: 8192 x 8192."""
+MAX_PIXELS = 50_000_000
+"""Of an image before it is made smaller: what large cameras take."""
+MAX_DECODED_PIXELS = 25_000_000
+"""Of an image that a decoder has to unpack whole. A JPEG is unpacked at a fraction of its size."""
+MAX_PIXELS_A_REQUEST = 64_000_000
+"""Unpacked for all images of a request together: a few kilobytes can hold millions of pixels."""
 MAX_SIDE = 8192
 """Of what a model is shown, whatever ``image_resize_to_fit`` allows."""
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "ICO", "PPM", "QOI")
@@ -38,11 +43,28 @@ class ImageError(PaddlerError):
     """This image cannot be shown to a model; the text says why, for whoever sent it."""
 
 
-def read_image(url: str, *, fit: int) -> Image:
+@attrs.define
+class PixelBudget:
+    """What the images of one request may still unpack."""
+
+    left: int = MAX_PIXELS_A_REQUEST
+
+    def spend(self, width: int, height: int) -> None:
+        """ImageError if this image is one too many."""
+        self.left -= width * height
+        if self.left < 0:
+            raise ImageError(
+                f"the images of this request have more than {MAX_PIXELS_A_REQUEST} pixels "
+                "together; send fewer, or smaller ones"
+            )
+
+
+def read_image(url: str, *, fit: int, budget: PixelBudget | None = None) -> Image:
     """The pixels of a data URI. Blocking, up to seconds.
 
     Args:
       url: ``data:`` with standard base64 after the first comma.
+      budget: of the request; the image's own limits count without one.
       fit: no side is longer than this many pixels; larger images are made smaller.
 
     Raises:
@@ -51,7 +73,10 @@ def read_image(url: str, *, fit: int) -> Image:
     content = _content(url)
     fit = min(fit, MAX_SIDE)
     try:
-        picture = draw(content, fit=fit) if is_drawing(content) else _decode(content, fit=fit)
+        if is_drawing(content):
+            picture = draw(content, fit=fit)
+        else:
+            picture = _decode(content, fit=fit, budget=budget or PixelBudget())
     except DrawingError as error:
         raise ImageError(str(error)) from error
     return Image(picture.width, picture.height, picture.tobytes())
@@ -76,7 +101,7 @@ def _content(url: str) -> bytes:
         raise ImageError(f"the content of the data URI is not base64: {error}") from error
 
 
-def _decode(content: bytes, *, fit: int) -> Pillow.Image:
+def _decode(content: bytes, *, fit: int, budget: PixelBudget) -> Pillow.Image:
     try:
         image = Pillow.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError as error:
@@ -93,7 +118,16 @@ def _decode(content: bytes, *, fit: int) -> Pillow.Image:
             )
         try:
             image.draft("RGB", (fit, fit))  # a large JPEG is decoded at a fraction of its size
+            width, height = image.size
+            if width * height > MAX_DECODED_PIXELS:
+                raise ImageError(
+                    f"the {image.format} image has {width}x{height} pixels, the limit for such "
+                    f"images is {MAX_DECODED_PIXELS} in all; send a smaller one, or a JPEG"
+                )
+            budget.spend(width, height)
             return _fitted(_flat(ImageOps.exif_transpose(image)), fit)
+        except (ImageError, MemoryError):
+            raise
         except Exception as error:  # a decoder was fed bytes of anybody's
             raise ImageError(f"the {image.format} image is broken: {_words(error)}") from error
 
@@ -101,7 +135,7 @@ def _decode(content: bytes, *, fit: int) -> Pillow.Image:
 def _flat(image: Pillow.Image) -> Pillow.Image:
     """RGB, what is transparent on white."""
     if image.mode in _SCALED_MODES:  # 16 bits for each pixel: the upper ones are seen
-        values = np.clip(np.asarray(image).astype(np.int64) // 257, 0, 255)
+        values = np.clip(np.asarray(image) // 257, 0, 255)
         image = Pillow.fromarray(values.astype(np.uint8))
     if not image.has_transparency_data:
         return image.convert("RGB")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.language.images.decoding import ImageError, read_image
+from paddler_trio.language.images.decoding import ImageError, PixelBudget, read_image
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_messages import IMAGE_PARTS
 from paddler_trio.wire.engine.engine_pipe import Image
@@ -47,6 +47,7 @@ def show_images(conversation: ConversationPrompt, *, fit: int) -> Shown:
     """
     images: list[Image] = []
     known: dict[str, Image] = {}
+    budget = PixelBudget()
     num_bytes = 0
     messages = [_cleaned(message) for message in conversation.messages]
     for path, part in _image_parts(messages):
@@ -57,7 +58,7 @@ def show_images(conversation: ConversationPrompt, *, fit: int) -> Shown:
             raise _undecodable(path, f"more than {MAX_IMAGES} images in one request")
         if url not in known:
             try:
-                known[url] = read_image(url, fit=fit)
+                known[url] = read_image(url, fit=fit, budget=budget)
             except ImageError as error:
                 raise _undecodable(path, str(error)) from error
         num_bytes += len(known[url].pixels)

@@ -244,9 +244,10 @@ class Tokenize:
 
 @attrs.frozen(kw_only=True)
 class Detokenize:
-    """Answered by ``{"text": "..."}``."""
+    """Answered by ``{"text": "..."}``, with pieces by ``{"pieces": [...]}``, one for each token."""
 
     tokens: tuple[Int32, ...]
+    with_pieces: bool = False
 
 
 @attrs.frozen(kw_only=True)

@@ -22,14 +22,14 @@ def _head(*parts: str) -> str:
 
 
 _OPEN, _ID = r"\{", _head('"id"', ":", rf'"([^"\\]{{1,{MAX_ID_CHARS}}})"', ",")
-_CLIENT = "(?:" + _head('"client"', ":", '"(?P<client>[0-9a-f]{0,16})"', ",", "") + ")?"
+_CLIENT = "(?:" + _head('"client"', ":", '"([0-9a-f]{0,16})"', ",", "") + ")?"
 _HEAD = re.compile(
     "|".join(
         (
             _head(_OPEN, '"Trio"', ":", _OPEN, '"Start"', ":", _OPEN, _ID, _CLIENT)
             + _head('"request"', ":", _OPEN, r'"(?P<start>\w+)"', ":"),
-            _head(_OPEN, '"Trio"', ":", _OPEN, '"Ask"', ":", _OPEN, _ID, '"question"', ":", _OPEN)
-            + _head("", r'"(?P<ask>\w+)"', ":"),
+            _head(_OPEN, '"Trio"', ":", _OPEN, '"Ask"', ":", _OPEN, _ID, _CLIENT)
+            + _head('"question"', ":", _OPEN, r'"(?P<ask>\w+)"', ":"),
             _head(_OPEN, '"Request"', ":", _OPEN, _ID, '"request"', ":", _OPEN)
             + _head("", r'"(?P<request>\w+)"', ":"),
         )
@@ -69,12 +69,12 @@ def request_frame(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     head = _HEAD.match(text)
     if head is None or (head.lastgroup != "request" and not speaks_trio):
         return None
-    wire_id = next(group for group in head.groups() if group is not None)
-    client = head["client"] or ""
-    assert head.lastgroup is not None
+    assert head.lastgroup is not None, "each of the heads ends with a named group"
     tag = head[head.lastgroup]
+    wire_id, *others = (group for group in head.groups() if group is not None)
+    client = others[0] if len(others) == 2 else ""
     if head.lastgroup == "ask":
-        return RequestFrame(wire_id, "question", tag, text, is_paddlers=False)
+        return RequestFrame(wire_id, "question", tag, text, False, client)
     is_paddlers = head.lastgroup == "request"
     if tag in _GENERATIONS:
         return RequestFrame(wire_id, "generation", tag, text, is_paddlers, client)

@@ -105,9 +105,10 @@ class Tree:
 
 @attrs.frozen
 class Ask:
-    """A question about the model that is served; it takes no slot."""
+    """A question about the model that is served; it takes no slot. ``client``: see ``Start``."""
 
     id: str
+    client: str = attrs.field(default="", kw_only=True)
     question: Question
 
 

@@ -1,0 +1,270 @@
+"""What a request makes its preparation cost stays that request's: real processes, real limits.
+
+Each hostile request is one that once ended an agent, or kept it busy for everybody.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from paddler_trio.agent.preparation import Preparation
+from paddler_trio.agent.preparation_server import LanguageRefusedError, PreparationServer
+from paddler_trio.errors import PreparationError, leaves
+from paddler_trio.language.loading import LanguageSource
+from paddler_trio.preparation.limits import MAX_CPU_S, MEMORY_BYTES
+from paddler_trio.preparation.messages import (
+    Answered,
+    Job,
+    LanguageFacts,
+    Prepared,
+    PreparedGeneration,
+    Refused,
+)
+from paddler_trio.wire.engine.engine_pipe import Ready
+from paddler_trio.wire.paddler.agent_issue import ChatTemplateDoesNotCompile
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    BalancerDesiredState,
+    ChatTemplate,
+)
+from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
+from paddler_trio.wire.trio.trio_link import Start, render_extension
+
+MODEL = str(files("paddler_trio.models") / "paddler-demo.gguf")
+READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536, sees_images=True)
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="500" height="500">{}</svg>'
+
+
+def work(body: dict[str, Any]) -> RequestFrame:
+    text = render_extension(Start("1", {"Generate": body}, 7, ())).decode()
+    frame = request_frame(text, speaks_trio=True)
+    assert frame is not None
+    return frame
+
+
+def raw(text: str, **more: Any) -> RequestFrame:
+    return work({"prompt": {"Text": {"text": text}}, **more})
+
+
+def drawing(inside: str) -> RequestFrame:
+    content = base64.b64encode(SVG.format(inside).encode()).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/svg+xml;base64,{content}"}}
+    message = {"role": "user", "content": [part]}
+    return work({"prompt": {"Conversation": {"messages": [message]}}})
+
+
+def question(name: str, **fields: Any) -> RequestFrame:
+    text = json.dumps({"Trio": {"Ask": {"id": "q", "question": {name: fields}}}})
+    frame = request_frame(text, speaks_trio=True)
+    assert frame is not None
+    return frame
+
+
+def desired(**changes: Any) -> AgentDesiredState:
+    default = BalancerDesiredState.default()
+    fields = {f.name: getattr(default, f.name) for f in attrs.fields(AgentDesiredState)}
+    return AgentDesiredState(**{**fields, **changes})
+
+
+@attrs.define(eq=False)
+class Prepares:
+    preparation: Preparation
+
+    async def __call__(self, frame: RequestFrame, client: str = "") -> Prepared:
+        return await self.preparation.prepare(Job(frame, 1, READY), client=client)
+
+    @property
+    def server_pid(self) -> int:
+        process = self.preparation.server._process
+        assert process is not None
+        return process.pid
+
+    @property
+    def workers(self) -> list[int]:
+        """Forked by the server and alive."""
+        path = Path(f"/proc/{self.server_pid}/task/{self.server_pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+    async def until_workers(self, count: int) -> None:
+        with trio.fail_after(60):
+            while len(self.workers) != count:  # the kernel tells nobody
+                await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def preparing(**changes: Any) -> AsyncIterator[Prepares]:
+    async with trio.open_nursery() as nursery:
+        up: list[Preparation] = []
+        is_up = trio.Event()
+
+        def on_up(server: PreparationServer, facts: LanguageFacts) -> None:
+            up.append(Preparation(server, facts))
+            is_up.set()
+
+        source = LanguageSource(paths=(MODEL,), desired=desired(**changes))
+        nursery.start_soon(PreparationServer(source, on_up).run)
+        with trio.fail_after(60):
+            await is_up.wait()
+        try:
+            yield Prepares(up[0])
+        finally:
+            up[0].close()
+            nursery.cancel_scope.cancel()
+
+
+def peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (peak,) = [line for line in status if line.startswith("VmHWM")]
+    return int(peak.split()[1]) * 1024
+
+
+def problem(prepared: Prepared) -> str:
+    assert isinstance(prepared, Refused), prepared
+    ((_, content),) = prepared.result.items()
+    return content["message"] if isinstance(content, dict) else str(content)
+
+
+async def test_ordinary_requests_are_prepared_one_after_the_other() -> None:
+    async with preparing() as prepare:
+        first = await prepare(raw("hello"))
+        assert isinstance(first, PreparedGeneration)
+        assert first.num_prompt_tokens > 0
+        for number in range(20):
+            assert isinstance(await prepare(raw(f"hello {number}")), PreparedGeneration)
+        await prepare.until_workers(min(len(prepare.workers), 1))
+
+
+HOSTILE = {
+    "nested SVG groups": drawing('<g opacity="0.5">' * 300 + "</g>" * 300),
+    "an SVG filter": drawing(
+        '<filter id="f"><feTurbulence baseFrequency="0.01" numOctaves="100000000"/></filter>'
+        '<rect width="500" height="500" filter="url(#f)"/>'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_what_ends_its_process_costs_only_its_request(name: str) -> None:
+    async with preparing() as prepare:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(prepare, HOSTILE[name])
+            neighbours = [await prepare(raw(f"neighbour {i}")) for i in range(20)]
+        assert all(isinstance(each, PreparedGeneration) for each in neighbours)
+        assert "one request may" in problem(await prepare(HOSTILE[name]))
+        assert isinstance(await prepare(raw("hello")), PreparedGeneration)
+
+
+async def test_alternatives_that_multiply_are_refused_by_their_number() -> None:
+    options = [
+        {"anyOf": [{"type": "object", "properties": {f"p{i}_{j}": {}}} for j in range(12)]}
+        for i in range(8)
+    ]
+    async with preparing() as prepare:
+        schema = json.dumps({"allOf": options})
+        refused = await prepare(raw("x", constraint={"type": "json_schema", "schema": schema}))
+        assert "alternatives" in problem(refused)
+
+
+async def test_a_cancelled_request_leaves_no_process() -> None:
+    async with preparing() as prepare:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(prepare, HOSTILE["an SVG filter"])
+            await prepare.until_workers(1)
+            nursery.cancel_scope.cancel()
+        await prepare.until_workers(0)
+
+
+async def test_a_prompt_that_fits_no_slot_is_refused_before_it_is_tokenised() -> None:
+    async with preparing() as prepare:
+        refused = await prepare(raw("hello " * 1_000_000))
+        assert "one slot of this agent holds 2048" in problem(refused)
+
+
+async def test_memory_is_bounded() -> None:
+    """A template that doubles a text is an operator's; what it fills is the worker's own."""
+    template = (
+        "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}"
+        "{% set ns.x = ns.x + [messages[0].content * 300] %}{% endfor %}"
+    )
+    async with preparing(chat_template_override=ChatTemplate(template)) as prepare:
+        message = {"role": "user", "content": "x" * 1000}
+        refused = await prepare(work({"prompt": {"Conversation": {"messages": [message]}}}))
+        assert problem(refused)
+        assert all(peak_bytes(pid) < 2 * MEMORY_BYTES for pid in prepare.workers)
+
+
+async def test_one_client_leaves_places_to_the_others() -> None:
+    async with preparing() as prepare, trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(prepare, HOSTILE["an SVG filter"], "greedy")
+        await prepare.until_workers(4)
+        assert isinstance(await prepare(raw("hello"), "modest"), PreparedGeneration)
+        assert len(prepare.workers) <= 5
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_question_is_answered_with_its_limit() -> None:
+    async with preparing() as prepare:
+        answered = await prepare(question("Tokenize", text="hello"))
+        assert isinstance(answered, Answered)
+        assert json.loads(answered.frame)["Trio"]["Answer"]["answer"]["tokens"]
+        answered = await prepare(question("Detokenize", tokens=[1, 2], with_pieces=True))
+        assert isinstance(answered, Answered)
+        assert len(json.loads(answered.frame)["Trio"]["Answer"]["answer"]["pieces"]) == 2
+        answered = await prepare(question("Tokenize", text="x" * 4_000_001))
+        assert isinstance(answered, Answered)
+        answer = json.loads(answered.frame)["Trio"]["Answer"]
+        assert (answer["answer"], answer["code"]) == (None, 400)
+
+
+async def test_when_the_server_is_killed_its_workers_are_gone_and_jobs_are_told() -> None:
+    workers: list[int] = []
+
+    async def lose_the_server() -> None:
+        async with preparing() as prepare, trio.open_nursery() as nursery:
+            nursery.start_soon(prepare, HOSTILE["an SVG filter"])
+            await prepare.until_workers(1)
+            workers.extend(prepare.workers)
+            os.kill(prepare.server_pid, signal.SIGKILL)
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await lose_the_server()
+    assert all(isinstance(leaf, PreparationError) for leaf in leaves(raised.value))
+    with trio.fail_after(10):
+        while any(exists(pid) for pid in workers):
+            await trio.sleep(0.005)
+
+
+def exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_a_template_that_does_not_compile_is_an_issue() -> None:
+    source = LanguageSource(
+        paths=(MODEL,), desired=desired(chat_template_override=ChatTemplate("{% if"))
+    )
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await PreparationServer(source, lambda *_: None).run()
+    (refused,) = leaves(raised.value)
+    assert isinstance(refused, LanguageRefusedError)
+    assert isinstance(refused.refused.issue, ChatTemplateDoesNotCompile)
+
+
+def test_the_limit_grows_with_the_request_and_ends() -> None:
+    from paddler_trio.preparation.limits import cpu_limit_s
+
+    assert cpu_limit_s(100) < 1.1
+    assert cpu_limit_s(100_000) == pytest.approx(6.0)
+    assert cpu_limit_s(10**9) == MAX_CPU_S

@@ -1,0 +1,77 @@
+"""The head of a frame says what the whole frame says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.wire.trio.generate import Tokenize
+from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
+from paddler_trio.wire.trio.trio_link import Ask, Start, render_extension
+
+ids = st.text(
+    st.characters(codec="ascii", exclude_characters='"\\', categories=["L", "N", "P"]),
+    min_size=1,
+    max_size=40,
+)
+clients = st.sampled_from(["", "0123456789abcdef"])
+KINDS = {
+    "Generate": "generation",
+    "ContinueFromRawPrompt": "generation",
+    "ContinueFromConversationHistory": "generation",
+    "Embed": "embedding",
+    "Rank": "embedding",
+    "GenerateEmbeddingBatch": "embedding",
+}
+
+
+@given(ids, clients, st.sampled_from([*KINDS]), st.booleans())
+def test_work_is_told_by_its_head_however_it_is_spaced(
+    wire_id: str, client: str, tag: str, is_spaced: bool
+) -> None:
+    text = render_extension(Start(wire_id, {tag: {"x": 1}}, 7, (1, 2), client=client)).decode()
+    if is_spaced:
+        text = json.dumps(json.loads(text), indent=1)
+    assert request_frame(text, speaks_trio=True) == RequestFrame(
+        wire_id,
+        KINDS[tag],
+        tag,
+        text,
+        False,
+        client,  # type: ignore[arg-type]
+    )
+    assert request_frame(text, speaks_trio=False) is None
+
+
+@given(ids, clients)
+def test_questions_are_told_by_their_head(wire_id: str, client: str) -> None:
+    text = render_extension(Ask(wire_id, Tokenize(text="x"), client=client)).decode()
+    assert request_frame(text, speaks_trio=True) == RequestFrame(
+        wire_id, "question", "Tokenize", text, False, client
+    )
+
+
+@given(ids, st.sampled_from([*KINDS]))
+def test_paddlers_requests_are_told_by_their_head(wire_id: str, tag: str) -> None:
+    text = json.dumps({"Request": {"id": wire_id, "request": {tag: {}}}})
+    for speaks_trio in (True, False):
+        frame = request_frame(text, speaks_trio=speaks_trio)
+        assert frame is not None
+        assert (frame.id, frame.kind, frame.is_paddlers) == (wire_id, KINDS[tag], True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Request":{"id":"1","request":"GetModelMetadata"}}',
+        '{"Request":{"request":{"Generate":{}},"id":"1"}}',
+        '{"Notification":{"SetState":{}}}',
+        '{"Trio":{"Want":{"id":"1"}}}',
+        "",
+    ],
+)
+def test_other_frames_have_no_such_head(text: str) -> None:
+    assert request_frame(text, speaks_trio=True) is None
