@@ -9,7 +9,7 @@ import base64
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -98,9 +98,7 @@ class Prepares:
         return [int(pid) for pid in path.read_text().split()]
 
     async def until_workers(self, count: int) -> None:
-        with trio.fail_after(60):
-            while len(self.workers) != count:  # the kernel tells nobody
-                await trio.sleep(0.005)
+        await until(lambda: len(self.workers) == count)
 
 
 @asynccontextmanager
@@ -122,6 +120,13 @@ async def preparing(**changes: Any) -> AsyncIterator[Prepares]:
         finally:
             up[0].close()
             nursery.cancel_scope.cancel()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """The kernel tells nobody when a process comes or goes."""
+    with trio.fail_after(60):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.005)
 
 
 def peak_bytes(pid: int) -> int:
@@ -242,9 +247,7 @@ async def test_when_the_server_is_killed_its_workers_are_gone_and_jobs_are_told(
     with pytest.raises(BaseExceptionGroup) as raised:
         await lose_the_server()
     assert all(isinstance(leaf, PreparationError) for leaf in leaves(raised.value))
-    with trio.fail_after(10):
-        while any(exists(pid) for pid in workers):
-            await trio.sleep(0.005)
+    await until(lambda: not any(map(exists, workers)))
 
 
 def exists(pid: int) -> bool:
