@@ -11,14 +11,9 @@ import trio
 from paddler_trio.cli.options import LogLevel
 from paddler_trio.daemon.logs import configure_logs
 from paddler_trio.daemon.signals import watch_signals
-from paddler_trio.errors import PaddlerError
+from paddler_trio.errors import PaddlerError, leaves
 
 log = structlog.get_logger("daemon")
-
-SWITCH_INTERVAL_S = 0.0005
-"""How long a worker thread may keep the interpreter while the event loop waits for it. A token on
-its way costs the loop a few system calls, and after each it has to get the interpreter back: with
-Python's 5 ms, several times that while one long conversation is prepared."""
 
 
 def run_daemon(
@@ -26,11 +21,10 @@ def run_daemon(
 ) -> None:
     """Run ``body(stop)`` with signals and logs; exit code 1 and one line for a known error."""
     configure_logs(level=log_level.value, as_json=log_json)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         trio.run(_with_signals, body, strict_exception_groups=True)
     except* PaddlerError as group:
-        for error in _leaves(group):
+        for error in leaves(group):
             print(f"paddler-trio: {error}", file=sys.stderr)
         sys.exit(1)
 
@@ -42,10 +36,3 @@ async def _with_signals(body: Callable[[trio.Event], Awaitable[None]]) -> None:
         await root.start(watch_signals, stop, root.cancel_scope, name="signals")
         await body(stop)
         root.cancel_scope.cancel(reason="the daemon has ended")
-
-
-def _leaves(group: BaseExceptionGroup[PaddlerError]) -> list[PaddlerError]:
-    leaves: list[PaddlerError] = []
-    for error in group.exceptions:
-        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return leaves

@@ -1,7 +1,7 @@
 """Documents on their way to the engine and vectors on their way back: everything but the waiting.
 
 text -> tokens -> chunks, and vectors -> average -> norm -> result. Pure and blocking: it belongs
-into worker threads.
+into preparation processes and worker threads.
 """
 
 from __future__ import annotations

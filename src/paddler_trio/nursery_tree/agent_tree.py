@@ -3,7 +3,8 @@
     services                     outlive everything
     ├─ systemd watchdog
     ├─ model                     follows the desired state
-    │  └─ engine                 the child process, started again under a restart budget
+    │  ├─ preparation            child processes: templates, tokens, grammars, images
+    │  └─ engine                 the child process; both started again under a restart budget
     └─ links                     to the balancer, redialled for ever; closed second
        └─ requests               one task each; drained first
 
@@ -22,6 +23,7 @@ import trio
 
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import EngineError, PreparationError
+from paddler_trio.heap import settle
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
 from paddler_trio.nursery_tree.synchronization import wait_any
@@ -82,6 +84,7 @@ async def run_agent(
     Cancellation: everything ends at once; the engine process is gone when this returns.
     """
     parts = assemble()
+    settle()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.model.run, name="model")

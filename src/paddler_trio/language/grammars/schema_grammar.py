@@ -1,6 +1,7 @@
 """Grammars that bind an answer: made from what a request asks for, tried before the engine.
 
-Everything here blocks for as long as the work takes and belongs into a worker thread.
+Everything here blocks for as long as the work takes and belongs into a preparation
+process.
 """
 
 from __future__ import annotations
