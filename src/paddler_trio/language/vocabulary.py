@@ -1,11 +1,11 @@
-"""The model's vocabulary, opened by the agent without the weights.
+"""The model's vocabulary, opened without the weights.
 
-Text is turned into tokens beside the decode loop, not in it: the agent opens the model file a
-second time with ``vocab_only``, which costs a few megabytes, and the engine only ever sees ids.
+Text is turned into tokens beside the decode loop, not in it: a preparation process opens the
+model file a second time with ``vocab_only``, which costs a few megabytes, and the engine only ever sees ids.
 
 All methods block for as long as the text is long, so they belong into preparation processes; any
-number of threads may use one vocabulary. Closing is safe at any moment: a thread that is still inside
-llama.cpp keeps the model until it comes back, later calls are refused.
+number of threads may use one vocabulary. Closing is safe at any moment: a thread that is still
+inside llama.cpp keeps the model until it comes back, later calls are refused.
 
 llama.cpp's generic pre-tokenizer calls itself for every letter of a word and overruns the stack at
 about 20 000 letters (measured, 8 MB), which would end the process; such runs are cut. Ids that do
