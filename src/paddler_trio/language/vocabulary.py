@@ -1,7 +1,7 @@
 """The model's vocabulary, opened without the weights.
 
-Text is turned into tokens beside the decode loop, not in it: a preparation process opens the
-model file a second time with ``vocab_only``, which costs a few megabytes, and the engine only ever sees ids.
+Text is turned into tokens beside the decode loop, not in it: a preparation process opens the model
+file a second time with ``vocab_only``, which costs a few megabytes; the engine only ever sees ids.
 
 All methods block for as long as the text is long, so they belong into preparation processes; any
 number of threads may use one vocabulary. Closing is safe at any moment: a thread that is still
