@@ -34,6 +34,8 @@ class BalancerConfig:
     max_continuations: int = attrs.field(default=2, validator=ge(0))
     agent_silence_s: float = attrs.field(default=5.0, validator=ge(0.1))
     max_connections: int = attrs.field(default=4096, validator=ge(1))
+    input_memory_bytes: int = attrs.field(default=256 * 1024**2, validator=ge(1024**2))
+    """What all requests and messages together may hold; see ``http/input_budget.py``."""
     api_key_file: Path | None = None
     """Keys that clients must come with; see ``http/api_keys.py``."""
     insecure_management: bool = False

@@ -23,10 +23,10 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
-    json_body,
     send_json,
     watch_disconnect,
 )
+from paddler_trio.http.json_body import json_body
 from paddler_trio.http.router import Params, Routes
 from paddler_trio.http.server import (
     HttpLimits,
@@ -158,7 +158,7 @@ class Daemon:
         await send_json(send, 200, "OK")
 
     async def json(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await send_json(send, 200, await json_body(scope, receive))
+        await send_json(send, 200, await json_body(scope, receive, lambda value: value))
 
     async def stream(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -6,7 +6,7 @@ ledger and shell are checked together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import trio
@@ -20,6 +20,7 @@ from paddler_trio.nursery_tree.lease import BrokenFrame, Lease, NoToken, Outcome
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
+from paddler_trio.wire.trio.written_work import WrittenWork
 
 
 class WatchedDispatcher(Dispatcher):
@@ -35,13 +36,13 @@ class WatchedDispatcher(Dispatcher):
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, request_id: str, work: Mapping[str, object], **options: Any) -> Request:
-        story = self.world.story_of(work)
+    def submit(self, request_id: str, work: WrittenWork, **options: Any) -> Request:
+        story = self.world.story_of(work.body)
         story.submitted_s = trio.current_time()
         waiting = self.statistics().requests_buffered
         story.was_buffer_full |= waiting >= self.limits.max_buffered
         key = RequestKey(self._arrivals + 1)
-        self.world.note("balancer", f"submit {prompt_in(work)} as {key}")
+        self.world.note("balancer", f"submit {prompt_in(work.body)} as {key}")
         self._classes[key] = sorted(options.items())
         request = super().submit(request_id, work, **options)
         assert request.key == key
@@ -49,7 +50,7 @@ class WatchedDispatcher(Dispatcher):
         return request
 
     def _grant(self, request: Request, agent: AgentConnection) -> None:
-        prompt = prompt_in(request.work)
+        prompt = prompt_in(request.work.body)
         held, total = self.slots_processing(agent.key), agent.usable_slots
         self.world.note("balancer", f"grant {prompt} -> {agent.id} ({held}/{total})")
         if not agent.is_accepting or agent.id in self.world.drained:
@@ -60,7 +61,7 @@ class WatchedDispatcher(Dispatcher):
         for other in self._requests.values():
             is_before = other.key < request.key and self._waits(other) and not self._kind(other)
             if is_before and self._classes[other.key] == self._classes[request.key]:
-                self.world.fail(f"{prompt} overtook {prompt_in(other.work)}")
+                self.world.fail(f"{prompt} overtook {prompt_in(other.work.body)}")
         self._story(request).grants += 1
         self.world.heard_of(request.key)
         super()._grant(request, agent)
@@ -89,7 +90,7 @@ class WatchedDispatcher(Dispatcher):
 
     def _tell_client(self, request: Request, outcome: Outcome) -> None:
         story = self._story(request)
-        prompt = prompt_in(request.work)
+        prompt = prompt_in(request.work.body)
         story.outcomes.add(type(outcome).__name__)
         self.world.note("balancer", f"{prompt} ends: {type(outcome).__name__}")
         match outcome:
@@ -145,7 +146,7 @@ class WatchedDispatcher(Dispatcher):
     # ------------------------------------------------------------------- private
 
     def _story(self, request: Request) -> Story:
-        return self.world.story_of(request.work)
+        return self.world.story_of(request.work.body)
 
     def _waits(self, request: Request) -> bool:
         return request.seat.answer is None and not request.is_over
@@ -155,7 +156,7 @@ class WatchedDispatcher(Dispatcher):
 
     def _check_may_be_placed(self, request: Request) -> None:
         """Never anew while draining, and only so often, so that it cannot bring down everybody."""
-        story, prompt = self._story(request), prompt_in(request.work)
+        story, prompt = self._story(request), prompt_in(request.work.body)
         if not self._waits(request):
             return  # its task is about to end it
         limits = self.limits.continuation
@@ -171,6 +172,5 @@ class WatchedDispatcher(Dispatcher):
         for agent in self.agents.values():
             free = agent.usable_slots - self.slots_processing(agent.key)
             if agent.is_accepting and free > 0 and kind in (None, agent.model):
-                self.world.fail(
-                    f"{prompt_in(request.work)} waits although {agent.id} has {free} free slots"
-                )
+                prompt = prompt_in(request.work.body)
+                self.world.fail(f"{prompt} waits although {agent.id} has {free} free slots")

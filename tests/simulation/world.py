@@ -6,8 +6,9 @@ raises at once, so that the last lines of the trace show how it came about.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import trio
@@ -24,10 +25,18 @@ class SimulationFailure(BaseException):  # no handler of the balancer may catch 
     """The balancer broke a promise."""
 
 
-def prompt_in(work: Mapping[str, Any]) -> str:
+Body: TypeAlias = Mapping[str, Any] | bytes
+"""An agent request's body, or its JSON."""
+
+
+def _read(body: Body) -> Mapping[str, Any]:
+    return json.loads(body) if isinstance(body, bytes) else body
+
+
+def prompt_in(work: Body) -> str:
     """The prompt of an agent request's body, which names the request all through the simulation;
     of embeddings, the id of the first document, which begins with that name."""
-    (body,) = work.values()
+    (body,) = _read(work).values()
     if "input_batch" in body:
         return str(body["input_batch"][0]["id"])
     if "raw_prompt" in body:
@@ -35,7 +44,7 @@ def prompt_in(work: Mapping[str, Any]) -> str:
     return str(body["conversation_history"][0]["content"])
 
 
-def documents_in(work: Mapping[str, Any]) -> list[str] | None:
+def documents_in(work: Body) -> list[str] | None:
     """The ids of what is to be embedded; None for a generation."""
     (body,) = work.values()
     return [document["id"] for document in body["input_batch"]] if "input_batch" in body else None
@@ -135,7 +144,7 @@ class World:
         self.is_ending = True  # what follows from it is no finding
         raise SimulationFailure(what)
 
-    def story_of(self, work: Mapping[str, Any]) -> Story:
+    def story_of(self, work: Body) -> Story:
         """Whose request an agent request belongs to."""
         return self.stories[prompt_in(work).partition("/")[0]]
 

@@ -42,6 +42,7 @@ from paddler_trio.wire.paddler.messages import (
 )
 from paddler_trio.wire.trio.request_frames import MAX_ID_CHARS, RequestFrame, request_frame
 from paddler_trio.wire.trio.trio_link import (
+    MAX_FRAME_BYTES,
     SUBPROTOCOL,
     TAG,
     Answer,
@@ -64,7 +65,6 @@ HEARTBEAT_S = 2.0
 HEARTBEAT_DEADLINE_S = 5.0
 CONNECT_S = 10.0
 GOODBYE_S = 1.0
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 READ_AHEAD_FRAMES = 64
 OUTGOING_FRAMES = 2048
 """Ten seconds of one frame a pass at 200 passes/s; a balancer that lags more is given up."""
@@ -145,7 +145,7 @@ class BalancerLink:
                         subprotocols=[SUBPROTOCOL],
                         extra_headers=[] if token is None else [(b"authorization", token)],
                         message_queue_size=READ_AHEAD_FRAMES,
-                        max_message_size=MAX_MESSAGE_BYTES,
+                        max_message_size=MAX_FRAME_BYTES,
                     )
                     patience.deadline = math.inf  # connected: from here on the heartbeat watches
                     connection = _Connection(self, socket)

@@ -197,6 +197,20 @@ def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
     return ApiError(failure.code, failure.description, headers=headers)
 
 
+def prompt_too_long(num_prompt_tokens: int, num_cells: int, *, param: str = "messages") -> ApiError:
+    """A prompt does not fit a slot of ``num_cells``."""
+    return ApiError(
+        400,
+        f"the prompt has {num_prompt_tokens} tokens, which exceeds the available context size "
+        f"of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
+        "fewer slots used",
+        type="exceed_context_size_error",
+        code="context_length_exceeded",
+        param=param,
+        details={"n_prompt_tokens": num_prompt_tokens, "n_ctx": num_cells},
+    )
+
+
 def from_result(result: RawResult) -> ApiError | None:
     """What an ending result means; None for ``Done`` and for every result that ends nothing."""
     tag = result_tag(result)
@@ -215,16 +229,7 @@ def from_result(result: RawResult) -> ApiError | None:
     too_long = _PROMPT_TOO_LONG.search(text)
     if too_long is not None:
         num_prompt_tokens, num_cells = map(int, too_long.groups())
-        return ApiError(
-            400,
-            f"the prompt has {num_prompt_tokens} tokens, which exceeds the available context size "
-            f"of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
-            "fewer slots used",
-            type="exceed_context_size_error",
-            code="context_length_exceeded",
-            param="messages",
-            details={"n_prompt_tokens": num_prompt_tokens, "n_ctx": num_cells},
-        )
+        return prompt_too_long(num_prompt_tokens, num_cells)
     if tag == "ChatTemplateError":
         param = _blamed(text) or param
     if tag == "MultimodalNotSupported":

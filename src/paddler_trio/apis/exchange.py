@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import attrs
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.fields import Record
 from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import (
     BODY_DEADLINE_S,
     Header,
@@ -23,14 +24,19 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
-    decompress,
     header,
     is_json_media_type,
     read_body,
 )
 from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
+from paddler_trio.http.json_body import UnreadableJsonError, input_of, understood
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
-from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.json_limits import JsonLimits
+from paddler_trio.wire.json_text import dumps_in_runs
+
+T = TypeVar("T")
 
 _ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 
@@ -53,6 +59,8 @@ class Exchange:
     priority: Priority
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
+    goes_on: bool = attrs.field(default=False, init=False)
+    """What is worked on is more than the body: what was stored before it belongs to it."""
     _send: Send
 
     @classmethod
@@ -69,12 +77,29 @@ class Exchange:
             send=send,
         )
 
-    async def json_object(self, limits: SurfaceLimits) -> dict[str, object]:
-        """The body, which must be one JSON object.
+    @property
+    def room(self) -> Reservation:
+        """What this request holds of the budget of all inputs."""
+        return input_of(self.scope)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether working on it would make everybody else wait."""
+        return self.goes_on or self.room.used_bytes > INLINE_BYTES
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, computed off the event loop if the request is large."""
+        return await self.room.off_loop(work) if self.is_large else work()
+
+    async def read(self, limits: SurfaceLimits, read: Callable[[object, SurfaceLimits], T]) -> T:
+        """What ``read`` makes of the body, which must be one JSON object.
+
+        ``read`` may run in a thread.
 
         Errors:
-          ApiError: 400 not JSON or not an object, 413 too large, 415 not said to be JSON.
-          HttpProblem: 408, or a content encoding that is damaged.
+          ApiError: 400 not JSON or not an object, 413 too large, 415 not said to be JSON; or what
+            ``read`` raises.
+          HttpProblem: 408, 503, or a content encoding that is damaged.
           ClientGoneError: the client left in the middle of it.
         """
         media_type = header(self.scope, b"content-type")
@@ -93,17 +118,28 @@ class Exchange:
         raw = await read_body(
             self.receive, limit_bytes=limits.max_body_bytes, deadline_s=BODY_DEADLINE_S
         )
-        encoding = header(self.scope, b"content-encoding")
-        plain = decompress(raw, encoding, limit_bytes=limits.max_body_bytes)
-        try:
-            body = loads(plain)
-        except WireError as error:
-            raise ApiError(400, f"the body is {error}", code="invalid_json") from error
-        if not isinstance(body, dict):
-            raise ApiError(400, "the body must be a JSON object", code="invalid_json")
-        if plain.count(b"{") + plain.count(b"[") > limits.max_nesting:
+        counts = JsonLimits(
+            max_values=limits.max_json_values, max_containers=limits.max_json_containers
+        )
+
+        def understand(body: object) -> T:
+            if not isinstance(body, dict):
+                raise ApiError(400, "the body must be a JSON object", code="invalid_json")
             check_nesting(body, limits.max_nesting)
-        return body
+            return read(body, limits)
+
+        try:
+            return await understood(
+                self.scope, raw, understand, limit_bytes=limits.max_body_bytes, limits=counts
+            )
+        except UnreadableJsonError as error:
+            raise ApiError(error.status, f"the body is {error}", code="invalid_json") from error
+
+    async def read_record(
+        self, limits: SurfaceLimits, record: Callable[[SurfaceLimits], Record]
+    ) -> dict[str, object]:
+        """The values of a body that ``record`` describes; the errors of ``read``."""
+        return await self.read(limits, lambda body, limits: record(limits).read(body, ""))
 
     # ------------------------------------------------------------------ the answer
 
@@ -115,7 +151,8 @@ class Exchange:
         self, status: int, value: object, *, headers: Iterable[Header] = ()
     ) -> None:
         """The whole answer as one JSON document."""
-        body = dumps(value)
+        large = self.is_large
+        body = await self.room.off_loop(lambda: dumps_in_runs(value)) if large else dumps(value)
         await self.send_bytes(status, body, content_type=b"application/json", headers=headers)
 
     async def send_bytes(

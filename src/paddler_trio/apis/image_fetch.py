@@ -16,15 +16,22 @@ import trio
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.steps import Work
 from paddler_trio.apis.surface import SurfaceSettings
+from paddler_trio.http.input_budget import BudgetSpentError, Reservation
+from paddler_trio.http.json_body import no_room
+from paddler_trio.wire.trio.written_work import MAX_WORK_BYTES
 
 Json = dict[str, object]
 
 
-async def fetch_images(works: Sequence[Work], settings: SurfaceSettings) -> Sequence[Work]:
+async def fetch_images(
+    works: Sequence[Work], settings: SurfaceSettings, room: Reservation
+) -> Sequence[Work]:
     """The same works with every image as a data URI; the messages of all are the same.
 
     Errors:
-      ApiError: 400 for an image that cannot be had, or too many of them.
+      ApiError: 400 for an image that cannot be had, or too many of them; 413 for more of them
+        than an agent is sent at once.
+      HttpProblem: 503, there is no room for one.
     """
     match works[0]:
         case {"Generate": {"prompt": {"Conversation": {"messages": list(messages)}}}}:
@@ -38,11 +45,22 @@ async def fetch_images(works: Sequence[Work], settings: SurfaceSettings) -> Sequ
             f"{settings.limits.max_images}",
             "messages",
         )
+    fetched_bytes = 0
     for place, image in places:
         url = image["url"]
         assert isinstance(url, str)
-        if not url.startswith("data:"):
-            image["url"] = await _fetched(url, place, settings)
+        if url.startswith("data:"):
+            continue
+        fetched = await _fetched(url, place, settings, room)
+        image["url"] = fetched
+        fetched_bytes += len(fetched)
+        if fetched_bytes > MAX_WORK_BYTES:
+            raise ApiError(
+                413,
+                f"{place}: the images so far take {fetched_bytes} bytes as data URIs, at most "
+                f"{MAX_WORK_BYTES} are sent to an agent: show fewer, or smaller ones",
+                param=place,
+            )
     return works
 
 
@@ -60,7 +78,7 @@ def _images(messages: Sequence[object]) -> list[tuple[str, Json]]:
     return found
 
 
-async def _fetched(url: str, place: str, settings: SurfaceSettings) -> str:
+async def _fetched(url: str, place: str, settings: SurfaceSettings, room: Reservation) -> str:
     _must_be_allowed(url, place, settings)
     limits = settings.limits
     try:
@@ -76,6 +94,7 @@ async def _fetched(url: str, place: str, settings: SurfaceSettings) -> str:
                     raise invalid(f"{place}: the host sent {kind or 'no type'}, no image", place)
                 data = bytearray()
                 async for piece in answer.aiter_bytes():
+                    room.grow(len(piece) * 4 // 3)  # as base64 it stays
                     data += piece
                     if len(data) > limits.max_image_bytes:
                         raise invalid(
@@ -83,12 +102,18 @@ async def _fetched(url: str, place: str, settings: SurfaceSettings) -> str:
                             f"{limits.max_image_bytes}",
                             place,
                         )
+    except BudgetSpentError as spent:
+        raise no_room(spent) from spent
     except trio.TooSlowError as error:
         message = f"{place}: not there after fetch_timeout_s of {limits.fetch_timeout_s:g} s"
         raise invalid(message, place) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise invalid(f"{place}: {str(error) or type(error).__name__}", place) from error
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+    def as_data() -> str:
+        return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+    return await room.off_loop(as_data)
 
 
 def _must_be_allowed(url: str, place: str, settings: SurfaceSettings) -> None:

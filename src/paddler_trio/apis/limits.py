@@ -16,6 +16,8 @@ class SurfaceLimits:
 
     Attributes:
       max_body_bytes: of a body, before and after decompression; images travel inside it.
+      max_json_values, max_json_containers: scalars, names and containers in a body, and objects
+        and arrays alone; a prompt as token ids is one value for each token.
       max_nesting: objects and arrays inside one another in a body.
       max_messages: in one conversation.
       max_choices: ``n`` and ``best_of``.
@@ -36,6 +38,8 @@ class SurfaceLimits:
     """
 
     max_body_bytes: int = attrs.field(default=33_554_432, validator=ge(1024))
+    max_json_values: int = attrs.field(default=1_048_576, validator=ge(64))
+    max_json_containers: int = attrs.field(default=131_072, validator=ge(16))
     max_nesting: int = attrs.field(default=64, validator=ge(8))
     max_messages: int = attrs.field(default=4096, validator=ge(1))
     max_choices: int = attrs.field(default=32, validator=ge(1))

@@ -111,3 +111,11 @@ def must_generate(surface: Surface) -> None:
             "token generation is disabled while the cluster is configured for embeddings",
             code="generation_disabled",
         )
+
+
+def cells_at_most(surface: Surface) -> int | None:
+    """No slot of any agent holds more tokens than this; None while nobody can tell."""
+    applicable = surface.states.applicable
+    if applicable is None:
+        return None
+    return applicable.inference_parameters.context_size or None  # 0: as the model was trained

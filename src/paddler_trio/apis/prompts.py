@@ -72,6 +72,11 @@ def read_prompts(value: object, limits: SurfaceLimits, *, param: str = "prompt")
     return Prompts((_prompt(value, param),), is_several=False)
 
 
+def is_ids(prompt: Sequence[int | str]) -> bool:
+    """Whether it is token ids alone; quick for a million of them."""
+    return str not in {*map(type, prompt)}
+
+
 def _prompt(value: object, path: str) -> Prompt:
     match value:
         case str():

@@ -15,11 +15,12 @@ import attrs
 import trio
 
 from paddler_trio.apis import sse
-from paddler_trio.apis.api_errors import ApiError, from_failure, from_result
+from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.steps import Step, Teller, Work
-from paddler_trio.http.asgi import ClientGoneError, watch_disconnect
+from paddler_trio.balancer.writing import written
+from paddler_trio.http.asgi import ClientGoneError, HttpProblem, watch_disconnect
 from paddler_trio.http.server import direct_body_writer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
@@ -114,8 +115,8 @@ async def _watched(
             nursery.start_soon(
                 watch_disconnect, exchange.receive, nursery.cancel_scope.cancel, name="client watch"
             )
-            source.submit(exchange, works, nursery)
             try:
+                await source.submit(exchange, works, nursery)
                 await read(source)
             except ApiError as error:
                 failure = error
@@ -148,10 +149,16 @@ class _Source:
     def has_news(self) -> bool:
         return bool(self._ahead)
 
-    def submit(self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery) -> None:
-        """The only one at once, of several the first; the others when their turn has come."""
+    async def submit(
+        self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery
+    ) -> None:
+        """The only one at once, of several the first; the others when their turn has come.
+
+        Errors:
+          HttpProblem: 503 without room for it.
+        """
         if len(works) == 1:
-            self._submit(exchange, works[0])
+            await self._submit(exchange, works[0])
         else:
             into, self._merged = trio.open_memory_channel[Step | ApiError](0)
             nursery.start_soon(self._feed, exchange, works, into, nursery, name="choices")
@@ -222,11 +229,12 @@ class _Source:
 
     # --------------------------------------------------------------------- inside
 
-    def _submit(self, exchange: Exchange, work: Work) -> Request:
+    async def _submit(self, exchange: Exchange, work: Work) -> Request:
+        whole = await written(work, exchange.room, is_large=exchange.is_large)
         number = len(self._requests)
         request_id = f"{exchange.id}.{number}" if number else exchange.id
         request = self.dispatcher.submit(
-            request_id, work, client=exchange.client, priority=exchange.priority
+            request_id, whole, client=exchange.client, priority=exchange.priority
         )
         self._requests.append(request)
         return request
@@ -240,7 +248,11 @@ class _Source:
     ) -> None:
         async with into:
             for choice, work in enumerate(works):
-                request = self._submit(exchange, work)
+                try:
+                    request = await self._submit(exchange, work)
+                except HttpProblem as problem:
+                    await into.send(from_problem(problem))
+                    return
                 nursery.start_soon(self._copy, choice, request, into.clone(), name="choice")
                 await request.left_queue.wait()
                 if request.failure is not None:

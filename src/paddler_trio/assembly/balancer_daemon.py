@@ -22,11 +22,13 @@ from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send
 from paddler_trio.http.authentication import Authentication, Refuse, refuse_in_plain_text
 from paddler_trio.http.cors import Cors
 from paddler_trio.http.exposure import check_exposure
+from paddler_trio.http.input_budget import PUBLIC_SHARE, InputBudget
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.origins import Origins
 from paddler_trio.http.server import HttpLimits, HttpServer, listen
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 
 
@@ -128,8 +130,9 @@ def balancer_parts(
     states = DesiredStateKeeper(open_state_database(config.state_database), dispatcher)
     agents = AgentSocket(dispatcher, states, goodbye, silence_s=config.agent_silence_s)
     inference = InferenceDoor(dispatcher, states, goodbye)
+    budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     management = ManagementDoor(
-        dispatcher, states, agents, goodbye, keys, metrics_prefix=config.metrics_prefix
+        dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
     )
     surface = make_surface(config, dispatcher, states)
     pages = Cors(config.inference_cors_allowed_hosts)
@@ -148,13 +151,23 @@ def balancer_parts(
         alone = use(surface.alone(inference.probes()), refuse=surface.refuse)
         apps["compat openai"] = surface.across_origins(alone, origins, otherwise=pages(alone))
     limits = HttpLimits(max_connections=config.max_connections)
-    servers = [HttpServer(app, name=name, limits=limits) for name, app in apps.items()]
+    servers = [
+        HttpServer(
+            app,
+            name=name,
+            limits=limits,
+            budget=budget,
+            share=1.0 if name == "management" else PUBLIC_SHARE,
+        )
+        for name, app in apps.items()
+    ]
     return BalancerParts(
         dispatcher,
         load_state=states.load,
         ports=list(zip(servers, bound.doors, strict=True)),
         goodbye=goodbye,
         drain_timeout_s=config.drain_timeout_s,
+        measure_lag=lag.run,
         reload=keys.reload if keys.path is not None or reloads else None,
     )
 

@@ -1,13 +1,16 @@
 """The WebSocket an agent dials: ``/api/v1/agent_socket/{agent_id}`` on the management port.
 
-Each connection is three tasks in one scope: the reader (this one), a writer that alone owns the
-sending side, and the silence deadline, moved forward by everything the agent says. Agents speak
-at least once a second, so one that is silent for ``silence_s`` has vanished.
+Each connection is a reader (its task), a writer that alone owns the sending side, and a watch for
+silence. Agents speak at least once a second, so one of which nothing arrived for ``silence_s`` has
+vanished. What arrived counts, not what was read: after a stall of our own event loop there is
+everything that the agent said meanwhile, and it is read before anything is concluded.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import attrs
 import structlog
@@ -15,12 +18,17 @@ import trio
 
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.errors import WireError
+from paddler_trio.http.arrivals import Arrivals, arrivals_of
 from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.http.bounded_websocket import text_sender
+from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
+from paddler_trio.http.json_body import input_of
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import BrokenFrame, Lease
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
 from paddler_trio.wire.paddler.messages import (
     AgentResponse,
     DeregisterAgent,
@@ -50,6 +58,7 @@ PROTOCOL_VERSION = "4.1.0"
 """What Paddler's agents compare with their own; they only warn if it differs."""
 
 _TRIO = '{"Trio":'
+UNREAD_POLL_S = 0.05
 _FAMILIES = frozenset({"GeneratedToken", "Embedding"})
 
 
@@ -75,13 +84,22 @@ class AgentSocket:
         outgoing, frames = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
         with trio.CancelScope() as connection_scope:
             link = _Link(
-                self, AgentKey(self._connections), agent_id, speaks_trio, connection_scope, outgoing
+                self,
+                AgentKey(self._connections),
+                agent_id,
+                speaks_trio,
+                connection_scope,
+                outgoing,
+                input_of(scope),
             )
             outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
             code, reason = 1000, ""
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_write, frames, send, name=f"writer to agent {agent_id}")
+                    nursery.start_soon(
+                        _write, frames, text_sender(scope, send), name=f"writer to agent {agent_id}"
+                    )
+                    nursery.start_soon(link.watch_silence, arrivals_of(scope), name="silence")
                     nursery.start_soon(self._say_goodbye, connection_scope, name="goodbye watch")
                     try:
                         await link.read(receive)
@@ -101,9 +119,35 @@ class AgentSocket:
         connection.cancel(reason="balancer is shutting down")
 
 
-async def _write(frames: trio.MemoryReceiveChannel[bytes], send: Send) -> None:
+async def _write(
+    frames: trio.MemoryReceiveChannel[bytes], send_text: Callable[[bytes], Awaitable[None]]
+) -> None:
     async for frame in frames:
-        await send({"type": "websocket.send", "text": frame.decode()})
+        await send_text(frame)
+
+
+@attrs.frozen
+class _Frame:
+    """What stands in a frame: a message, the body of an extension, or what is wrong with it."""
+
+    message: object
+    is_extension: bool = False
+    request_id: str | None = None
+    """Whom to tell, if there is something wrong."""
+
+
+def _decode(text: str, *, speaks_trio: bool) -> _Frame:
+    try:
+        if speaks_trio and text.startswith(_TRIO):
+            if len(text) > UNCOUNTED_BYTES:
+                check_count(text.encode())
+            return _Frame(json.loads(text)[TAG], is_extension=True)
+        message = parse_balancer_message(text)
+    except (WireError, ValueError, KeyError, RecursionError) as error:
+        return _Frame(error, request_id=recover_request_id(text))
+    return _Frame(
+        message, request_id=message.request_id if isinstance(message, AgentResponse) else None
+    )
 
 
 @attrs.define(eq=False)
@@ -116,21 +160,37 @@ class _Link:
     speaks_trio: bool
     scope: trio.CancelScope
     outgoing: trio.MemorySendChannel[bytes]
+    room: Reservation
     agent: AgentConnection | None = None
+    _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _heard_s: float = attrs.field(factory=trio.current_time, init=False)
 
     async def read(self, receive: Receive) -> None:
         """Handle frames until the agent closes, deregisters, or is silent for too long."""
-        silence_s = self.socket.silence_s
-        with trio.move_on_after(silence_s) as silence:
+        with self._reading:
             while (message := await receive())["type"] == "websocket.receive":
-                silence.deadline = trio.current_time() + silence_s
+                self._heard_s = trio.current_time()
                 text = message.get("text")
                 if text is None:
                     log.warning("binary frame ignored", agent=self.agent_id)
-                elif not self._handle(text):
+                elif not self._handle(await self._decoded(text)):
                     return
-        if silence.cancelled_caught:
-            log.warning("agent is silent: gone", agent=self.agent_id, silence_s=silence_s)
+
+    async def watch_silence(self, arrivals: Arrivals | None) -> None:
+        """End the reading when nothing came for too long and nothing waits to be read."""
+        silence_s = self.socket.silence_s
+        while True:
+            heard_s = self._heard_s
+            if arrivals is not None:
+                heard_s = max(heard_s, arrivals.last_s)
+            if heard_s + silence_s > trio.current_time():
+                await trio.sleep_until(heard_s + silence_s)
+            elif arrivals is not None and arrivals.has_unread():
+                await trio.sleep(UNREAD_POLL_S)  # it is we who are late
+            else:
+                break
+        log.warning("agent is silent: gone", agent=self.agent_id, silence_s=silence_s)
+        self._reading.cancel(reason="the agent is silent")
 
     def close(self) -> None:
         """The agent and everything it held are gone, in one step."""
@@ -141,16 +201,24 @@ class _Link:
 
     # ------------------------------------------------------------- messages
 
-    def _handle(self, text: str) -> bool:
+    async def _decoded(self, text: str) -> _Frame:
+        """A long frame is decoded in a thread, so that nobody's tokens wait for it."""
+        if len(text) <= INLINE_BYTES:
+            return _decode(text, speaks_trio=self.speaks_trio)
+        return await self.room.off_loop(partial(_decode, text, speaks_trio=self.speaks_trio))
+
+    def _handle(self, frame: _Frame) -> bool:
         """One frame; False ends the connection in an orderly way.
 
         A frame that is not one raises WireError, after its request, if it names one, was told.
         """
         try:
-            if self.speaks_trio and text.startswith(_TRIO):
-                self._on_extension(json.loads(text)[TAG])
+            if isinstance(frame.message, Exception):
+                raise frame.message
+            if frame.is_extension:
+                self._on_extension(frame.message)
                 return True
-            match parse_balancer_message(text):
+            match frame.message:
                 case AgentResponse() as response:
                     self._on_response(response)
                 case RegisterAgent() as registration:
@@ -166,7 +234,7 @@ class _Link:
                         self.agent.said_goodbye = True
                     return False
         except (WireError, ValueError, KeyError, RecursionError) as error:
-            blamed = recover_request_id(text)
+            blamed = frame.request_id
             lease = None if blamed is None or self.agent is None else self.agent.lease(blamed)
             if lease is not None:
                 lease.verdict.give(BrokenFrame(str(error)))

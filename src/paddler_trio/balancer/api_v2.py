@@ -21,11 +21,11 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
-    json_body,
     send_json,
     while_connected,
 )
 from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.json_body import json_body
 from paddler_trio.http.router import Handler, Params, Routes
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -65,9 +65,12 @@ class ApiV2:
         routes.http("GET", "/api/v2/model", self._model)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        request = await _body(scope, receive, Generate)
-        work = unstructure(request, Work)
-        assert isinstance(work, dict), "a tag around its fields"
+        def read(value: object) -> Mapping[str, object]:
+            work = unstructure(_fields(value, Generate), Work)
+            assert isinstance(work, dict), "a tag around its fields"
+            return work
+
+        work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
         await self.stream(scope, receive, send, work)
 
     async def _model(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
@@ -75,7 +78,11 @@ class ApiV2:
 
     def _asks(self, shape: type[Tokenize | Detokenize | RenderPrompt]) -> Handler:
         async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-            await self._answer(await _body(scope, receive, shape), scope, receive, send)
+            def read(value: object) -> Question:
+                return _fields(value, shape)
+
+            question = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
+            await self._answer(question, scope, receive, send)
 
         return handle
 
@@ -90,9 +97,8 @@ class ApiV2:
         await send_json(send, 200, answer)
 
 
-async def _body(scope: Scope, receive: Receive, shape: type[T]) -> T:
+def _fields(value: object, shape: type[T]) -> T:
     """The fields of a body, without the tag that they have on a link."""
-    value = await json_body(scope, receive, limit_bytes=MAX_BODY_BYTES)
     try:
         return structure({shape.__name__: value}, shape)
     except WireError as error:

@@ -14,7 +14,10 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from paddler_trio.http.asgi import Header, Receive, Send, watch_disconnect
+from paddler_trio.balancer.writing import written
+from paddler_trio.http.asgi import Header, Receive, Scope, Send, watch_disconnect
+from paddler_trio.http.input_budget import Reservation
+from paddler_trio.http.json_body import input_of
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
@@ -31,7 +34,9 @@ class EmbeddingFanOut:
     params: GenerateEmbeddingBatchParams
     batch_size: int
 
-    async def stream(self, receive: Receive, send: Send, headers: list[Header]) -> None:
+    async def stream(
+        self, scope: Scope, receive: Receive, send: Send, headers: list[Header]
+    ) -> None:
         """Answer the whole request; leaving this coroutine stops every sub-batch."""
         lines, gathered = trio.open_memory_channel[bytes](0)
         async with trio.open_nursery() as nursery:
@@ -39,19 +44,18 @@ class EmbeddingFanOut:
                 watch_disconnect, receive, nursery.cancel_scope.cancel, name="client watch"
             )
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            nursery.start_soon(self._gather, lines, name="embedding sub-batches")
+            nursery.start_soon(self._gather, lines, input_of(scope), name="embedding sub-batches")
             async for line in gathered:
                 await send({"type": "http.response.body", "body": line, "more_body": True})
             nursery.cancel_scope.cancel(reason="every sub-batch has ended")
         done = response_line(None, secrets.token_urlsafe(16), {"Embedding": "Done"})
         await send({"type": "http.response.body", "body": done + b"\n"})
 
-    async def _gather(self, lines: trio.MemorySendChannel[bytes]) -> None:
+    async def _gather(self, lines: trio.MemorySendChannel[bytes], room: Reservation) -> None:
         async with lines, trio.open_nursery() as nursery:
             for chunk in self._chunks():
-                request = self.dispatcher.submit(
-                    secrets.token_urlsafe(16), {"GenerateEmbeddingBatch": unstructure(chunk)}
-                )
+                work = await written({"GenerateEmbeddingBatch": unstructure(chunk)}, room)
+                request = self.dispatcher.submit(secrets.token_urlsafe(16), work)
                 nursery.start_soon(self._copy, request, lines, name="embedding sub-batch")
                 await request.left_queue.wait()
 

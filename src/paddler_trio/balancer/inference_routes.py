@@ -18,6 +18,7 @@ from paddler_trio.balancer.api_v2 import ApiV2
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.inference_socket import InferenceSocket
+from paddler_trio.balancer.writing import written
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import (
     Header,
@@ -25,11 +26,11 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
-    json_body,
     send_text,
     watch_disconnect,
 )
 from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.json_body import input_of, json_body
 from paddler_trio.http.router import Params, Routes
 from paddler_trio.http.server import direct_body_writer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -93,24 +94,23 @@ class InferenceDoor:
             await send_text(send, 200, "OK")
 
     async def _raw_prompt(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        body = structured(await json_body(scope, receive), ContinueFromRawPromptParams)
+        work = await json_body(scope, receive, _raw_prompt_work)
         self._must_generate()
-        await self._stream(scope, receive, send, {"ContinueFromRawPrompt": unstructure(body)})
+        await self._stream(scope, receive, send, work)
 
     async def _conversation(
         self, scope: Scope, receive: Receive, send: Send, params: Params
     ) -> None:
-        body = structured(await json_body(scope, receive), ContinueFromConversationHistoryParams)
+        work, problem = await json_body(scope, receive, _conversation_work)
         self._must_generate()
-        problem = tool_schema_problem(body)
         if problem is not None:
             raise HttpProblem(400, f"Invalid request parameters: {problem}")
-        await self._stream(
-            scope, receive, send, {"ContinueFromConversationHistory": unstructure(body)}
-        )
+        await self._stream(scope, receive, send, work)
 
     async def _embeddings(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        body = structured(await json_body(scope, receive), GenerateEmbeddingBatchParams)
+        body = await json_body(
+            scope, receive, lambda value: structured(value, GenerateEmbeddingBatchParams)
+        )
         applicable = self.states.applicable
         if applicable is None:
             raise HttpProblem(503, "Balancer applicable state is not yet set")
@@ -123,7 +123,7 @@ class InferenceDoor:
         fan_out = EmbeddingFanOut(
             self.dispatcher, body, applicable.inference_parameters.embedding_batch_size
         )
-        await fan_out.stream(receive, send, NDJSON_HEADERS)
+        await fan_out.stream(scope, receive, send, NDJSON_HEADERS)
 
     def _advice(self, request: Request) -> list[Header]:
         """To a request that was refused at once: when to come again."""
@@ -140,7 +140,8 @@ class InferenceDoor:
     ) -> None:
         """As ``_stream``, but who is refused at once gets a status that says so."""
         client, priority = who_asks(scope)
-        request = self.dispatcher.submit(new_request_id(), work, client=client, priority=priority)
+        whole = await written(work, input_of(scope))
+        request = self.dispatcher.submit(new_request_id(), whole, client=client, priority=priority)
         if request.failure is not None:
             raise HttpProblem(
                 request.failure.code, request.failure.description, self._advice(request)
@@ -152,7 +153,8 @@ class InferenceDoor:
     ) -> None:
         """One request from here to its last line."""
         client, priority = who_asks(scope)
-        request = self.dispatcher.submit(new_request_id(), work, client=client, priority=priority)
+        whole = await written(work, input_of(scope))
+        request = self.dispatcher.submit(new_request_id(), whole, client=client, priority=priority)
         await self._tell(scope, receive, send, request)
 
     async def _tell(self, scope: Scope, receive: Receive, send: Send, request: Request) -> None:
@@ -212,6 +214,16 @@ def failure_line(request: Request) -> bytes:
     if failure is None:
         return b""
     return error_line(request.id, failure.code, failure.description) + b"\n"
+
+
+def _raw_prompt_work(value: object) -> Mapping[str, object]:
+    return {"ContinueFromRawPrompt": unstructure(structured(value, ContinueFromRawPromptParams))}
+
+
+def _conversation_work(value: object) -> tuple[Mapping[str, object], str | None]:
+    """And what is wrong with its tools."""
+    body = structured(value, ContinueFromConversationHistoryParams)
+    return {"ContinueFromConversationHistory": unstructure(body)}, tool_schema_problem(body)
 
 
 async def health(scope: Scope, receive: Receive, send: Send, params: Params) -> None:

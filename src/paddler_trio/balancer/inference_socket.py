@@ -8,6 +8,10 @@ instead of leaving the client to wait for ever.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
+
 import attrs
 import structlog
 import trio
@@ -15,12 +19,16 @@ import trio
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.http.bounded_websocket import text_sender
 from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
+from paddler_trio.http.json_body import input_of
 from paddler_trio.http.router import Params
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
-from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.json_limits import JsonLimitError
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     tool_schema_problem,
@@ -37,15 +45,11 @@ from paddler_trio.wire.paddler.messages import (
     render,
     response_line,
 )
+from paddler_trio.wire.trio.written_work import WrittenWork, write_work
 
 log = structlog.get_logger("inference")
 
 MAX_REQUESTS_PER_SOCKET = 1024
-MAX_REQUEST_BYTES = 16 * 1024 * 1024 - 4096
-"""A Paddler agent drops its whole connection over a frame of more than 16 MiB, and with it every
-request it works on; the rest is for the envelope."""
-_LARGEST_GROWTH = 6
-"""A request is never longer for an agent than so many times what the client sent."""
 _DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
 
 
@@ -63,10 +67,12 @@ class InferenceSocket:
         await receive()
         await send({"type": "websocket.accept"})
         frames, outgoing = trio.open_memory_channel[bytes](0)
-        client = _Client(self.dispatcher, self.states, frames, *who)
+        client = _Client(self.dispatcher, self.states, frames, input_of(scope), *who)
         try:
             async with trio.open_nursery() as connection:
-                connection.start_soon(_write, outgoing, send, name="writer to client")
+                connection.start_soon(
+                    _write, outgoing, text_sender(scope, send), name="writer to client"
+                )
                 async with frames, trio.open_nursery() as requests:
                     client.nursery = requests
                     async with trio.open_nursery() as reading:
@@ -97,9 +103,11 @@ class InferenceSocket:
         reading.cancel(reason="balancer is shutting down")
 
 
-async def _write(outgoing: trio.MemoryReceiveChannel[bytes], send: Send) -> None:
+async def _write(
+    outgoing: trio.MemoryReceiveChannel[bytes], send_text: Callable[[bytes], Awaitable[None]]
+) -> None:
     async for frame in outgoing:
-        await send({"type": "websocket.send", "text": frame.decode()})
+        await send_text(frame)
 
 
 @attrs.define(eq=False)
@@ -107,6 +115,7 @@ class _Client:
     dispatcher: Dispatcher
     states: DesiredStateKeeper
     frames: trio.MemorySendChannel[bytes]
+    room: Reservation
     name: str
     priority: Priority
     nursery: trio.Nursery = attrs.field(init=False)
@@ -119,7 +128,7 @@ class _Client:
             if text is None:
                 log.info("binary frame ignored")
                 continue
-            reply = self._handle(text)
+            reply = self._handle(await self._read(text))
             if reply is not None:
                 await self.frames.send(reply)
 
@@ -146,41 +155,40 @@ class _Client:
 
     # ------------------------------------------------------------- private
 
-    def _handle(self, text: str) -> bytes | None:
+    async def _read(self, text: str) -> _Frame:
+        """A long frame is read in a thread, so that nobody's tokens wait for it."""
+        if len(text) <= INLINE_BYTES:
+            return _read(text)
+        return await self.room.off_loop(partial(_read, text))
+
+    def _handle(self, frame: _Frame) -> bytes | None:
         """One frame; returns what to answer at once, if anything."""
-        try:
-            message = parse_inference_server_message(text)
-        except WireError as error:
-            request_id = recover_request_id(text)
-            log.info("bad frame from a client", reason=str(error), id=request_id)
-            if request_id is None or request_id in self._in_flight:
-                return None
-            return error_line(request_id, 400, f"Json deserialize error: {error}")
-        match message:
-            case InferenceRequest():
-                return self._start(message, num_characters=len(text))
+        match frame:
+            case _Unreadable(request_id, status, problem):
+                log.info("bad frame from a client", reason=problem, id=request_id)
+                if request_id is None or request_id in self._in_flight:
+                    return None
+                return error_line(request_id, status, f"Json deserialize error: {problem}")
+            case _Asked():
+                return self._start(frame)
             case StopRespondingTo(request_id):
                 request = self._in_flight.get(request_id)
                 if request is not None:
                     request.stop()
             case ErrorEnvelope():
-                log.info("a client sent an error", id=message.request_id)
+                log.info("a client sent an error", id=frame.request_id)
         return None
 
-    def _start(self, message: InferenceRequest, *, num_characters: int) -> bytes | None:
-        request_id, params = message.id, message.request
+    def _start(self, asked: _Asked) -> bytes | None:
+        request_id = asked.id
         if request_id in self._in_flight:
             return error_line(
                 request_id,
                 400,
                 f'Request id "{request_id}" is already in flight on this connection',
             )
-        tag = "ContinueFromRawPrompt"
-        if isinstance(params, ContinueFromConversationHistoryParams):
-            tag = "ContinueFromConversationHistory"
-            problem = tool_schema_problem(params)
-            if problem is not None:
-                return error_line(request_id, 400, f"Invalid request parameters: {problem}")
+        if asked.problem is not None:
+            return error_line(request_id, 400, f"Invalid request parameters: {asked.problem}")
         if not self.states.generates_tokens:
             return response_line(
                 None, request_id, {"GeneratedToken": {"TokenGenerationDisabled": _DISABLED}}
@@ -192,18 +200,19 @@ class _Client:
                 f"{MAX_REQUESTS_PER_SOCKET} requests are in flight on this connection, the most "
                 "it may have; wait for one to end or open another connection",
             )
-        work = {tag: unstructure(params)}
-        if num_characters * _LARGEST_GROWTH > MAX_REQUEST_BYTES:
-            size_bytes = len(dumps(work))
-            if size_bytes > MAX_REQUEST_BYTES:
-                text = f"The request has {size_bytes} bytes, at most {MAX_REQUEST_BYTES} are taken"
-                return error_line(request_id, 413, text)
-        request = self.dispatcher.submit(request_id, work, client=self.name, priority=self.priority)
+        room = self.room.another()
+        try:
+            room.grow(asked.work.size_bytes)
+        except BudgetSpentError as spent:
+            return error_line(request_id, 503, str(spent))
+        request = self.dispatcher.submit(
+            request_id, asked.work, client=self.name, priority=self.priority
+        )
         self._in_flight[request_id] = request
-        self.nursery.start_soon(self._copy, request, name=f"frames of {request_id}")
+        self.nursery.start_soon(self._copy, request, room, name=f"frames of {request_id}")
         return None
 
-    async def _copy(self, request: Request) -> None:
+    async def _copy(self, request: Request, room: Reservation) -> None:
         """Everything of one request to the writer; nothing more once the client stopped it."""
         try:
             async for step in request.outbox:
@@ -218,4 +227,43 @@ class _Client:
                 await self.frames.send(error_line(request.id, failure.code, failure.description))
         finally:
             request.stop()
+            room.close()
             del self._in_flight[request.id]
+
+
+@attrs.frozen
+class _Asked:
+    """A request; ``problem`` is what is wrong with its tools."""
+
+    id: str
+    work: WrittenWork
+    problem: str | None
+
+
+@attrs.frozen
+class _Unreadable:
+    """A frame that is none, and the request it names; ``status`` as in HTTP."""
+
+    id: str | None
+    status: int
+    problem: str
+
+
+_Frame: TypeAlias = _Asked | StopRespondingTo | ErrorEnvelope | _Unreadable
+
+
+def _read(text: str) -> _Frame:
+    try:
+        message = parse_inference_server_message(text)
+    except WireError as error:
+        status = 413 if isinstance(error, JsonLimitError) else 400
+        return _Unreadable(recover_request_id(text), status, str(error))
+    if not isinstance(message, InferenceRequest):
+        return message
+    params, problem = message.request, None
+    tag = "ContinueFromRawPrompt"
+    if isinstance(params, ContinueFromConversationHistoryParams):
+        tag = "ContinueFromConversationHistory"
+        problem = tool_schema_problem(params)
+    work = write_work({tag: unstructure(params)}, in_runs=len(text) > INLINE_BYTES)
+    return _Asked(message.id, work, problem)

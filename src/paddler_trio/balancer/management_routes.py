@@ -19,23 +19,17 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.event_stream import event_stream
 from paddler_trio.balancer.inference_routes import health, structured
-from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, render, render_keys
+from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
 from paddler_trio.errors import LinkError, StateDatabaseError, WireError
-from paddler_trio.http.asgi import (
-    MAX_JSON_BODY_BYTES,
-    App,
-    HttpProblem,
-    Receive,
-    Scope,
-    Send,
-    decompress,
-    is_json_media_type,
-)
+from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, is_json_media_type
+from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.http.json_body import MAX_JSON_BODY_BYTES, decompress, whole_body_first
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.router import Params, Routes
 from paddler_trio.http.server import tame
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.printed_tree import running_tree
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, desired_state_problem
@@ -53,6 +47,8 @@ class ManagementDoor:
     states: DesiredStateKeeper
     agent_socket: AgentSocket
     goodbye: trio.Event
+    budget: InputBudget
+    lag: LoopLag
     keys: KeyRing = attrs.field(factory=KeyRing)
     metrics_prefix: str = "paddler_"
 
@@ -79,7 +75,7 @@ class ManagementDoor:
         raw.http("GET", "/health", health)
         raw.http("GET", "/livez", health)
         raw.websocket("/api/v1/agent_socket/{agent_id}", self._agent)
-        ordinary = tame(cast("App", self._quart()))
+        ordinary = whole_body_first(tame(cast("App", self._quart())))
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             path = scope["path"]
@@ -201,6 +197,7 @@ class ManagementDoor:
         @app.get("/metrics")
         async def metrics() -> Response:
             text = render(self.metrics_prefix, gauges(self.dispatcher.statistics()))
+            text += render(self.metrics_prefix, input_gauges(self.budget, self.lag))
             text += render_keys(self.metrics_prefix, self.keys)
             return Response(text, content_type=CONTENT_TYPE)
 

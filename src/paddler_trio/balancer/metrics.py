@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 import attrs
 
+from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
@@ -25,6 +27,21 @@ def gauges(statistics: LedgerStatistics) -> tuple[Gauge, ...]:
         Gauge("slots_processing", "Number of processing slots", statistics.slots_processing),
         Gauge("slots_total", "Number of total slots", statistics.slots_total),
         Gauge("requests_buffered", "Number of buffered requests", statistics.requests_buffered),
+    )
+
+
+def input_gauges(budget: InputBudget, lag: LoopLag) -> tuple[Gauge, ...]:
+    """What clients make this process hold, and how late its event loop was."""
+    return (
+        Gauge("input_bytes", "Bytes held of requests under way", budget.held_bytes),
+        Gauge("input_bytes_limit", "Bytes that may be held of them", budget.limit_bytes),
+        Gauge("input_refusals", "Requests and messages refused for want of room", budget.refusals),
+        Gauge(
+            "event_loop_lag_milliseconds",
+            "The latest the event loop was in the last minute or two",
+            round(lag.worst_s * 1000),
+        ),
+        Gauge("event_loop_stalls", "Times it was later than 250 ms", lag.stalls),
     )
 
 

@@ -55,6 +55,10 @@ def balancer(
     max_connections: Annotated[
         int, typer.Option(min=1, help="Open connections to each service; more are closed at once.")
     ] = 4096,
+    input_memory: Annotated[
+        int,
+        typer.Option(min=1, help="MiB that all requests under way may hold; more get 503."),
+    ] = 256,
     api_key_file: Annotated[
         Path | None,
         typer.Option(help="Keys clients must come with, from `key new`; read anew on SIGHUP."),
@@ -107,6 +111,7 @@ def balancer(
         max_continuations=max_continuations,
         agent_silence_s=agent_silence / 1000,
         max_connections=max_connections,
+        input_memory_bytes=input_memory * 1024**2,
         api_key_file=api_key_file,
         insecure_management=insecure_management,
         compat_openai_addr=compat_openai_addr,

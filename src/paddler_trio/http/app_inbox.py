@@ -8,6 +8,9 @@ and the client wait in turn. It differs from a channel in three ways that matter
 * after the end, and after the application has returned, whatever is still put in is dropped, so
   the reader can never be stuck on an application that stopped listening;
 * everything put in before the end is read before the end, and the end is read any number of times.
+
+What it holds is counted in the budget of all inputs: a request's body until the request has ended,
+because it is kept in one form or another as long, and a WebSocket message until the next is read.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from collections import deque
 
 import trio
 
-from paddler_trio.http.asgi import Message
+from paddler_trio.http.asgi import HttpProblem, Message
+from paddler_trio.http.input_budget import (
+    HELD,
+    RETRY_AFTER_S,
+    BudgetSpentError,
+    InputBudget,
+    Reservation,
+)
 
 MAX_MESSAGES = 16
 """Enough that a reader and an application never meet in lockstep; bytes bound the large ones."""
@@ -27,10 +37,15 @@ class AppInbox:
 
     Args:
       max_bytes: payload held at most; one message larger than this passes alone.
+      room: what the bodies in it are counted in. Messages of a WebSocket were counted when they
+        arrived, before they were whole.
     """
 
-    def __init__(self, *, max_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, room: Reservation | None = None) -> None:
         self._max_bytes = max_bytes
+        self._room = room or InputBudget().reservation()
+        self._refusal: BudgetSpentError | None = None
+        self._given_bytes = 0
         self._held_bytes = 0
         self._messages: deque[tuple[Message, int]] = deque()
         self._end: Message | None = None
@@ -44,6 +59,11 @@ class AppInbox:
             self.end(message)
             return
         size_bytes = _payload_bytes(message)
+        if message["type"] == "http.request" and not self._dropping:
+            try:
+                self._room.grow(size_bytes)
+            except BudgetSpentError as refusal:
+                self._refuse(refusal)
         while not (self._dropping or self._has_room(size_bytes)):
             await self._writers.park()
         if not self._dropping:
@@ -52,14 +72,24 @@ class AppInbox:
             self._readers.unpark()
 
     async def receive(self) -> Message:
-        """Return the next message, or the disconnect once everything before it was read."""
+        """Return the next message, or the disconnect once everything before it was read.
+
+        Errors:
+          HttpProblem: 503, there is no room for the next piece of the body.
+        """
         await trio.lowlevel.checkpoint()
+        self._room.shrink(self._given_bytes)  # of the message before: it was dealt with
+        self._given_bytes = 0
         while not self._messages:
+            if self._refusal is not None:
+                retry_after = [(b"retry-after", b"%d" % RETRY_AFTER_S)]
+                raise HttpProblem(503, str(self._refusal), retry_after)
             if self._end is not None:
                 return dict(self._end)
             await self._readers.park()
         message, size_bytes = self._messages.popleft()
         self._held_bytes -= size_bytes
+        self._given_bytes = message.get(HELD, 0)
         self._writers.unpark()
         return message
 
@@ -77,6 +107,13 @@ class AppInbox:
         self._messages.clear()
         self._held_bytes = 0
         self._writers.unpark_all()
+
+    def _refuse(self, refusal: BudgetSpentError) -> None:
+        self._refusal = refusal
+        self._dropping = True
+        self._messages.clear()
+        self._writers.unpark_all()
+        self._readers.unpark_all()
 
     def _has_room(self, size_bytes: int) -> bool:
         if not self._messages:

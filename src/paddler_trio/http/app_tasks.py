@@ -15,13 +15,16 @@ import trio
 from hypercorn.config import Config
 
 from paddler_trio.http.app_inbox import AppInbox
+from paddler_trio.http.arrivals import ARRIVALS, Arrivals
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
+from paddler_trio.http.bounded_websocket import TEXT_FRAMES, BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.protocol import Http11Protocol
 
 logger = logging.getLogger(__name__)
 
-HTTP_INBOX_BYTES = 1_048_576
+HTTP_INBOX_BYTES = 262_144
 """Body bytes held for an application that has not read them yet."""
 
 DIRECT_BODY = "paddler_trio.direct_body"
@@ -31,10 +34,20 @@ DIRECT_BODY = "paddler_trio.direct_body"
 class AppTasks:
     """The application calls of one connection; what hypercorn knows as a task group."""
 
-    def __init__(self, app: App, nursery: trio.Nursery, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        app: App,
+        nursery: trio.Nursery,
+        limits: HttpLimits,
+        budget: InputBudget,
+        *,
+        share: float,
+    ) -> None:
         self._app = app
         self._nursery = nursery
         self._limits = limits
+        self._budget = budget
+        self._share = share
         self._inboxes: dict[AppInbox, Message] = {}
         self._changed = trio.lowlevel.ParkingLot()
         self.protocol: Http11Protocol | None = None
@@ -51,9 +64,14 @@ class AppTasks:
         assert protocol is not None
         stream = protocol.stream
         scope["extensions"][DIRECT_BODY] = {"open": lambda: protocol.direct_body_writer(stream)}
+        room = self._budget.reservation(share=self._share)
+        scope["extensions"][INPUT] = room
+        if isinstance(stream, BoundedWebSocket):
+            scope["extensions"][ARRIVALS] = Arrivals(stream, protocol)
+            scope["extensions"][TEXT_FRAMES] = stream.send_text
         is_http = scope["type"] == "http"
         max_bytes = HTTP_INBOX_BYTES if is_http else self._limits.max_websocket_message_bytes
-        inbox = AppInbox(max_bytes=max_bytes)
+        inbox = AppInbox(max_bytes=max_bytes, room=room)
         self._inboxes[inbox] = (
             {"type": "http.disconnect"}
             if is_http
@@ -92,5 +110,6 @@ class AppTasks:
             await send(None)
         finally:
             inbox.discard()
+            scope["extensions"][INPUT].close()
             del self._inboxes[inbox]
             self._changed.unpark_all()

@@ -14,13 +14,13 @@ and Quart's and hypercorn's applications are typed no better.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias, TypeVar
 
 import trio
 
-from paddler_trio.errors import PaddlerError, WireError
+from paddler_trio.errors import PaddlerError
+from paddler_trio.http.input_budget import Pace
 from paddler_trio.wire import codec
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -30,9 +30,6 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 T = TypeVar("T")
-
-MAX_JSON_BODY_BYTES = 2_097_152
-"""What Paddler accepts as a JSON body, counted after decompression."""
 
 BODY_DEADLINE_S = 60.0
 """How long a client may take to send a whole body."""
@@ -65,59 +62,38 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 # ---------------------------------------------------------------------------- request bodies
 
 
-async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) -> bytes:
+async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) -> bytearray:
     """Read one whole request body as it came over the wire.
 
     Errors:
-      HttpProblem: 413 as soon as more than ``limit_bytes`` arrived, 408 when the body is not
-        complete ``deadline_s`` after the call.
+      HttpProblem: 413 as soon as more than ``limit_bytes`` arrived; 408 when the body is not
+        complete ``deadline_s`` after the call, or holds room and comes too slowly; 503 when there
+        is no room for it.
       ClientGoneError: the client left in the middle of its body.
     """
-    pieces: list[bytes] = []
-    size_bytes = 0
-    with trio.move_on_after(deadline_s):
+    body = bytearray()  # not a list of pieces: a client could send one byte in each
+    began_s = trio.current_time()
+    pace = Pace(began_s, deadline_s)
+    with trio.CancelScope(deadline=pace.deadline_s) as patience:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                raise ClientGoneError(f"client left after {size_bytes} bytes of its request body")
+                raise ClientGoneError(f"client left after {len(body)} bytes of its request body")
             piece = message.get("body", b"")
-            size_bytes += len(piece)
-            if size_bytes > limit_bytes:
-                raise _too_large(limit_bytes)
-            pieces.append(piece)
+            if len(body) + len(piece) > limit_bytes:
+                raise too_large(limit_bytes)
+            body += piece
             if not message.get("more_body", False):
-                return b"".join(pieces)
-    raise HttpProblem(408, f"Request body incomplete after {deadline_s:g} s ({size_bytes} bytes)")
+                return body
+            pace.came(len(piece), trio.current_time())
+            patience.deadline = pace.deadline_s
+    waited_s = trio.current_time() - began_s
+    raise HttpProblem(408, f"Request body incomplete after {waited_s:.3g} s ({len(body)} bytes)")
 
 
-async def json_body(
-    scope: Scope,
-    receive: Receive,
-    *,
-    limit_bytes: int = MAX_JSON_BODY_BYTES,
-    deadline_s: float = BODY_DEADLINE_S,
-) -> object:
-    """Read a JSON body under the rules every Paddler service shares.
-
-    The media type must be JSON, the body at most ``limit_bytes`` both compressed and after
-    decompression, and its text one JSON document.
-
-    Errors:
-      HttpProblem: 400 ``Content type error``, 400 ``Json deserialize error: ...``, 408, 413, or
-        415 for a content encoding other than gzip and deflate.
-      ClientGoneError: the client left in the middle of its body.
-    """
-    if not is_json_media_type(header(scope, b"content-type")):
-        raise HttpProblem(400, "Content type error")
-    announced = header(scope, b"content-length")
-    if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
-        raise _too_large(limit_bytes)
-    body = await read_body(receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
-    plain = decompress(body, header(scope, b"content-encoding"), limit_bytes=limit_bytes)
-    try:
-        return codec.loads(plain)
-    except WireError as error:
-        raise HttpProblem(400, f"Json deserialize error: {error}") from error
+def too_large(limit_bytes: int) -> HttpProblem:
+    """A body that is longer than it may be."""
+    return HttpProblem(413, f"Request body is over the limit of {limit_bytes} bytes")
 
 
 def is_json_media_type(value: bytes | None) -> bool:
@@ -126,37 +102,6 @@ def is_json_media_type(value: bytes | None) -> bool:
         return False
     kind, slash, subtype = value.split(b";", 1)[0].strip().lower().partition(b"/")
     return bool(kind and slash) and (subtype == b"json" or subtype.endswith(b"+json"))
-
-
-def decompress(body: bytes, encoding: bytes | None, *, limit_bytes: int) -> bytes:
-    """Undo one ``Content-Encoding``; never hold more than ``limit_bytes`` + 1 of the result.
-
-    Errors:
-      HttpProblem: 413 when the result is longer than ``limit_bytes``, 400 when the data is
-        damaged or cut short, 415 for an encoding other than identity, gzip and deflate.
-    """
-    name = (encoding or b"identity").strip().lower()
-    if name == b"identity":
-        return body
-    if name not in {b"gzip", b"x-gzip", b"deflate"}:
-        supported = "identity, gzip and deflate are supported"
-        raise HttpProblem(415, f"Content encoding {name.decode('latin-1')!r}: {supported}")
-    # "deflate" means zlib's framing; some clients send the bare stream, told by its first byte.
-    bare = name == b"deflate" and (not body or body[0] & 0x0F != zlib.DEFLATED)
-    inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
-    try:
-        plain = inflater.decompress(body, limit_bytes + 1)
-    except zlib.error as error:
-        raise HttpProblem(400, f"Content encoding error: {error}") from error
-    if len(plain) > limit_bytes:
-        raise _too_large(limit_bytes)
-    if not inflater.eof or inflater.unused_data:
-        raise HttpProblem(400, "Content encoding error: not exactly one complete stream")
-    return plain
-
-
-def _too_large(limit_bytes: int) -> HttpProblem:
-    return HttpProblem(413, f"Request body is over the limit of {limit_bytes} bytes")
 
 
 async def watch_disconnect(receive: Receive, on_gone: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable
 
@@ -33,6 +34,7 @@ from paddler_trio.errors import leaves
 from paddler_trio.http.app_tasks import AppTasks
 from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.protocol import Http11Protocol
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class HttpConnection:
     Args:
       app: called once for each request and each WebSocket.
       stream: the accepted socket; closed when `run` returns.
+      budget, share: what its requests may hold together with all others.
       on_abuse: called for each rule the client broke, after it was logged.
     """
 
@@ -57,6 +60,8 @@ class HttpConnection:
         limits: HttpLimits,
         config: Config,
         context: WorkerContext,
+        budget: InputBudget,
+        share: float,
         on_abuse: Callable[[], None],
     ) -> None:
         self.peer = "unknown peer"
@@ -66,6 +71,8 @@ class HttpConnection:
         self._limits = limits
         self._config = config
         self._context = context
+        self._budget = budget
+        self._share = share
         self._on_abuse = on_abuse
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
@@ -73,6 +80,7 @@ class HttpConnection:
         self._idle = True
         self._gone = False
         self._lingering = False
+        self._waits_for_bytes = False
 
     async def run(self) -> None:
         """Serve until the client leaves, a deadline passes, or the response said it was the last.
@@ -140,10 +148,24 @@ class HttpConnection:
 
     async def receive(self) -> bytes:
         """Read what has come; empty at the end, however it came about."""
+        self._waits_for_bytes = True
         try:
             return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
+        finally:
+            self._waits_for_bytes = False
+
+    def has_unread(self) -> bool:
+        """Tell whether bytes, or the end, have come that were not looked at yet."""
+        if not self._waits_for_bytes:
+            return True  # the reader is busy with what came
+        descriptor = self._stream.socket.fileno()
+        if descriptor < 0:
+            return True  # closed: the reader is about to see it
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(0))
 
     def client_gone(self) -> None:
         """Stop reading; the calls in progress are told."""
@@ -161,7 +183,7 @@ class HttpConnection:
         client, server = sock.getpeername()[:2], sock.getsockname()[:2]
         self.peer = f"[{client[0]}]:{client[1]}" if ":" in client[0] else f"{client[0]}:{client[1]}"
         async with trio.open_nursery() as nursery:
-            tasks = AppTasks(self._app, nursery, self._limits)
+            tasks = AppTasks(self._app, nursery, self._limits, self._budget, share=self._share)
             self._protocol = tasks.protocol = Http11Protocol(
                 config=self._config,
                 context=self._context,

@@ -60,6 +60,9 @@ class Wire(Protocol):
     def client_gone(self) -> None:
         """Stop reading: the client has closed its side."""
 
+    def has_unread(self) -> bool:
+        """Tell whether bytes have come that were not looked at yet."""
+
     def report_abuse(self, reason: str) -> None:
         """Log and count a client that broke a rule."""
 
@@ -155,6 +158,10 @@ class Http11Protocol(H11Protocol):
         self._wire = wire
         self._chunked = False
 
+    def has_unread(self) -> bool:
+        """Tell whether bytes have come that were not looked at yet."""
+        return self._wire.has_unread()
+
     def direct_body_writer(self, stream: object) -> BodyWriter | None:
         """Return a writer of chunks for the response in progress on ``stream``, if it is chunked.
 
@@ -204,6 +211,7 @@ class Http11Protocol(H11Protocol):
             self.stream = BoundedWebSocket(
                 self,
                 max_message_bytes=self._limits.max_websocket_message_bytes,
+                ping_interval_s=self._limits.ping_interval_s,
                 on_abuse=self._wire.report_abuse,
             )
             self.connection = H11WSConnection(cast("h11.Connection", self.connection))

@@ -27,6 +27,7 @@ from paddler_trio.http.app_tasks import DIRECT_BODY
 from paddler_trio.http.asgi import App, Message, Receive, Scope, Send
 from paddler_trio.http.connection import HttpConnection
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.listening import bound_address, listen
 from paddler_trio.http.protocol import BodyWriter
 
@@ -67,11 +68,23 @@ class HttpServer:
     Args:
       app: called for each HTTP request and each WebSocket.
       name: what its tasks are called in the printed tree.
+      budget: what requests may hold, shared with other servers; one of its own by default.
+      share: of the budget, for clients of this server.
     """
 
-    def __init__(self, app: App, *, name: str, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        name: str,
+        limits: HttpLimits | None = None,
+        budget: InputBudget | None = None,
+        share: float = 1.0,
+    ) -> None:
         self._app = app
         self._name = name
+        self._budget = budget or InputBudget()
+        self._share = share
         self._limits = limits or HttpLimits()
         self._config = _hypercorn_config(self._limits)
         self._context = WorkerContext(None)
@@ -164,6 +177,8 @@ class HttpServer:
             limits=self._limits,
             config=self._config,
             context=self._context,
+            budget=self._budget,
+            share=self._share,
             on_abuse=self._count_abuse,
         )
         connection.draining = self._draining

@@ -28,13 +28,11 @@ from paddler_trio.wire.paddler.status import (
     SlotAggregatedStatusSnapshot,
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
-from paddler_trio.wire.trio.generate import Question
 from paddler_trio.wire.trio.trio_link import (
+    MAX_FRAME_BYTES,
     Answer,
-    Ask,
     GetTree,
     Report,
-    Start,
     Want,
     render_extension,
 )
@@ -148,19 +146,14 @@ class AgentConnection:
         self._leases[lease.wire_id] = lease
         self.slots_processing += 1
         request = lease.request
-        if self.speaks_trio and "GenerateEmbeddingBatch" not in request.work:
-            start = Start(
-                lease.wire_id,
-                request.work,
-                request.seed,
-                tuple(request.tokens),
-                client=request.client,
+        if self.speaks_trio and not request.work.is_embedding_batch:
+            frame = request.work.start_frame(
+                lease.wire_id, client=request.client, seed=request.seed, tokens=request.tokens
             )
-            self.send(render_extension(start))
+            self.send(frame)
         else:
-            body = request.work if self.speaks_trio else request.paddler_work
-            assert body is not None, "an agent of Paddler's was given what it does not understand"
-            self.send(dumps({"Request": {"id": lease.wire_id, "request": body}}))
+            to_paddler = not self.speaks_trio
+            self.send(request.work.request_frame(lease.wire_id, to_paddler=to_paddler))
 
     def stop(self, lease: Lease) -> None:
         """Ask the agent to end it; the agent answers with an ending result."""
@@ -195,8 +188,11 @@ class AgentConnection:
         wire_id = f"query.{self._num_queries}"
         return await self._asked(wire_id, render_extension(GetTree(wire_id)))
 
-    async def ask_model(self, question: Question, *, client: str = "") -> object:
+    async def ask_model(self, question: bytes, *, client: str = "") -> object:
         """What its model says, as plain JSON; only for agents of ours.
+
+        Args:
+          question: the JSON of a ``Question``.
 
         Errors:
           QuestionRefusedError: there is no answer, and why.
@@ -204,7 +200,16 @@ class AgentConnection:
         """
         self._num_queries += 1
         wire_id = f"query.{self._num_queries}"
-        answer = await self._asked(wire_id, render_extension(Ask(wire_id, question, client=client)))
+        frame = b'{"Trio":{"Ask":{"id":%b,"client":%b,"question":%b}}}' % (
+            dumps(wire_id),
+            dumps(client),
+            question,
+        )
+        if len(frame) > MAX_FRAME_BYTES:
+            raise QuestionRefusedError(
+                413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
+            )
+        answer = await self._asked(wire_id, frame)
         if not isinstance(answer, Answer):
             raise LinkError(f"agent {self.label} answers a question with something else")
         if answer.problem is not None:

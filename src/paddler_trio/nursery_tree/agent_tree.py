@@ -2,6 +2,7 @@
 
     services                     outlive everything
     ├─ systemd watchdog
+    ├─ event loop lag            measured ten times a second
     ├─ model                     follows the desired state
     │  ├─ preparation            child processes: templates, tokens, grammars, images
     │  └─ engine                 the child process; both started again under a restart budget
@@ -24,6 +25,7 @@ import trio
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.heap import settle
+from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
 from paddler_trio.nursery_tree.synchronization import wait_any
@@ -87,6 +89,7 @@ async def run_agent(
     settle()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
+        services.start_soon(LoopLag().run, name="event loop lag")
         services.start_soon(parts.model.run, name="model")
         async with trio.open_nursery() as links:
             links.start_soon(parts.link.run, name="balancer link")

@@ -2,6 +2,7 @@
 
     services                     outlive everything
     ├─ systemd watchdog
+    ├─ event loop lag           measured ten times a second
     ├─ reload on SIGHUP         of the API keys
     └─ connections               one task each: clients, operators, agents
        └─ requests               one task each, from arrival to ending; drained second
@@ -73,6 +74,7 @@ class BalancerParts:
       load_state: reads the desired state, before any port accepts.
       ports: every server with its bound sockets, in the order of ``Addresses``.
       goodbye: tells sockets and event streams to end.
+      measure_lag: how late the event loop is, until cancelled.
       reload: what SIGHUP does; None ignores it.
     """
 
@@ -81,6 +83,7 @@ class BalancerParts:
     ports: list[tuple[Server, list[socket.socket]]]
     goodbye: trio.Event
     drain_timeout_s: float
+    measure_lag: Callable[[], Awaitable[None]]
     reload: Callable[[], Awaitable[None]] | None = None
 
 
@@ -103,6 +106,7 @@ async def run_balancer(
     settle()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
+        services.start_soon(parts.measure_lag, name="event loop lag")
         if parts.reload is not None:
             await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
         async with trio.open_nursery() as connections:

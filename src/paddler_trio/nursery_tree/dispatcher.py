@@ -41,8 +41,9 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     RequestKey,
     SlotLedger,
 )
-from paddler_trio.wire.trio.paddler_work import Inexpressible, paddler_body
+from paddler_trio.wire.trio.paddler_work import Inexpressible
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
+from paddler_trio.wire.trio.written_work import TooLong, WrittenWork, write_work
 
 log = structlog.get_logger("dispatch")
 
@@ -97,14 +98,15 @@ class Dispatcher:
     def submit(
         self,
         request_id: str,
-        work: Mapping[str, object],
+        work: Mapping[str, object] | WrittenWork,
         *,
         client: str = "",
         priority: Priority = Priority.NORMAL,
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
-        ``client`` is whom the queue is fair to.
+        ``client`` is whom the queue is fair to. What is not written yet is written now, while
+        everybody waits: write what may be large in a worker thread.
 
         The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
         if it stops reading earlier it must call ``request.stop()``.
@@ -112,22 +114,20 @@ class Dispatcher:
         Errors:
           WireError: the work is none.
         """
-        said = paddler_body(work)
-        unsaid, for_paddler = (said, None) if isinstance(said, Inexpressible) else (None, said)
+        written = work if isinstance(work, WrittenWork) else write_work(work)
         self._arrivals += 1
         request = Request(
-            RequestKey(self._arrivals), request_id, work, for_paddler, client=client_digest(client)
+            RequestKey(self._arrivals), request_id, written, client=client_digest(client)
         )
         if self.is_draining or self._nursery is None:
             request.fail(503, "balancer is shutting down")
             return request
-        needs = OURS if unsaid is not None else frozenset()
-        if unsaid is not None and self._ledger.is_hopeless(needs):
-            request.fail(
-                501,
-                f"{unsaid.field} is more than the agents that are connected can do: Paddler 4.1 "
-                "has no such field; start an agent of this package, or leave the field out",
-            )
+        if written.excess is not None:
+            request.fail(413, _too_long(written.excess))
+            return request
+        needs = OURS if written.needs_ours is not None else frozenset()
+        if written.needs_ours is not None and self._ledger.is_hopeless(needs):
+            request.fail(*_hopeless(written.needs_ours))
             return request
         decision = self._ledger.ask(request.key, client=client, priority=priority, needs=needs)
         if isinstance(decision, BufferFull):
@@ -415,6 +415,23 @@ class Dispatcher:
         if request.seat.give(lease):
             agent.start(lease)  # in this very step: a new state must not come in between
         self.agents_changed.notify()
+
+
+def _hopeless(reason: Inexpressible | TooLong) -> tuple[int, str]:
+    """Why agents of Paddler's alone cannot take a request: status and words."""
+    if isinstance(reason, TooLong):
+        return 413, f"{_too_long(reason)} by the agents that are connected, which are Paddler's"
+    return 501, (
+        f"{reason.field} is more than the agents that are connected can do: Paddler 4.1 "
+        "has no such field; start an agent of this package, or leave the field out"
+    )
+
+
+def _too_long(excess: TooLong) -> str:
+    return (
+        f"The request has {excess.size_bytes} bytes as it is sent to an agent, "
+        f"at most {excess.most_bytes} are taken"
+    )
 
 
 def _ending(failure: Failure | None) -> str:

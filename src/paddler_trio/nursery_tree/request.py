@@ -17,6 +17,7 @@ import trio
 
 from paddler_trio.nursery_tree.synchronization import Verdict
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
+from paddler_trio.wire.trio.written_work import WrittenWork
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease, Outcome
@@ -74,15 +75,13 @@ class Request:
     Args:
       key: arrival number, also its place in the queue.
       id: what the client calls it; never routes anything.
-      work: the body for an agent, e.g. ``{"ContinueFromRawPrompt": {...}}``.
+      work: the body for an agent, e.g. ``{"ContinueFromRawPrompt": {...}}``, as bytes.
       client: hexadecimal digits that tell clients apart.
-      paddler_work: the same for an agent of Paddler's; None if it cannot be said to one.
     """
 
     key: RequestKey
     id: str
-    work: Mapping[str, object]
-    paddler_work: Mapping[str, object] | None
+    work: WrittenWork
     client: str = ""
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
     failure: Failure | None = attrs.field(default=None, init=False)

@@ -7,6 +7,9 @@ given to ``dumps``.
 
 Peers written in Rust refuse text nested 128 deep, and a request grows by a few levels when it is
 wrapped in an envelope; hence the lower limit here.
+
+A long text is counted before it is decoded (``json_limits``), so that what decoding may cost is
+bounded for whoever calls this with what a stranger sent.
 """
 
 from __future__ import annotations
@@ -14,8 +17,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
+from itertools import groupby, islice
 
 from paddler_trio.errors import WireError
+from paddler_trio.wire.json_limits import DEFAULT_LIMITS, UNCOUNTED_BYTES, JsonLimits, check_count
 
 MAX_DEPTH = 120
 """Objects and arrays inside one another, the outermost counted."""
@@ -23,7 +29,19 @@ MAX_DEPTH = 120
 MAX_INTEGER_DIGITS = 300
 """Longer integers do not fit a double, which is what a peer would fall back to."""
 
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+MAX_NUMBER_CHARS = 1_100
+"""The longest decimal expansion of a double has 1,075 digits and a point."""
+
+RUN_VALUES = 2_048
+"""Scalars that are written with the interpreter held: five milliseconds of the slowest floats."""
+
+RUN_CHARS = 262_144
+"""Of one string, likewise."""
+
+_HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = re.compile(rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}")
+_SEARCHED_CHARS = 262_144
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -38,6 +56,8 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _finite(text: str) -> float:
+    if len(text) > MAX_NUMBER_CHARS:
+        raise WireError(f"a number of {len(text)} characters; {MAX_NUMBER_CHARS} are read")
     number = float(text)
     if math.isinf(number):
         raise WireError(f"number out of range: {text[:40]}")
@@ -57,6 +77,7 @@ def _constant(name: str) -> object:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_float=_finite, parse_int=_bounded, parse_constant=_constant
 )
+_CONTAINERS = (dict, list)
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 )
@@ -65,7 +86,7 @@ _SORTED_ENCODER = json.JSONEncoder(
 )
 
 
-def loads(data: bytes | str) -> object:
+def loads(data: bytes | bytearray | str, limits: JsonLimits = DEFAULT_LIMITS) -> object:
     """Read one JSON text.
 
     Returns:
@@ -73,8 +94,11 @@ def loads(data: bytes | str) -> object:
       finite numbers and encodable text only, at most ``MAX_DEPTH`` deep.
 
     Raises:
+      JsonLimitError: it holds more than ``limits`` allow, and nothing was decoded.
       WireError: not UTF-8, not JSON, or JSON a peer would refuse (see the module).
     """
+    if len(data) > UNCOUNTED_BYTES:
+        check_count(data.encode(errors="surrogatepass") if isinstance(data, str) else data, limits)
     text = _text(data)
     try:
         value: object = _DECODER.decode(text)
@@ -85,8 +109,8 @@ def loads(data: bytes | str) -> object:
     # Counting brackets bounds the depth from above and is far cheaper than walking the value.
     if text.count("{") + text.count("[") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
         raise _too_deep()
-    if _SURROGATE_ESCAPE.search(text):
-        dumps(value)
+    if "\\u" in text and _has_lone_surrogate(text):
+        dumps(value)  # unless a backslash stands before it, this fails
     return value
 
 
@@ -98,6 +122,56 @@ def dumps(value: object) -> bytes:
         form for.
     """
     return _encode(_ENCODER, value)
+
+
+def dumps_in_runs(value: object) -> bytes:
+    """As ``dumps``, slower, and never long with the interpreter held; for a worker thread.
+
+    Raises:
+      WireError: as ``dumps``, or nested deeper than ``MAX_DEPTH``.
+    """
+    return b"".join(_runs(value, MAX_DEPTH))
+
+
+def _is_apart(value: object) -> bool:
+    """Whether it is written by itself, not in a run with its neighbours."""
+    return isinstance(value, _CONTAINERS) or (
+        isinstance(value, str) and len(value) > RUN_CHARS // 64
+    )
+
+
+def _runs(value: object, depth: int) -> Iterator[bytes]:
+    if isinstance(value, str) and len(value) > RUN_CHARS:
+        yield b'"'
+        for start in range(0, len(value), RUN_CHARS):
+            yield dumps(value[start : start + RUN_CHARS])[1:-1]
+        yield b'"'
+        return
+    if not isinstance(value, _CONTAINERS) or not value:
+        yield dumps(value)
+        return
+    if depth == 0:
+        raise _too_deep()
+    if isinstance(value, dict):
+        before = b"{"
+        for key, member in value.items():
+            yield before + dumps(key) + b":"
+            yield from _runs(member, depth - 1)
+            before = b","
+        yield b"}"
+        return
+    before = b"["
+    for is_container, items in groupby(value, _is_apart):
+        if is_container:
+            for item in items:
+                yield before
+                yield from _runs(item, depth - 1)
+                before = b","
+        else:
+            while run := list(islice(items, RUN_VALUES)):
+                yield before + dumps(run)[1:-1]
+                before = b","
+    yield b"]"
 
 
 def canonical(value: object) -> bytes:
@@ -116,7 +190,16 @@ def _encode(encoder: json.JSONEncoder, value: object) -> bytes:
         raise WireError(f"no JSON form: {error}") from error
 
 
-def _text(data: bytes | str) -> str:
+def _has_lone_surrogate(text: str) -> bool:
+    """Whether an escape may stand for half a pair; slice by slice, so that others may run."""
+    longest = 12  # characters of a pair
+    return any(
+        _LONE_SURROGATE.search(text, max(0, start - longest), start + _SEARCHED_CHARS + longest)
+        for start in range(0, len(text), _SEARCHED_CHARS)
+    )
+
+
+def _text(data: bytes | bytearray | str) -> str:
     try:
         if isinstance(data, str):
             if not data.isascii():

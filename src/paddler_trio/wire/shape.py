@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_origin
 
 import attrs
 import cattrs
@@ -232,18 +232,37 @@ def _array_reader(shape: object) -> Reader:
     if item_shape == Float32:
         return _read_float32s
     read_item = reader_of(item_shape)
+    bounds = _bounds_of(item_shape)
 
     def read(value: object, _: object) -> tuple[object, ...]:
         if type(value) is not list:
             raise ShapeError(f"expected an array, got {describe(value)}")
+        if bounds is not None and _are_within(value, bounds):
+            return tuple(value)
         return tuple(_read_each(value, read_item, item_shape))
 
     return read
 
 
+def _are_within(value: list[object], bounds: IntRange) -> bool:
+    """Whether all are integers within ``bounds``; quick for a prompt of a million token ids."""
+    if {*map(type, value)} != {int}:
+        return False
+    numbers = cast("list[int]", value)
+    return bounds.low <= min(numbers) and max(numbers) <= bounds.high
+
+
+def _bounds_of(shape: object) -> IntRange | None:
+    """Of an integer shape, such as ``Int32``; None for all others."""
+    found = [each for each in get_args(shape)[1:] if isinstance(each, IntRange)]
+    return found[0] if get_origin(shape) is Annotated and found else None
+
+
 def _array_writer(shape: object) -> Writer:
     item_shape = get_args(shape)[0]
     if item_shape == Float32:
+        return list
+    if _bounds_of(item_shape) is not None:
         return list
     write_item = writer_of(item_shape)
     return lambda value: [write_item(item) for item in value]

@@ -21,11 +21,11 @@ from paddler_trio.apis.token_counts import count_tokens
 
 
 async def messages(surface: Surface, exchange: Exchange) -> None:
-    request = read_messages(await exchange.json_object(surface.limits), surface.limits)
+    request = await exchange.read(surface.limits, read_messages)
     model = model_name(surface, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(surface)
-    works = await fetch_images([request.work], surface.settings)
+    works = await fetch_images([request.work], surface.settings, exchange.room)
     if request.is_stream:
         teller = MessageStream(heading)
         await stream(surface.dispatcher, exchange, works, teller, surface.limits)
@@ -37,8 +37,7 @@ async def messages(surface: Surface, exchange: Exchange) -> None:
 
 
 async def count_message_tokens(surface: Surface, exchange: Exchange) -> None:
-    body = await exchange.json_object(surface.limits)
-    conversation, model = read_count_tokens(body, surface.limits)
+    conversation, model = await exchange.read(surface.limits, read_count_tokens)
     model_name(surface, model)
     must_generate(surface)
     await exchange.send_json(200, {"input_tokens": await count_tokens(surface, conversation)})

@@ -37,7 +37,7 @@ _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "
 
 
 async def llama_completion(surface: Surface, exchange: Exchange) -> None:
-    request = read_llama_completion(await exchange.json_object(surface.limits), surface.limits)
+    request = await exchange.read(surface.limits, read_llama_completion)
     model = model_name(surface, request.delivery.model)
     must_generate(surface)
     prompts = await native_prompts(surface, request)

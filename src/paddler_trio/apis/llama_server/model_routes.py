@@ -151,8 +151,7 @@ def detokenize_record(limits: SurfaceLimits) -> Record:
 
 
 async def tokenize(surface: Surface, exchange: Exchange) -> None:
-    body = await exchange.json_object(surface.limits)
-    values = tokenize_record(surface.limits).read(body, "")
+    values = await exchange.read_record(surface.limits, tokenize_record)
     content = values.get("content", "")
     parts = content if isinstance(content, list) else [content]
     num_texts = sum(isinstance(part, str) for part in parts)
@@ -184,12 +183,12 @@ async def _with_pieces(
     ids = tuple(token for token in tokens if isinstance(token, int))
     told = (await ask(surface, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
     assert isinstance(told, list)
-    return [{"id": token, "piece": piece} for token, piece in zip(ids, told, strict=True)]
+    pieces = zip(ids, told, strict=True)
+    return await exchange.run(lambda: [{"id": token, "piece": piece} for token, piece in pieces])
 
 
 async def detokenize(surface: Surface, exchange: Exchange) -> None:
-    body = await exchange.json_object(surface.limits)
-    values = detokenize_record(surface.limits).read(body, "")
+    values = await exchange.read_record(surface.limits, detokenize_record)
     tokens = values.get("tokens", [])
     assert isinstance(tokens, list)
     answer = await ask(surface, Detokenize(tokens=tuple(tokens)), exchange)
@@ -208,8 +207,8 @@ async def count_input_tokens(surface: Surface, exchange: Exchange) -> None:
 
 
 async def _render(surface: Surface, exchange: Exchange) -> RenderPrompt:
-    conversation = conversation_of(await exchange.json_object(surface.limits), surface.limits)
-    prompt = structure({"Conversation": conversation}, Prompt)
+    conversation = await exchange.read(surface.limits, conversation_of)
+    prompt = await exchange.run(lambda: structure({"Conversation": conversation}, Prompt))
     assert isinstance(prompt, ConversationPrompt)
     return RenderPrompt(prompt=prompt)
 

@@ -136,7 +136,7 @@ def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
 
 
 async def rerank(surface: Surface, exchange: Exchange) -> None:
-    request = read_rerank(await exchange.json_object(surface.limits), surface.limits)
+    request = await exchange.read(surface.limits, read_rerank)
     model = model_name(surface, request.model)
     batch_size = _must_rank(surface)
     works: list[Json] = []

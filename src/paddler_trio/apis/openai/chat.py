@@ -26,10 +26,10 @@ from paddler_trio.apis.surface import Surface
 
 
 async def chat_completions(surface: Surface, exchange: Exchange) -> None:
-    request = read_chat(await exchange.json_object(surface.limits), surface.limits)
+    request = await exchange.read(surface.limits, read_chat)
     heading = heading_of(surface, request.delivery)
     must_generate(surface)
-    works = await fetch_images(request.works(), surface.settings)
+    works = await fetch_images(request.works(), surface.settings, exchange.room)
     verbose = await verbose_of(surface, request.delivery, works[0])
     with blaming(prompt="messages", constraint=request.constrained_by):
         if request.delivery.is_stream:

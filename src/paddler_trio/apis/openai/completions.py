@@ -6,9 +6,9 @@ import attrs
 import trio
 
 from paddler_trio.apis.answer import Stopwatch
-from paddler_trio.apis.api_errors import blaming
+from paddler_trio.apis.api_errors import blaming, prompt_too_long
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.model_names import must_generate
+from paddler_trio.apis.model_names import cells_at_most, must_generate
 from paddler_trio.apis.openai.chat import heading_of, verbose_of
 from paddler_trio.apis.openai.completion_request import CompletionRequest, read_completion
 from paddler_trio.apis.openai.completion_response import (
@@ -17,7 +17,7 @@ from paddler_trio.apis.openai.completion_response import (
     WholeCompletion,
     new_completion_id,
 )
-from paddler_trio.apis.prompts import Prompt
+from paddler_trio.apis.prompts import Prompt, is_ids
 from paddler_trio.apis.questions import text_of, token_list
 from paddler_trio.apis.run import gather, stream
 from paddler_trio.apis.surface import Surface
@@ -26,7 +26,7 @@ Json = dict[str, object]
 
 
 async def completions(surface: Surface, exchange: Exchange) -> None:
-    request = read_completion(await exchange.json_object(surface.limits), surface.limits)
+    request = await exchange.read(surface.limits, read_completion)
     heading = attrs.evolve(heading_of(surface, request.delivery), id=new_completion_id())
     must_generate(surface)
     prompts = await native_prompts(surface, request)
@@ -64,7 +64,10 @@ async def native_prompts(surface: Surface, request: CompletionRequest) -> list[J
 async def _native(surface: Surface, prompt: Prompt) -> Json:
     if isinstance(prompt, str):
         return {"Text": {"text": prompt}}
-    if all(isinstance(item, int) for item in prompt):
+    most_cells = cells_at_most(surface)
+    if most_cells is not None and len(prompt) > most_cells:
+        raise prompt_too_long(len(prompt), most_cells, param="prompt")
+    if is_ids(prompt):
         return {"Tokens": {"tokens": prompt}}
     return {"Tokens": {"tokens": await token_list(surface, prompt, param="prompt")}}
 

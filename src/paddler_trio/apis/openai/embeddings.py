@@ -16,23 +16,21 @@ from paddler_trio.apis.openai.embeddings_io import (
     llama_embeddings_record,
     openai_body,
 )
-from paddler_trio.apis.prompts import Prompt, read_prompts
+from paddler_trio.apis.prompts import Prompt, is_ids, read_prompts
 from paddler_trio.apis.questions import token_list
 from paddler_trio.apis.run import gather
 from paddler_trio.apis.surface import Surface
 
 
 async def embeddings(surface: Surface, exchange: Exchange) -> None:
-    body = await exchange.json_object(surface.limits)
-    values = embeddings_record(surface.limits).read(body, "")
+    values = await exchange.read_record(surface.limits, embeddings_record)
     model = _model(surface, values)
     embedded = await _embed(surface, exchange, values, normalize="l2", per_token=False)
     await exchange.send_json(200, openai_body(embedded, model=model, values=values))
 
 
 async def llama_embeddings(surface: Surface, exchange: Exchange) -> None:
-    body = await exchange.json_object(surface.limits)
-    values = llama_embeddings_record(surface.limits).read(body, "")
+    values = await exchange.read_record(surface.limits, llama_embeddings_record)
     _model(surface, values)
     norm = values.get("embd_normalize", 2)
     if norm not in {2, -1}:
@@ -55,7 +53,9 @@ async def _embed(
     normalize: str,
     per_token: bool,
 ) -> Embedded:
-    prompts = read_prompts(values["input"], surface.limits, param="input").prompts
+    prompts = (
+        await exchange.run(lambda: read_prompts(values["input"], surface.limits, param="input"))
+    ).prompts
     applicable = surface.states.applicable
     if applicable is not None and not applicable.inference_parameters.enable_embeddings:
         raise ApiError(
@@ -80,6 +80,6 @@ async def _embed(
 async def _native(surface: Surface, prompt: Prompt) -> Json:
     if isinstance(prompt, str):
         return {"Text": {"text": prompt}}
-    if all(isinstance(item, int) for item in prompt):
+    if is_ids(prompt):
         return {"Tokens": {"tokens": prompt}}
     return {"Tokens": {"tokens": await token_list(surface, prompt, param="input")}}

@@ -42,7 +42,7 @@ class Responses:
     store: ResponseStore
 
     async def create(self, surface: Surface, exchange: Exchange) -> None:
-        request = read_responses(await exchange.json_object(surface.limits), surface.limits)
+        request = await exchange.read(surface.limits, read_responses)
         heading = ResponseHeading(
             request=request,
             model=model_name(surface, request.model),
@@ -51,7 +51,9 @@ class Responses:
         )
         must_generate(surface)
         before = self._before(request, exchange)
-        works = await fetch_images([request.work(before)], surface.settings)
+        exchange.goes_on = bool(before)
+        work = await exchange.run(lambda: request.work(before))
+        works = await fetch_images([work], surface.settings, exchange.room)
         watch = Stopwatch(trio.current_time)
         reports = Reports(watch, request.with_progress, request.with_timings)
         output = Output(with_logprobs=request.logprobs is not None, reports=reports)
@@ -84,8 +86,7 @@ class Responses:
                 await exchange.send_json(200, finish())
 
     async def count_tokens(self, surface: Surface, exchange: Exchange) -> None:
-        body = await exchange.json_object(surface.limits)
-        request = read_input_tokens(body, surface.limits)
+        request = await exchange.read(surface.limits, read_input_tokens)
         model_name(surface, request.model)
         must_generate(surface)
         conversation = request.conversation(self._before(request, exchange))

@@ -11,6 +11,7 @@ the payload as it was read, and ``response_line`` writes it again without buildi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Annotated, Final, TypeAlias, get_args
@@ -18,6 +19,7 @@ from typing import Annotated, Final, TypeAlias, get_args
 import attrs
 
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
+from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, JsonLimitError, check_count
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
@@ -342,12 +344,26 @@ def render(
     return dumps(unstructure(message, _FAMILY_OF[type(message)]))
 
 
+_ID_IN_HEAD: Final = re.compile(
+    rb'\s*\{\s*"Re(?:quest|sponse)"\s*:\s*\{\s*(?:"generated_by"\s*:\s*(?:null|"[^"\\]{0,256}")\s*,\s*)?'
+    rb'"(?:request_)?id"\s*:\s*("[^"\\]{1,256}")'
+)
+
+
 def recover_request_id(text: str | bytes) -> str | None:
     """The id of a frame that does not parse, so that its sender can be told; else ``None``.
 
     Takes what the strict readers refuse, as long as it is JSON at all; only a non-empty id that
-    can be written back counts.
+    can be written back counts. A frame that is over the limits of JSON is not decoded for it: the
+    id counts where every peer writes it, at the beginning.
     """
+    if len(text) > UNCOUNTED_BYTES:
+        whole = text.encode(errors="replace") if isinstance(text, str) else text
+        try:
+            check_count(whole)
+        except JsonLimitError:
+            head = _ID_IN_HEAD.match(whole)
+            text = b'{"Request":{"id":%b}}' % (b"null" if head is None else head[1])
     try:
         frame: object = json.loads(text)
     except (ValueError, RecursionError):

@@ -33,6 +33,8 @@ from paddler_trio.wire.trio.generate import Question
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""What an agent of ours reads as one message; over a longer one it drops its connection."""
 
 
 @attrs.frozen

@@ -1,0 +1,163 @@
+"""What all clients together may make this process hold, and who decodes what they sent.
+
+One budget counts the bytes of every request body and every WebSocket message of all ports: what
+has arrived and is not answered yet, what became of it after decompression, and the frame for an
+agent that was made of it. A request that would go over it is refused with 503, a WebSocket message
+with close code 1013, at the moment its bytes arrive; everybody else's go on.
+
+* The first ``FREE_BYTES`` of each request and message are part of what a connection costs anyway
+  and are not counted. So ordinary requests, and an agent's tokens, pass also while the budget is
+  spent.
+* Ports where strangers send may spend it up to ``PUBLIC_SHARE``; the rest is there for operators
+  and agents.
+
+What is large is decoded in a thread: one for those ports, one for operators and agents, so that
+neither waits for the other. There are no more, because Python runs one thread at a time: more
+would make the event loop wait longer, and finish no sooner. So what decoding needs for a moment, a
+multiple of a text's size, is needed twice at the most.
+
+All accounting is synchronous and happens on the event loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import attrs
+import trio
+from attrs.validators import ge
+
+from paddler_trio.errors import PaddlerError
+
+MIB: Final = 1024 * 1024
+DEFAULT_BYTES: Final = 256 * MIB
+FREE_BYTES: Final = 32_768
+PUBLIC_SHARE: Final = 0.75
+RETRY_AFTER_S: Final = 2
+INLINE_BYTES: Final = 65_536
+"""A text this short is decoded where it arrived: two milliseconds at the most."""
+
+INPUT: Final = "paddler_trio.input"
+"""The ASGI extension in which a request finds its :class:`Reservation`."""
+HELD: Final = "paddler_trio.held_bytes"
+"""In a WebSocket message: what it holds, until the application asks for the next."""
+
+PACE_S: Final = 10.0
+PACE_BYTES: Final = 32_768
+"""Whoever holds room must send so much in every ``PACE_S``."""
+
+T = TypeVar("T")
+
+
+class BudgetSpentError(PaddlerError):
+    """There is no room for more now; the request is refused and may come again."""
+
+
+@attrs.define(eq=False)
+class InputBudget:
+    """See the module docstring. One for a process; make it inside the trio run."""
+
+    limit_bytes: int = attrs.field(default=DEFAULT_BYTES, validator=ge(MIB))
+    held_bytes: int = attrs.field(default=0, init=False)
+    refusals: int = attrs.field(default=0, init=False)
+    _threads: dict[float, trio.CapacityLimiter] = attrs.field(factory=dict, init=False)
+
+    def reservation(self, *, share: float = 1.0) -> Reservation:
+        """Room for one request or one message; nothing yet. ``share`` of the budget is its most."""
+        return Reservation(self, share)
+
+    def thread_of(self, share: float) -> trio.CapacityLimiter:
+        """The one thread in which large inputs of this share are decoded."""
+        return self._threads.setdefault(share, trio.CapacityLimiter(1))
+
+
+@attrs.define(eq=False)
+class Reservation:
+    """What one request, or one message, holds of the budget; close it when it has ended."""
+
+    budget: InputBudget
+    _share: float
+    _used_bytes: int = attrs.field(default=0, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+
+    def another(self) -> Reservation:
+        """For something else of the same client."""
+        return self.budget.reservation(share=self._share)
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in the thread for large inputs, after those that came before.
+
+        Cancellation: at once; the thread finishes what it began before it takes another.
+        """
+        thread = self.budget.thread_of(self._share)
+        return await trio.to_thread.run_sync(work, limiter=thread, abandon_on_cancel=True)
+
+    @property
+    def used_bytes(self) -> int:
+        """What is in use, the free bytes included."""
+        return self._used_bytes
+
+    def grow(self, size_bytes: int) -> None:
+        """Take room for ``size_bytes`` more; BudgetSpentError, and nothing taken, without it."""
+        more = _counted(self._used_bytes + size_bytes) - _counted(self._used_bytes)
+        budget = self.budget
+        if self._is_closed:
+            return
+        if more > 0 and budget.held_bytes + more > budget.limit_bytes * self._share:
+            budget.refusals += 1
+            raise BudgetSpentError(
+                f"{budget.held_bytes // MIB} MiB of requests are being worked on, the balancer "
+                f"takes {math.floor(budget.limit_bytes * self._share) // MIB} MiB at a time "
+                "(--input-memory): try again, or send less at once"
+            )
+        budget.held_bytes += more
+        self._used_bytes += size_bytes
+
+    def shrink(self, size_bytes: int) -> None:
+        """Give back room for ``size_bytes``."""
+        if not self._is_closed:
+            less = _counted(self._used_bytes) - _counted(self._used_bytes - size_bytes)
+            self.budget.held_bytes -= less
+            self._used_bytes -= size_bytes
+
+    def close(self) -> None:
+        """Give back all of it. Safe to say twice."""
+        self.shrink(self._used_bytes)
+        self._is_closed = True
+
+
+@attrs.define
+class Pace:
+    """Until when the next bytes of a body, or of a message, must have come.
+
+    A body that holds nothing of the budget may take until the deadline for all of it.
+    """
+
+    began_s: float
+    whole_s: float
+    _came_bytes: int = attrs.field(default=0, init=False)
+    _window_began_s: float = attrs.field(default=0.0, init=False)
+    _window_bytes: int = attrs.field(default=0, init=False)
+
+    def came(self, size_bytes: int, now_s: float) -> None:
+        """So many bytes came now."""
+        if self._came_bytes <= FREE_BYTES:
+            self._window_began_s, self._window_bytes = now_s, 0
+        self._came_bytes += size_bytes
+        self._window_bytes += size_bytes
+        if self._window_bytes >= PACE_BYTES:
+            self._window_began_s, self._window_bytes = now_s, 0
+
+    @property
+    def deadline_s(self) -> float:
+        """On Trio's clock."""
+        whole_s = self.began_s + self.whole_s
+        if self._came_bytes <= FREE_BYTES:
+            return whole_s
+        return min(whole_s, self._window_began_s + PACE_S)
+
+
+def _counted(used_bytes: int) -> int:
+    return max(0, used_bytes - FREE_BYTES)

@@ -1,0 +1,211 @@
+"""Requests that ask for far more than they send: refused with the limit's name, and nobody else
+notices. Real processes; what is judged is memory, links and answers, never a time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+from fleet import Daemon, Fleet
+from trio_websocket import ConnectionClosed, open_websocket_url, wrap_client_stream
+
+MIB = 1024 * 1024
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def images() -> Iterator[str]:
+    """Where images of 20 MiB are."""
+    with image_host() as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def fleet(images: str) -> Iterator[Fleet]:
+    with Fleet.start(agents=2, balancer_options=[f"--image-host={images}"]) as fleet:
+        yield fleet
+
+
+def peak_mib(daemon: Daemon) -> int:
+    """The most memory the process ever held."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
+
+
+def assert_nobody_noticed(fleet: Fleet) -> None:
+    """Every agent is linked, was never unlinked, and answers."""
+    assert len(fleet.view()["agents"]) == len(fleet.agents)
+    for name in fleet.agents:
+        assert not any('"no link to the balancer"' in line for line in fleet.agents[name].log)
+    assert not any("agent is silent" in line for line in fleet.balancer.log)
+    answer = post(fleet, b'{"prompt": "Once", "max_tokens": 2}')
+    assert answer.status_code == 200, answer.text
+
+
+def post(
+    fleet: Fleet, body: bytes, *, path: str = "/v1/completions", encoding: str = "identity"
+) -> httpx.Response:
+    return httpx.post(
+        fleet.inference_url + path,
+        content=body,
+        headers={"content-type": "application/json", "content-encoding": encoding},
+        timeout=PATIENCE_S,
+        trust_env=False,
+    )
+
+
+def filled(before: str, item: str, after: str, *, size_bytes: int) -> bytes:
+    return (before + ",".join([item] * (size_bytes // (len(item) + 1))) + after).encode()
+
+
+MANY = {
+    "token ids": ('{"prompt":[', "1", "]}"),
+    "empty objects": ('{"prompt":"x","user":[', "{}", "]}"),
+    "an unknown field": ('{"prompt":"x","unknown":[', "[]", "]}"),
+    "numbers that grow": ('{"prompt":"x","grammar":[', "1e15", "]}"),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_small_body_that_inflates_to_millions_of_values_is_refused(
+    fleet: Fleet, name: str
+) -> None:
+    body = gzip.compress(filled(*MANY[name], size_bytes=30 * MIB))
+    answer = post(fleet, body, encoding="gzip")
+    assert answer.status_code == 413, answer.text
+    assert "at most 100 bytes out of one" in answer.text
+    assert peak_mib(fleet.balancer) < 700
+    assert_nobody_noticed(fleet)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_millions_of_values_are_refused_before_they_are_decoded(fleet: Fleet, name: str) -> None:
+    answer = post(fleet, filled(*MANY[name], size_bytes=30 * MIB))
+    assert answer.status_code == 413, answer.text
+    assert "the limit max_" in answer.text
+    assert peak_mib(fleet.balancer) < 700
+    assert_nobody_noticed(fleet)
+
+
+def test_a_frame_of_an_agent_with_millions_of_values_ends_its_link_alone(fleet: Fleet) -> None:
+    frame = filled('{"Trio":{"Report":[', "[]", "]}}", size_bytes=40 * MIB).decode()
+
+    async def dial() -> int:
+        host, port = fleet.management.split(":")
+        with trio.fail_after(PATIENCE_S):
+            async with (
+                await trio.open_tcp_stream(host, int(port)) as stream,  # ours: closed in any case
+                trio.open_nursery() as nursery,
+            ):
+                path = "/api/v1/agent_socket/evil"
+                link = await wrap_client_stream(
+                    nursery, stream, fleet.management, path, subprotocols=["paddler-trio.1"]
+                )
+                await link.get_message()
+                await link.send_message(frame)
+                with pytest.raises(ConnectionClosed) as closed:
+                    await link.get_message()
+        assert closed.value.reason is not None
+        assert "max_containers" in str(closed.value.reason.reason)
+        return int(closed.value.reason.code)
+
+    assert trio.run(dial) == 1008
+    assert peak_mib(fleet.balancer) < 700
+    assert_nobody_noticed(fleet)
+
+
+def test_a_frame_of_a_client_with_millions_of_values_is_refused_by_its_id(fleet: Fleet) -> None:
+    head = '{"Request":{"id":"r1","request":{"ContinueFromRawPrompt":{"max_tokens":1,"raw_prompt":['
+    frame = filled(head, "1", "]}}}}", size_bytes=40 * MIB).decode()
+
+    async def dial() -> str:
+        url = f"ws://{fleet.inference}/api/v1/inference_socket"
+        with trio.fail_after(PATIENCE_S):
+            async with open_websocket_url(url) as client:
+                await client.send_message(frame)
+                return str(await client.get_message())
+
+    told = trio.run(dial)
+    assert '"request_id":"r1"' in told
+    assert '"code":413' in told
+    assert "the limit max_values" in told
+    assert_nobody_noticed(fleet)
+
+
+def test_images_that_are_too_many_for_a_frame_cost_no_link(fleet: Fleet, images: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": f"http://{images}/a.png"}}
+    body = {"messages": [{"role": "user", "content": [image] * 4}]}
+    answer = post(fleet, json.dumps(body).encode(), path="/v1/chat/completions")
+    assert answer.status_code in (413, 503), answer.text
+    assert "are sent to an agent" in answer.text or "--input-memory" in answer.text
+    assert_nobody_noticed(fleet)
+
+
+def test_unfinished_bodies_hold_no_more_than_the_budget(fleet: Fleet) -> None:
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 33000000\r\n\r\n"
+    )
+    part = b'{"x":"' + bytes([ord("y")]) * (20 * MIB)
+    host, port = fleet.inference.split(":")
+    told: list[bytes] = []
+
+    def send(client: socket.socket) -> None:
+        with suppress(OSError):  # refused in the middle: its answer may be there nevertheless
+            client.sendall(head + part)
+        client.settimeout(0.5)
+        try:
+            told.append(client.recv(200))
+        except OSError:
+            told.append(b"")
+
+    with ExitStack() as clients:
+        each = [
+            clients.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+            for _ in range(60)
+        ]
+        senders = [threading.Thread(target=send, args=(client,)) for client in each]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        assert sum(answer.startswith(b"HTTP/1.1 503") for answer in told) > 0
+        assert_nobody_noticed(fleet)
+    assert peak_mib(fleet.balancer) < 700
+
+
+@contextmanager
+def image_host() -> Iterator[str]:
+    """Serves 20 MiB as an image, whatever is asked for."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "image/png")
+            self.send_header("content-length", str(20 * MIB))
+            self.end_headers()
+            with suppress(OSError):  # the balancer had enough
+                self.wfile.write(bytes(20 * MIB))
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,199 @@
+"""An agent is silent when nothing arrived from it, not when we did not look: real sockets, an agent
+in a thread that goes on talking while our event loop stands still."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+
+import attrs
+import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, Event, Ping, Request, TextMessage
+
+from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.state_database import open_state_database
+from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.http.router import Params, Routes
+from paddler_trio.http.server import HttpServer, listen
+from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+
+PATIENCE_S = 30
+SILENCE_S = 0.4
+
+
+def status(version: int) -> dict[str, object]:
+    return {
+        "desired_slots_total": 1,
+        "download_current": 0,
+        "download_filename": None,
+        "download_indeterminate": False,
+        "download_total": 0,
+        "issues": [],
+        "model_path": None,
+        "slots_processing": 0,
+        "slots_total": 1 + version % 2,  # each is news
+        "state_application_status": "Fresh",
+        "uses_chat_template_override": False,
+        "version": version,
+    }
+
+
+@attrs.define
+class Agent:
+    """A WebSocket client without an event loop; pings are answered whatever it says."""
+
+    address: str
+    _socket: socket.socket = attrs.field(init=False)
+    _protocol: WSConnection = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self._protocol = WSConnection(ConnectionType.CLIENT)
+        self.send(Request(host=self.address, target="/api/v1/agent_socket/a1"))
+        while not any(isinstance(event, AcceptConnection) for event in self.hear()):
+            pass
+        self.say({"RegisterAgent": self._named(status(0))})
+
+    def _named(self, snapshot: dict[str, object]) -> dict[str, object]:
+        return {"name": "a1", "slot_aggregated_status_snapshot": snapshot}
+
+    def hear(self) -> list[Event]:
+        self._protocol.receive_data(self._socket.recv(65_536) or None)
+        events = list(self._protocol.events())
+        for event in events:
+            if isinstance(event, Ping):
+                self.send(event.response())
+        return events
+
+    def send(self, event: Event) -> None:
+        self._socket.sendall(self._protocol.send(event))
+
+    def say(self, notification: dict[str, object]) -> None:
+        self.send(TextMessage(json.dumps({"Notification": notification})))
+
+    def update(self, version: int) -> None:
+        self.say({"UpdateAgentStatus": {"slot_aggregated_status_snapshot": status(version)}})
+
+    def update_slowly(self, version: int, *, pieces: int, pause_s: float) -> None:
+        """One message, which takes its time."""
+        text = json.dumps(
+            {
+                "Notification": {
+                    "UpdateAgentStatus": {"slot_aggregated_status_snapshot": status(version)}
+                }
+            }
+        )
+        data = self._protocol.send(TextMessage(text))
+        size = len(data) // pieces + 1
+        for start in range(0, len(data), size):
+            self._socket.sendall(data[start : start + size])
+            time.sleep(pause_s)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def beside(work: partial[None]) -> Iterator[None]:
+    """``work`` in a thread, which has ended when the block is left."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@asynccontextmanager
+async def balancer() -> AsyncIterator[tuple[str, Dispatcher]]:
+    dispatcher = Dispatcher(DispatchLimits())
+    states = DesiredStateKeeper(open_state_database("memory://"), dispatcher)
+    agents = AgentSocket(dispatcher, states, trio.Event(), silence_s=SILENCE_S)
+
+    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        await agents.serve(scope, receive, send, params["agent_id"])
+
+    routes = Routes()
+    routes.websocket("/api/v1/agent_socket/{agent_id}", serve)
+    server = HttpServer(routes, name="test")
+    sockets = listen("127.0.0.1:0")
+    with trio.fail_after(PATIENCE_S):
+        await states.load()
+        async with trio.open_nursery() as nursery:
+            dispatcher.open(nursery)
+            (address,) = await nursery.start(
+                partial(server.serve_door, sockets, connections=nursery)
+            )
+            yield address, dispatcher
+            nursery.cancel_scope.cancel()
+            server.cut_all()
+
+
+async def version_reaches(dispatcher: Dispatcher, version: int) -> bool:
+    """True when the agent was heard to say so, False when it is taken for gone first."""
+    while True:
+        ordinal = dispatcher.agents_changed.ordinal
+        if not dispatcher.agents:
+            return False
+        (agent,) = dispatcher.agents.values()
+        if agent.status.version >= version:
+            return True
+        await dispatcher.agents_changed.wait_beyond(ordinal)
+
+
+async def dialled(address: str, dispatcher: Dispatcher) -> Agent:
+    agent = await trio.to_thread.run_sync(Agent, address)
+    while not dispatcher.agents:
+        await dispatcher.agents_changed.wait_beyond(dispatcher.agents_changed.ordinal)
+    return agent
+
+
+def keep_talking(agent: Agent, versions: range, pause_s: float) -> None:
+    for version in versions:
+        agent.update(version)
+        time.sleep(pause_s)
+
+
+async def test_a_stall_of_our_own_is_nobodys_silence() -> None:
+    async with balancer() as (address, dispatcher):
+        agent = await dialled(address, dispatcher)
+        for _ in range(3):
+            with beside(partial(keep_talking, agent, range(1, 21), SILENCE_S / 5)):
+                time.sleep(SILENCE_S * 3)  # noqa: ASYNC251  # the event loop stands still
+                assert await version_reaches(dispatcher, 1)
+                assert await version_reaches(dispatcher, 20)
+        agent.close()
+
+
+async def test_a_message_that_takes_long_to_arrive_is_no_silence() -> None:
+    async with balancer() as (address, dispatcher):
+        agent = await dialled(address, dispatcher)
+        slowly = partial(agent.update_slowly, 7, pieces=10, pause_s=SILENCE_S / 3)
+        await trio.to_thread.run_sync(slowly)
+        assert await version_reaches(dispatcher, 7)
+        agent.close()
+
+
+async def test_an_agent_that_only_answers_pings_is_gone() -> None:
+    async with balancer() as (address, dispatcher):
+        agent = await dialled(address, dispatcher)
+        while dispatcher.agents:
+            await dispatcher.agents_changed.wait_beyond(dispatcher.agents_changed.ordinal)
+        agent.close()
+
+
+async def test_an_agent_that_was_silent_during_a_stall_is_gone_after_it() -> None:
+    async with balancer() as (address, dispatcher):
+        agent = await dialled(address, dispatcher)
+        time.sleep(SILENCE_S * 2)  # noqa: ASYNC251  # the event loop stands still
+        while dispatcher.agents:
+            await dispatcher.agents_changed.wait_beyond(dispatcher.agents_changed.ordinal)
+        agent.close()

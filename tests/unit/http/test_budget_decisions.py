@@ -1,0 +1,89 @@
+"""The budget of all inputs: its arithmetic, and how fast a body must come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.http.input_budget import (
+    FREE_BYTES,
+    MIB,
+    PACE_BYTES,
+    PACE_S,
+    PUBLIC_SHARE,
+    BudgetSpentError,
+    InputBudget,
+    Pace,
+    Reservation,
+)
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["grow", "shrink", "close"]), st.integers(0, 3), st.integers(0, MIB)),
+    max_size=40,
+)
+
+
+@given(steps=STEPS)
+def test_what_is_held_is_what_the_reservations_hold_and_never_too_much(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    budget = InputBudget(2 * MIB)
+    rooms = [budget.reservation(share=1.0 if number else PUBLIC_SHARE) for number in range(4)]
+    for step, number, size_bytes in steps:
+        room = rooms[number]
+        match step:
+            case "grow":
+                try:
+                    room.grow(size_bytes)
+                except BudgetSpentError:
+                    assert size_bytes > 0
+            case "shrink":
+                room.shrink(min(size_bytes, room.used_bytes))
+            case "close":
+                room.close()
+        assert budget.held_bytes == sum(max(0, room.used_bytes - FREE_BYTES) for room in rooms)
+        assert 0 <= budget.held_bytes <= budget.limit_bytes
+        assert max(0, rooms[0].used_bytes - FREE_BYTES) <= budget.limit_bytes * PUBLIC_SHARE
+    for room in rooms:
+        room.close()
+    assert budget.held_bytes == 0
+
+
+def spent(budget: InputBudget) -> Reservation:
+    """What strangers may hold, held."""
+    room = budget.reservation(share=PUBLIC_SHARE)
+    room.grow(int(budget.limit_bytes * PUBLIC_SHARE) + FREE_BYTES)
+    return room
+
+
+def test_small_requests_pass_while_the_budget_is_spent() -> None:
+    budget = InputBudget()
+    spent(budget)
+    for _ in range(1000):
+        budget.reservation(share=PUBLIC_SHARE).grow(FREE_BYTES)
+    with pytest.raises(BudgetSpentError, match="--input-memory"):
+        budget.reservation(share=PUBLIC_SHARE).grow(FREE_BYTES + 1)
+    assert budget.refusals == 1
+
+
+def test_operators_and_agents_have_room_that_strangers_cannot_spend() -> None:
+    budget = InputBudget()
+    spent(budget)
+    budget.reservation().grow(int(budget.limit_bytes * (1 - PUBLIC_SHARE)))
+
+
+def test_a_body_that_holds_nothing_has_all_the_time_and_one_that_holds_room_must_keep_coming() -> (
+    None
+):
+    pace = Pace(0.0, 60.0)
+    pace.came(FREE_BYTES, 1.0)
+    assert pace.deadline_s == 60
+    pace.came(1, 5.0)
+    assert pace.deadline_s == 5 + PACE_S
+    pace.came(PACE_BYTES - 2, 14.0)
+    assert pace.deadline_s == 5 + PACE_S
+    pace.came(1, 14.5)
+    assert pace.deadline_s == 14.5 + PACE_S
+    pace.came(PACE_BYTES, 55.0)
+    assert pace.deadline_s == 60

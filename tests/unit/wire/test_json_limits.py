@@ -1,0 +1,138 @@
+"""Counting JSON before it is decoded, and writing it in runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.errors import WireError
+from paddler_trio.wire import json_limits, json_text
+from paddler_trio.wire.json_limits import (
+    JsonCount,
+    JsonLimitError,
+    JsonLimits,
+    bound_of,
+    check_count,
+    count_of,
+    decoded_bytes,
+)
+from paddler_trio.wire.json_text import dumps, dumps_in_runs, loads
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text('\\",:[]{}ab'), inner),
+    max_leaves=30,
+)
+TRICKY = st.text('\\",:[]{}aé\U0001f600')
+
+
+def containers_in(value: object) -> Iterator[object]:
+    if isinstance(value, list | dict):
+        yield value
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers_in(item)
+
+
+def values_in(value: object) -> int:
+    """Scalars, containers and names."""
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(values_in, value.values()))
+    return 1 + sum(map(values_in, value)) if isinstance(value, list) else 1
+
+
+SHORT = st.sampled_from([1, 2, 7, 64])
+
+
+@contextmanager
+def sliced(size: int) -> Iterator[None]:
+    """Slices so short that everything stands across the end of one."""
+    with (
+        patch.multiple(json_limits, SLICE_BYTES=size),
+        patch.multiple(json_text, RUN_CHARS=size, RUN_VALUES=size, _SEARCHED_CHARS=size),
+    ):
+        yield
+
+
+@given(
+    size=SHORT,
+    value=VALUES | st.lists(TRICKY) | st.dictionaries(TRICKY, TRICKY),
+    ascii_only=st.booleans(),
+)
+def test_a_count_is_what_is_there(size: int, value: object, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only).encode(errors="replace")
+    with sliced(size):
+        exact, bound = count_of(text), bound_of(text)
+    containers = list(containers_in(value))
+    empty = sum(not container for container in containers)
+    assert exact.containers == len(containers)
+    assert exact.values == values_in(value) + empty  # an empty one counts as if it held one
+    assert bound.values >= exact.values
+    assert bound.containers >= exact.containers
+
+
+@given(size=SHORT, value=VALUES)
+def test_writing_in_runs_writes_the_same(size: int, value: object) -> None:
+    with sliced(size):
+        try:
+            whole = dumps(value)
+        except WireError:
+            with pytest.raises(WireError):
+                dumps_in_runs(value)
+        else:
+            assert dumps_in_runs(value) == whole
+
+
+@given(
+    size=SHORT,
+    parts=st.lists(st.sampled_from(["\\ud83d", "\\ude00", "\\uDBFF", "\\\\", "\\u00e9", "a", "u"])),
+)
+def test_half_a_surrogate_pair_is_found_wherever_it_stands(size: int, parts: list[str]) -> None:
+    text = f'"{"".join(parts)}"'
+    value = json.loads(text)
+    with sliced(size):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            with pytest.raises(WireError, match="not Unicode"):
+                loads(text)
+        else:
+            assert loads(text) == value
+
+
+def test_what_is_over_a_limit_is_refused_with_its_name() -> None:
+    limits = JsonLimits(max_values=10, max_containers=3)
+    assert check_count(b"[1,2,3,4,5,6,7,8]", limits).values == 9
+    with pytest.raises(JsonLimitError, match=r"max_values is 10"):
+        check_count(b"[1,2,3,4,5,6,7,8,9,10]", limits)
+    with pytest.raises(JsonLimitError, match=r"4 objects and arrays.*max_containers is 3"):
+        check_count(b'[[],{},{"a":1}]', limits)
+
+
+def test_commas_and_brackets_in_texts_count_for_nothing() -> None:
+    limits = JsonLimits(max_values=10, max_containers=3)
+    prose = json.dumps(["{[(,:)]}" * 1000, 'a \\" , \\\\'] * 2).encode()
+    assert check_count(prose, limits) == JsonCount(5, 1, is_exact=True)
+    assert decoded_bytes(prose, limits) < len(prose) + 1000
+
+
+def test_nothing_is_decoded_of_a_text_over_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_text, "_DECODER", None)
+    with pytest.raises(JsonLimitError):
+        loads(b"[" + b"[]," * 200_000 + b"[]]")
+
+
+@pytest.mark.parametrize("number", ["1" * 301, "0." + "1" * 2000, "1e" + "0" * 2000 + "1"])
+def test_a_number_may_be_so_long_and_no_longer(number: str) -> None:
+    with pytest.raises(WireError, match="number"):
+        loads(number)
+
+
+def test_the_longest_double_is_read() -> None:
+    assert loads("0." + format(5e-324, ".1074f")[2:]) == 5e-324
