@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable
 
@@ -144,6 +145,22 @@ class HttpConnection:
             return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
+
+    async def wait_hung_up(self) -> None:
+        """Wait until the client has closed its side, whatever it sent before; read nothing.
+
+        Trio waits for something to read, which is there already. An epoll of our own waits for
+        the hang-up alone, and can itself be waited for.
+        """
+        try:
+            hang_ups = select.epoll(1)
+        except OSError as error:
+            # Without a descriptor the client's absence is noticed at the next write instead.
+            logger.warning("connection from %s is not watched: %s", self.peer, error.strerror)
+            await trio.sleep_forever()
+        with hang_ups:
+            hang_ups.register(self._stream.socket, select.EPOLLRDHUP)
+            await trio.lowlevel.wait_readable(hang_ups.fileno())
 
     def client_gone(self) -> None:
         """Stop reading; the calls in progress are told."""

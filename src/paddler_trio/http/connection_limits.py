@@ -21,7 +21,8 @@ class HttpLimits:
       max_header_bytes: names and values of one request's header together.
       max_headers: header lines in one request.
       max_websocket_message_bytes: one reassembled message; Paddler accepts 50 MiB.
-      max_read_ahead_bytes: bytes held that a client sent after a request still being answered.
+      max_read_ahead_bytes: read of what a client sent after a request still being answered; the
+        rest stays in the kernel and makes the client wait.
       ping_interval_s: between two pings of ours on a WebSocket, the first right after it was
         accepted; their pongs are not checked, they give TCP_USER_TIMEOUT something to time.
     """

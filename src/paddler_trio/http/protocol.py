@@ -6,8 +6,8 @@ ASGI messages. What they leave to chance when the client is hostile is decided h
 * no HTTP/2, by upgrade or by prior knowledge: a request is 1.0 or 1.1 or it is refused;
 * headers that later code would fail to decode, headers past the limits, and a body framed twice
   are refused before a stream exists;
-* a client that sends bytes beyond the request being answered is still watched, so that its
-  disconnect is noticed, and may not send beyond a bound;
+* bytes that a client sends beyond the request being answered wait, here up to a bound and then in
+  the kernel, where they make the client wait; its disconnect is noticed all the same;
 * WebSocket compression is never negotiated.
 
 `Wire` is what the protocol needs from its connection.
@@ -57,6 +57,9 @@ class Wire(Protocol):
     async def receive(self) -> bytes:
         """Read what has come; empty when nothing more will."""
 
+    async def wait_hung_up(self) -> None:
+        """Wait until the client has closed its side, whatever it sent before; read nothing."""
+
     def client_gone(self) -> None:
         """Stop reading: the client has closed its side."""
 
@@ -67,13 +70,19 @@ class Wire(Protocol):
 class PausedGate:
     """Where the reader waits while a client has sent more than the request being answered.
 
-    It goes on reading into h11's buffer, up to a bound, because a reader that only waited would
-    not see the client leave. Takes the place of the event that ``H11Protocol`` waits on.
+    It goes on reading into h11's buffer, because a reader that only waited would not see the
+    client leave. With ``max_bytes`` held it leaves the rest to the kernel, whose full buffer makes
+    the client wait, and asks for the hang-up alone. Takes the place of the event that
+    ``H11Protocol`` waits on.
+
+    Args:
+      hold: keeps bytes for the next request and returns how many are held.
     """
 
-    def __init__(self, take_ahead: Callable[[bytes], bool], wire: Wire) -> None:
-        self._take_ahead = take_ahead
+    def __init__(self, hold: Callable[[bytes], int], wire: Wire, *, max_bytes: int) -> None:
+        self._hold = hold
         self._wire = wire
+        self._max_bytes = max_bytes
         self._answered = trio.Event()
 
     async def clear(self) -> None:
@@ -91,16 +100,18 @@ class PausedGate:
     async def wait(self) -> None:
         """Wait for the end of the response, or for cancellation when the client leaves first."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read_ahead)
+            nursery.start_soon(self._watch_client)
             await self._answered.wait()
             nursery.cancel_scope.cancel()
 
-    async def _read_ahead(self) -> None:
+    async def _watch_client(self) -> None:
         data = b""  # what is in the buffer already counts
-        while self._take_ahead(data):
+        while self._hold(data) < self._max_bytes:
             data = await self._wire.receive()
             if not data:
                 break
+        else:
+            await self._wire.wait_hung_up()
         self._wire.client_gone()
 
 
@@ -150,7 +161,7 @@ class Http11Protocol(H11Protocol):
         state = ConnectionState({})
         tasks = cast("TaskGroup", tasks)
         super().__init__(app, config, context, tasks, state, False, client, server, wire.send)
-        self.can_read = PausedGate(self._take_ahead, wire)
+        self.can_read = PausedGate(self._hold, wire, max_bytes=limits.max_read_ahead_bytes)
         self._limits = limits
         self._wire = wire
         self._chunked = False
@@ -231,15 +242,11 @@ class Http11Protocol(H11Protocol):
             )
         )
 
-    def _take_ahead(self, data: bytes) -> bool:
-        """Buffer what a client sent after the request being answered; False if it is too much."""
+    def _hold(self, data: bytes) -> int:
+        """Keep what a client sent after the request being answered; return the bytes so held."""
         if data:  # h11 takes empty data for the end
             self.connection.receive_data(data)
-        held_bytes = len(self.connection.trailing_data[0])
-        limit = self._limits.max_read_ahead_bytes
-        if held_bytes > limit:
-            self._wire.report_abuse(f"{held_bytes} bytes sent ahead, limit {limit}")
-        return held_bytes <= limit
+        return len(self.connection.trailing_data[0])
 
 
 def _asks_for_websocket(request: h11.Request) -> bool:
