@@ -326,6 +326,24 @@ async def test_a_response_that_began_before_the_idle_were_closed_ends_its_connec
         assert await client.read_to_end() == b"0\r\n\r\n"
 
 
+@pytest.mark.parametrize("drained_after", [False, True])
+async def test_a_client_that_keeps_its_side_open_does_not_hold_up_the_end(
+    drained_after: bool,
+) -> None:
+    waiter = Waiter()
+    async with serving(waiter, linger_s=3600) as served:
+        client = await served.connect()
+        await client.get("/", *(["Connection: close"] if drained_after else []))
+        await waiter.entered.wait()
+        if not drained_after:
+            served.server.close_idle()
+        waiter.answer.set()
+        assert (await client.read_to_end()).endswith(b"waited")
+        if drained_after:
+            served.server.close_idle()
+        await served.server.wait_all_closed()
+
+
 async def test_cancelling_the_connections_ends_their_requests() -> None:
     waiter = Waiter()
     async with serving(waiter) as served:

@@ -12,7 +12,8 @@ WebSocket pings as children. Invariants:
   because a client that stops reading would otherwise hold the task for ever. A write that fails
   closes the socket: nothing may follow half a chunk.
 * Our end is gentle: after the last byte we close our side, then discard what still comes for a
-  bounded time. Closing with unread bytes would reset the connection under the answer.
+  bounded time. Closing with unread bytes would reset the connection under the answer. A server
+  that ends shortens that time: many a client notices only at its next request that we closed.
 * `cut` is synchronous and ends everything at once, shielded writes included.
 """
 
@@ -24,6 +25,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
+from math import inf
 
 import trio
 from hypercorn.config import Config
@@ -70,10 +72,10 @@ class HttpConnection:
         self._on_abuse = on_abuse
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
+        self._lingering = trio.CancelScope(deadline=-inf)  # over, unless `_begin_linger` says so
         self._write_turn = trio.Lock()
         self._idle = True
         self._gone = False
-        self._lingering = False
 
     async def run(self) -> None:
         """Serve until the client leaves, a deadline passes, or the response said it was the last.
@@ -96,6 +98,7 @@ class HttpConnection:
     def drain(self) -> None:
         """Take no request after the one in progress; without one, end now."""
         self.draining = True
+        self._lingering.deadline = min(self._lingering.deadline, self._linger_deadline())
         if self._idle:
             self._reading.cancel()
 
@@ -196,10 +199,9 @@ class HttpConnection:
                 self.report_abuse("request header incomplete at its deadline")
             await self._protocol.handle(Closed())
             tasks.disconnect()
-            if self._lingering:
-                with trio.move_on_after(self._limits.linger_s):
-                    while await self.receive():
-                        pass
+            with self._lingering:
+                while await self.receive():
+                    pass
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
 
@@ -252,7 +254,8 @@ class HttpConnection:
         """Close our side after the last byte and let the reader discard the rest."""
         if self._gone:
             return
-        self._gone = self._lingering = True
+        self._gone = True
+        self._lingering.deadline = self._linger_deadline()
         self._reading.cancel()
         try:
             self._stream.socket.shutdown(socket.SHUT_WR)
@@ -260,10 +263,14 @@ class HttpConnection:
             if error.errno not in {errno.ENOTCONN, errno.EBADF}:
                 raise
 
+    def _linger_deadline(self) -> float:
+        limits = self._limits
+        return trio.current_time() + (limits.drain_linger_s if self.draining else limits.linger_s)
+
     def _give_up(self) -> None:
         """Close the socket under whoever waits for it."""
         self._gone = True
-        self._lingering = False
+        self._lingering.cancel()
         self._reading.cancel()
         self._stream.socket.close()
 

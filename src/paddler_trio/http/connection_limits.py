@@ -18,6 +18,7 @@ class HttpLimits:
       write_timeout_s: one write to a client that does not read may take this long.
       linger_s: after our last byte the client may take this long to close its side, so that
         what it still sends does not reset the connection under an answer it has not read.
+      drain_linger_s: the same when the connection ends because the server does.
       max_header_bytes: names and values of one request's header together.
       max_headers: header lines in one request.
       max_websocket_message_bytes: one reassembled message; Paddler accepts 50 MiB.
@@ -32,6 +33,7 @@ class HttpLimits:
     keep_alive_s: float = attrs.field(default=15.0, validator=gt(0))
     write_timeout_s: float = attrs.field(default=30.0, validator=gt(0))
     linger_s: float = attrs.field(default=2.0, validator=ge(0))
+    drain_linger_s: float = attrs.field(default=0.25, validator=ge(0))
     max_header_bytes: int = attrs.field(default=16_384, validator=ge(256))
     max_headers: int = attrs.field(default=100, validator=ge(1))
     max_websocket_message_bytes: int = attrs.field(default=52_428_800, validator=ge(1))
