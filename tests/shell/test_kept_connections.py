@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import select
 from itertools import pairwise
 from typing import NoReturn
 
@@ -15,7 +16,6 @@ from http_world import Client, Served, Waiter, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddler_trio.http import connection as http_connection
 from paddler_trio.http.asgi import Receive, Scope, Send, read_body, send_text
 
 KIB, MIB = 1024, 1_048_576
@@ -175,7 +175,7 @@ async def test_without_descriptors_the_request_in_progress_is_answered_all_the_s
     def none_left(size_hint: int) -> NoReturn:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(http_connection.select, "epoll", none_left)
+    monkeypatch.setattr(select, "epoll", none_left)
     turnstile = Turnstile()
     posts = [Post(0, 1), Post(1, 1000)]
     async with serving(turnstile, max_read_ahead_bytes=100) as served:

@@ -73,6 +73,7 @@ class HttpConnection:
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
         self._lingering = trio.CancelScope(deadline=-inf)  # over, unless `_begin_linger` says so
+        self._ahead = bytearray()
         self._write_turn = trio.Lock()
         self._idle = True
         self._gone = False
@@ -144,17 +145,25 @@ class HttpConnection:
 
     async def receive(self) -> bytes:
         """Read what has come; empty at the end, however it came about."""
-        try:
-            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return b""
+        if not self._ahead:
+            return await self._receive_some()
+        await trio.lowlevel.checkpoint()
+        data = bytes(self._ahead[:RECEIVE_BYTES])
+        del self._ahead[:RECEIVE_BYTES]
+        return data
 
-    async def wait_hung_up(self) -> None:
-        """Wait until the client has closed its side, whatever it sent before; read nothing.
+    async def wait_gone(self) -> None:
+        """Wait until the client has closed its side; what it sends before is received later.
 
-        Trio waits for something to read, which is there already. An epoll of our own waits for
-        the hang-up alone, and can itself be waited for.
+        Up to a bound that is held here. The rest stays in the kernel, whose full buffer makes the
+        client wait, and only a hang-up is waited for: trio waits for something to read, which is
+        there already, but an epoll of our own asks for less, and can itself be waited for.
         """
+        while len(self._ahead) < self._limits.max_read_ahead_bytes:
+            data = await self._receive_some()
+            if not data:
+                return
+            self._ahead += data
         try:
             hang_ups = select.epoll(1)
         except OSError as error:
@@ -204,6 +213,12 @@ class HttpConnection:
                     pass
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
+
+    async def _receive_some(self) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
 
     def _write_now(self, data: bytes) -> int:
         """Write what fits into the kernel's buffer; return how many bytes that was."""

@@ -6,8 +6,7 @@ ASGI messages. What they leave to chance when the client is hostile is decided h
 * no HTTP/2, by upgrade or by prior knowledge: a request is 1.0 or 1.1 or it is refused;
 * headers that later code would fail to decode, headers past the limits, and a body framed twice
   are refused before a stream exists;
-* bytes that a client sends beyond the request being answered wait, here up to a bound and then in
-  the kernel, where they make the client wait; its disconnect is noticed all the same;
+* while a client has sent more than the request being answered, its disconnect is still noticed;
 * WebSocket compression is never negotiated.
 
 `Wire` is what the protocol needs from its connection.
@@ -57,8 +56,8 @@ class Wire(Protocol):
     async def receive(self) -> bytes:
         """Read what has come; empty when nothing more will."""
 
-    async def wait_hung_up(self) -> None:
-        """Wait until the client has closed its side, whatever it sent before; read nothing."""
+    async def wait_gone(self) -> None:
+        """Wait until the client has closed its side; what it sends before is received later."""
 
     def client_gone(self) -> None:
         """Stop reading: the client has closed its side."""
@@ -70,19 +69,12 @@ class Wire(Protocol):
 class PausedGate:
     """Where the reader waits while a client has sent more than the request being answered.
 
-    It goes on reading into h11's buffer, because a reader that only waited would not see the
-    client leave. With ``max_bytes`` held it leaves the rest to the kernel, whose full buffer makes
-    the client wait, and asks for the hang-up alone. Takes the place of the event that
-    ``H11Protocol`` waits on.
-
-    Args:
-      hold: keeps bytes for the next request and returns how many are held.
+    Meanwhile the client is watched: a reader that only waited would not see it leave. Takes the
+    place of the event that ``H11Protocol`` waits on.
     """
 
-    def __init__(self, hold: Callable[[bytes], int], wire: Wire, *, max_bytes: int) -> None:
-        self._hold = hold
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._max_bytes = max_bytes
         self._answered = trio.Event()
 
     async def clear(self) -> None:
@@ -105,13 +97,7 @@ class PausedGate:
             nursery.cancel_scope.cancel()
 
     async def _watch_client(self) -> None:
-        data = b""  # what is in the buffer already counts
-        while self._hold(data) < self._max_bytes:
-            data = await self._wire.receive()
-            if not data:
-                break
-        else:
-            await self._wire.wait_hung_up()
+        await self._wire.wait_gone()
         self._wire.client_gone()
 
 
@@ -161,7 +147,7 @@ class Http11Protocol(H11Protocol):
         state = ConnectionState({})
         tasks = cast("TaskGroup", tasks)
         super().__init__(app, config, context, tasks, state, False, client, server, wire.send)
-        self.can_read = PausedGate(self._hold, wire, max_bytes=limits.max_read_ahead_bytes)
+        self.can_read = PausedGate(wire)
         self._limits = limits
         self._wire = wire
         self._chunked = False
@@ -241,12 +227,6 @@ class Http11Protocol(H11Protocol):
                 state=self.connection_state,
             )
         )
-
-    def _hold(self, data: bytes) -> int:
-        """Keep what a client sent after the request being answered; return the bytes so held."""
-        if data:  # h11 takes empty data for the end
-            self.connection.receive_data(data)
-        return len(self.connection.trailing_data[0])
 
 
 def _asks_for_websocket(request: h11.Request) -> bool:
