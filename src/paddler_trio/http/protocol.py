@@ -5,7 +5,7 @@ ASGI messages. What they leave to chance when the client is hostile is decided h
 
 * no HTTP/2, by upgrade or by prior knowledge: a request is 1.0 or 1.1 or it is refused;
 * headers that later code would fail to decode, headers past the limits, and a body framed twice
-  are refused before a stream exists;
+  are refused before a stream exists, and parsing them costs no more than their length is worth;
 * while a client has sent more than the request being answered, its disconnect is still noticed;
 * WebSocket compression is never negotiated.
 
@@ -30,9 +30,12 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 from hypercorn.utils import suppress_body
 
-from paddler_trio.http.asgi import ClientGoneError
+from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.h11_bounds import bound_parsing
+
+bound_parsing()
 
 DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
 """Headers (by prefix) that the WebSocket handshake reads as ASCII."""
@@ -113,12 +116,15 @@ def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
     """Judge a request by its header alone; None means it may be served."""
     if request.http_version not in {b"1.0", b"1.1"}:
         return Objection(505, f"HTTP version {request.http_version!r}; 1.0 and 1.1 are supported")
+    if len(request.target) > limits.max_target_bytes:
+        reason = (
+            f"the target has {len(request.target)} bytes, the limit is {limits.max_target_bytes}"
+        )
+        return Objection(414, reason)
     headers = list(request.headers)
-    if len(headers) > limits.max_headers:
-        return Objection(431, f"{len(headers)} header lines, limit {limits.max_headers}")
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > limits.max_header_bytes:
-        return Objection(431, f"{size_bytes} header bytes, limit {limits.max_header_bytes}")
+        return Objection(431, f"{size_bytes} header bytes, the limit is {limits.max_header_bytes}")
     names = {name for name, _ in headers}
     if {b"content-length", b"transfer-encoding"} <= names:
         return Objection(400, "both Content-Length and Transfer-Encoding")
@@ -192,8 +198,7 @@ class Http11Protocol(H11Protocol):
         objection = objection_to(request, self._limits)
         if objection is not None:
             self._wire.report_abuse(objection.reason)
-            await self._send_error_response(objection.status)
-            await self.send(Closed())
+            await self._refuse(request, objection)
             return
         headers = list(request.headers)
         if _asks_for_websocket(request):
@@ -227,6 +232,21 @@ class Http11Protocol(H11Protocol):
                 state=self.connection_state,
             )
         )
+
+    async def _refuse(self, request: h11.Request, objection: Objection) -> None:
+        """Answer with the reason and end the connection."""
+        body = objection.reason.encode()
+        headers = [
+            (b"content-type", TEXT_PLAIN),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *self.config.response_headers("h11"),
+        ]
+        await self._send_h11_event(h11.Response(status_code=objection.status, headers=headers))
+        if request.method != b"HEAD":
+            await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
+        await self.send(Closed())
 
 
 def _asks_for_websocket(request: h11.Request) -> bool:
