@@ -11,6 +11,7 @@ import structlog
 
 from paddler_trio.balancer.metrics import render_keys
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.http import api_keys
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
 from paddler_trio.http.authentication import Authentication
@@ -85,6 +86,36 @@ async def test_a_key_names_its_client_whatever_that_calls_himself(ring: KeyRing)
     headers = [(b"x-api-key", b"pt-inference"), (b"x-paddler-client", b"kiosk")]
     _, body = await ask(app, scope_of(headers=headers))
     assert body["body"] == b"client 'inference', logged as inference"
+
+
+async def test_no_request_makes_the_balancer_hash_more_than_two_short_keys(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[bytes] = []
+
+    def digest(salt: bytes, secret: bytes) -> bytes:
+        hashed.append(secret)
+        return b""
+
+    monkeypatch.setattr(api_keys, "_digest", digest)
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    headers = [(b"x-api-key", b"wrong-%d" % number) for number in range(50)]
+    headers += [(b"authorization", b"Bearer wrong-%d" % number) for number in range(50, 95)]
+    start, _ = await ask(app, scope_of(headers=headers))
+    assert start["status"] == 401
+    assert set(hashed) == {b"wrong-0", b"wrong-50"}
+    hashed.clear()
+    start, _ = await ask(app, scope_of(headers=[(b"x-api-key", b"k" * 15_000)]))
+    assert start["status"] == 401
+    assert not hashed
+    assert len(api_keys.new_secret()) <= api_keys.MAX_SECRET_BYTES
+
+
+async def test_what_is_logged_of_a_refusal_is_short(ring: KeyRing) -> None:
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    with structlog.testing.capture_logs() as records:
+        await ask(app, scope_of("/" * 8000))
+    assert [len(record["path"]) for record in records] == [200]
 
 
 @pytest.mark.parametrize(
