@@ -57,6 +57,11 @@ class Authentication:
     scope: KeyScope
     is_waived: bool = False
 
+    @property
+    def asks_for_key(self) -> bool:
+        """Whether requests need a key, as things are; probes never do."""
+        return not self.is_waived and self.scope in self.keys.guarded
+
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
         """Return ``app`` behind a key."""
 
@@ -95,7 +100,7 @@ class Authentication:
             came = True
             key = key or self.keys.find(secret)
         is_open = scope["type"] == "http" and scope["path"] in OPEN_PATHS
-        if is_open or self.is_waived or self.scope not in self.keys.guarded:
+        if is_open or not self.asks_for_key:
             return key, None
         if key is None:
             what = "this API key is not known here" if came else "an API key is required"
