@@ -56,7 +56,8 @@ FOREIGN = ["evil.example", "evil.example:8061", "127.0.0.1.evil.example", "local
            "evil-localhost.example", "xlocalhost.com", "a.local.evil.example",
            "gpu.example.org.evil", "a@127.0.0.1", "evil.example/127.0.0.1", "[evil.example]",
            "[::1].evil.example", "[::1", "127.0.0.1:8061:evil.example", "evil.example:127.0.0.1",
-           ".", ":8061", "a b", "1.2.3.4.5", "[]", "[127.0.0.1", "x" * 15_000 + ".example"]  # fmt: skip
+           ".", ":8061", "a b", "1.2.3.4.5", "[]", "[127.0.0.1",
+           "x" * 15_000 + ".example"]  # fmt: skip
 OWN = frozenset({"gpu.example.org"})
 
 
