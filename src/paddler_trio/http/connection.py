@@ -146,7 +146,7 @@ class HttpConnection:
     async def receive(self) -> bytes:
         """Read what has come; empty at the end, however it came about."""
         if not self._ahead:
-            return await self._receive_some()
+            return await self._receive_some(RECEIVE_BYTES)
         await trio.lowlevel.checkpoint()
         data = bytes(self._ahead[:RECEIVE_BYTES])
         del self._ahead[:RECEIVE_BYTES]
@@ -159,8 +159,8 @@ class HttpConnection:
         client wait, and only a hang-up is waited for: trio waits for something to read, which is
         there already, but an epoll of our own asks for less, and can itself be waited for.
         """
-        while len(self._ahead) < self._limits.max_read_ahead_bytes:
-            data = await self._receive_some()
+        while (room_bytes := self._limits.max_read_ahead_bytes - len(self._ahead)) > 0:
+            data = await self._receive_some(room_bytes)
             if not data:
                 return
             self._ahead += data
@@ -214,9 +214,9 @@ class HttpConnection:
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
 
-    async def _receive_some(self) -> bytes:
+    async def _receive_some(self, max_bytes: int) -> bytes:
         try:
-            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            return bytes(await self._stream.receive_some(max_bytes))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
