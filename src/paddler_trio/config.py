@@ -29,6 +29,8 @@ class BalancerConfig:
     state_database: str = "memory://"
     inference_cors_allowed_hosts: tuple[str, ...] = ()
     management_cors_allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which ports that ask for no key answer too; see ``http/allowed_hosts.py``."""
     metrics_prefix: str = "paddler_"
     drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
     max_continuations: int = attrs.field(default=2, validator=ge(0))

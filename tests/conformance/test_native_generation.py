@@ -90,7 +90,7 @@ async def test_half_closing_the_connection_stops_the_engine_before_the_limit(fle
     text = json.dumps(body).encode()
     async with await trio.open_tcp_stream(host, int(port)) as client:
         await client.send_all(
-            b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (RAW.encode(), len(text), text)
         )
         await client.receive_some(65536)

@@ -305,7 +305,7 @@ async def _post_raw(balancer: RunningBalancer, path: str, body: Json) -> trio.So
     client = await trio.open_tcp_stream(host, int(port))
     text = json.dumps(body).encode()
     await client.send_all(
-        b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%b" % (path.encode(), len(text), text)
     )
     return client

@@ -121,6 +121,21 @@ REFUSED = {
     "HEAD": (lines(b"HEAD /health HTTP/1.1", b"Host: x"), 404),
     "headers too many": (lines(GET, [b"X: y"] * 101), 431),
     "a header too long in one packet": (lines(GET, b"X: " + b"y" * 40_000), 431),
+    "a header of blanks that is refused in the end": (
+        lines(GET, b"X:" + b" " * 60_000 + b"y\0"),
+        400,
+    ),
+    "a trailer of blanks that is refused in the end": (
+        lines(
+            POST, b"Transfer-Encoding: chunked", body=b"0\r\nX:" + b" " * 60_000 + b"y\0\r\n\r\n"
+        ),
+        400,
+    ),
+    "a chunk header of blanks that is refused in the end": (
+        lines(POST, b"Transfer-Encoding: chunked", body=b"1;" + b" " * 60_000 + b"\n\r\n"),
+        400,
+    ),
+    "a target too long": (lines(b"GET /" + b"a/" * 4096 + b" HTTP/1.1", b"Host: x"), 414),
     "a header that never ends": (lines(GET)[:-4] + b"\r\nX: " + b"y" * 70_000, 431),
     "a body announced too long": (lines(POST, b"Content-Length: 9999999"), 413),
     "a body too long": (

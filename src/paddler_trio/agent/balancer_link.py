@@ -423,5 +423,6 @@ def _word(error: BaseException) -> str:
     if isinstance(error, trio_websocket.ConnectionRejected) and error.status_code in (401, 403):
         # never the headers, never the token: the balancer's own sentence says what it wants
         said = (error.body or b"").decode(errors="replace")[:300]
-        return f"the balancer refused this agent ({error.status_code}): {said}; see --token-file"
+        advice = "; see --token-file" if error.status_code == 401 else ""
+        return f"the balancer refused this agent ({error.status_code}): {said}{advice}"
     return str(error) or repr(error)

@@ -69,6 +69,8 @@ class Surface:
     """What ``created`` says of the models."""
     _exact: dict[str, dict[str, _Route]] = attrs.field(factory=dict, init=False)
     _prefixes: dict[str, dict[str, _Route]] = attrs.field(factory=dict, init=False)
+    _most_slashes: int = attrs.field(default=0, init=False)
+    """In the path of a route: what is longer has none above it that was not looked at."""
 
     @property
     def limits(self) -> SurfaceLimits:
@@ -84,6 +86,7 @@ class Surface:
     ) -> None:
         """Answer ``method`` on ``path``; one that ends in ``/*`` takes all that begins so, and the
         rest, which may hold slashes, is the exchange's ``tail``."""
+        self._most_slashes = max(self._most_slashes, path.count("/"))
         if path.endswith("/*"):
             routes = self._prefixes.setdefault(path.removesuffix("*"), {})
         else:
@@ -167,10 +170,13 @@ class Surface:
 
     def _envelope(self, path: str) -> Envelope:
         """That of the routes of ``path``, or of the nearest one above it."""
-        while path:
-            for route in self._find(path)[0].values():
+        for route in self._find(path)[0].values():
+            return route.envelope
+        segments = path.split("/", self._most_slashes + 1)[:-1]
+        while segments:
+            for route in self._find("/".join(segments))[0].values():
                 return route.envelope
-            path = path.rpartition("/")[0]
+            segments.pop()
         return ApiError.envelope
 
     def _find(self, path: str) -> tuple[dict[str, _Route], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 import attrs
@@ -17,11 +17,12 @@ from paddler_trio.balancer.management_routes import ManagementDoor
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.http.allowed_hosts import AllowedHosts, allowed_names, own_names
 from paddler_trio.http.api_keys import KeyScope
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send
 from paddler_trio.http.authentication import Authentication, Refuse, refuse_in_plain_text
 from paddler_trio.http.cors import Cors
-from paddler_trio.http.exposure import check_exposure
+from paddler_trio.http.exposure import beyond_loopback, check_exposure
 from paddler_trio.http.input_budget import PUBLIC_SHARE, InputBudget
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.origins import Origins
@@ -104,18 +105,29 @@ async def serve_balancer(
 ) -> None:
     """Assemble a balancer and run its tree; see :func:`run_balancer`."""
 
+    sockets = [each for door in bound.doors for each in door]
+    names = await own_names() if beyond_loopback(sockets) else frozenset[str]()
+
     def assemble() -> BalancerParts:
-        return balancer_parts(bound, openai_surface, reloads=notifier.is_listening)
+        return balancer_parts(
+            bound, openai_surface, host_names=names, reloads=notifier.is_listening
+        )
 
     await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
 
 
 def balancer_parts(
-    bound: BoundBalancer, make_surface: MakeSurface, *, reloads: bool = False
+    bound: BoundBalancer,
+    make_surface: MakeSurface,
+    *,
+    host_names: frozenset[str] = frozenset(),
+    reloads: bool = False,
 ) -> BalancerParts:
-    """Call it inside the trio run; ConfigurationError for a bad state database URL or limit.
+    """Call it inside the trio run; ConfigurationError for a bad state database URL, limit or name.
 
-    ``reloads``: SIGHUP reloads the keys, also where there are none.
+    Args:
+      host_names: of this machine, under which ports answer that ask for no key.
+      reloads: SIGHUP reloads the keys, also where there are none.
     """
     config, keys = bound.config, bound.keys
     goodbye = trio.Event()
@@ -135,20 +147,42 @@ def balancer_parts(
         dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
     )
     surface = make_surface(config, dispatcher, states)
-    pages = Cors(config.inference_cors_allowed_hosts)
-    sockets = Origins(config.inference_cors_allowed_hosts)
     use = Authentication(keys, KeyScope.INFERENCE)
     manage = Authentication(keys, KeyScope.MANAGEMENT, is_waived=config.insecure_management)
-    refuse = _refusing_for(surface)
-    operators = Origins(config.management_cors_allowed_hosts)(manage(management.app()))
-    clients = sockets(use(surface.beside(inference.routes()), refuse=refuse))
     origins = config.inference_cors_allowed_hosts
+    changes = Origins(origins, flag="--inference-cors-allowed-host")
+    names = allowed_names(config.allowed_hosts) | host_names
+
+    def guarded(
+        app: App,
+        door: Sequence[socket.socket],
+        changes: Origins,
+        keys: Authentication,
+        refuse: Refuse = refuse_in_plain_text,
+    ) -> App:
+        """``app`` as its port serves it: under which names, to which pages, for which keys."""
+        hosts = AllowedHosts(
+            names, is_loopback=not beyond_loopback(door), asks_for_key=lambda: keys.asks_for_key
+        )
+        return hosts(changes(keys(app, refuse=refuse), refuse=refuse), refuse=refuse)
+
+    inference_door, management_door, *surface_doors = bound.doors
+    pages = Cors(origins)
+    clients = guarded(
+        surface.beside(inference.routes()), inference_door, changes, use, _refusing_for(surface)
+    )
+    operators = guarded(
+        management.app(),
+        management_door,
+        Origins(config.management_cors_allowed_hosts, flag="--management-cors-allowed-host"),
+        manage,
+    )
     apps = {
         "inference": surface.across_origins(clients, origins, otherwise=pages(clients)),
         "management": Cors(config.management_cors_allowed_hosts)(operators),
     }
-    if config.compat_openai_addr is not None:
-        alone = use(surface.alone(inference.probes()), refuse=surface.refuse)
+    for door in surface_doors:
+        alone = guarded(surface.alone(inference.probes()), door, changes, use, surface.refuse)
         apps["compat openai"] = surface.across_origins(alone, origins, otherwise=pages(alone))
     limits = HttpLimits(max_connections=config.max_connections)
     servers = [

@@ -39,6 +39,13 @@ def balancer(
         list[str] | None,
         typer.Option(help="Origin, scheme included, whose pages may manage. Repeatable."),
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name under which ports that ask for no key answer too, beside addresses and "
+            "names of this machine. Repeatable."
+        ),
+    ] = None,
     metrics_prefix: Annotated[
         str, typer.Option("--statsd-prefix", help="Put before every metric's name, as it is.")
     ] = "paddler_",
@@ -106,6 +113,7 @@ def balancer(
         state_database=state_database,
         inference_cors_allowed_hosts=tuple(inference_cors_allowed_host or ()),
         management_cors_allowed_hosts=tuple(management_cors_allowed_host or ()),
+        allowed_hosts=tuple(allowed_host or ()),
         metrics_prefix=metrics_prefix,
         drain_timeout_s=drain_timeout / 1000,
         max_continuations=max_continuations,

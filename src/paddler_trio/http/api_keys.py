@@ -31,6 +31,8 @@ from paddler_trio.errors import ConfigurationError
 KEY_PREFIX = "pt-"
 KEY_BYTES = 32
 SALT_BYTES = 16
+MAX_SECRET_BYTES = 128
+"""No key is as long; a longer secret is nobody's and is not hashed."""
 MAX_KEYS = 1024
 """Every request compares with all of them: at this number that takes about a millisecond."""
 MAX_FILE_BYTES = 1_048_576
@@ -72,6 +74,8 @@ class KeyFile:
 
     def find(self, secret: bytes) -> StoredKey | None:
         """Whose key this is. Takes as long for a wrong key as for a right one: all are compared."""
+        if len(secret) > MAX_SECRET_BYTES:
+            return None
         found = None
         for key in self.keys:
             if hmac.compare_digest(_digest(key.salt, secret), key.digest):

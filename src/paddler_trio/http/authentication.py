@@ -19,7 +19,7 @@ import attrs
 import structlog
 
 from paddler_trio.http.api_keys import KeyScope, StoredKey
-from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, send_text
+from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header, send_text
 from paddler_trio.http.client_identity import KEY_NAME
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.router import refuse_upgrade
@@ -28,6 +28,9 @@ log = structlog.get_logger("keys")
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/v1/health", "/models"})
 """``/models`` is how clients of llama-server, which asks no key for it either, probe a server."""
+
+MAX_LOGGED_CHARS = 200
+"""Of a path: who is refused does not decide how fast the log grows."""
 
 _REALM = 'Bearer realm="paddler-trio"'
 
@@ -54,6 +57,11 @@ class Authentication:
     scope: KeyScope
     is_waived: bool = False
 
+    @property
+    def asks_for_key(self) -> bool:
+        """Whether requests need a key, as things are; probes never do."""
+        return not self.is_waived and self.scope in self.keys.guarded
+
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
         """Return ``app`` behind a key."""
 
@@ -67,7 +75,7 @@ class Authentication:
                 log.warning(
                     "refused: no key for this",
                     status=problem.status,
-                    path=scope["path"],
+                    path=scope["path"][:MAX_LOGGED_CHARS],
                     address=(scope.get("client") or ("unknown",))[0],
                     key=None if key is None else key.name,
                 )
@@ -92,7 +100,7 @@ class Authentication:
             came = True
             key = key or self.keys.find(secret)
         is_open = scope["type"] == "http" and scope["path"] in OPEN_PATHS
-        if is_open or self.is_waived or self.scope not in self.keys.guarded:
+        if is_open or not self.asks_for_key:
             return key, None
         if key is None:
             what = "this API key is not known here" if came else "an API key is required"
@@ -111,11 +119,11 @@ class Authentication:
 
 
 def _secrets(scope: Scope) -> Iterator[bytes]:
-    """Every key the request carries; clients that speak to several services send two."""
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            scheme, _, secret = bytes(value).strip().partition(b" ")
-            if scheme.lower() == b"bearer" and secret.strip():
-                yield secret.strip()
-        elif name == b"x-api-key" and value.strip():
-            yield bytes(value).strip()
+    """The keys the request carries, two at most: clients that speak to several services send both.
+
+    Of several headers of one name the first counts, so that no request asks for more hashing.
+    """
+    scheme, _, secret = (header(scope, b"authorization") or b"").strip().partition(b" ")
+    bearer = secret.strip() if scheme.lower() == b"bearer" else b""
+    other = (header(scope, b"x-api-key") or b"").strip()
+    yield from dict.fromkeys(secret for secret in (bearer, other) if secret)

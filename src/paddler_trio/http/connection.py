@@ -12,7 +12,8 @@ WebSocket pings as children. Invariants:
   because a client that stops reading would otherwise hold the task for ever. A write that fails
   closes the socket: nothing may follow half a chunk.
 * Our end is gentle: after the last byte we close our side, then discard what still comes for a
-  bounded time. Closing with unread bytes would reset the connection under the answer.
+  bounded time. Closing with unread bytes would reset the connection under the answer. A server
+  that ends shortens that time: many a client notices only at its next request that we closed.
 * `cut` is synchronous and ends everything at once, shielded writes included.
 """
 
@@ -24,6 +25,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
+from math import inf
 
 import trio
 from hypercorn.config import Config
@@ -76,10 +78,11 @@ class HttpConnection:
         self._on_abuse = on_abuse
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
+        self._lingering = trio.CancelScope(deadline=-inf)  # over, unless `_begin_linger` says so
+        self._ahead = bytearray()
         self._write_turn = trio.Lock()
         self._idle = True
         self._gone = False
-        self._lingering = False
         self._waits_for_bytes = False
 
     async def run(self) -> None:
@@ -103,6 +106,7 @@ class HttpConnection:
     def drain(self) -> None:
         """Take no request after the one in progress; without one, end now."""
         self.draining = True
+        self._lingering.deadline = min(self._lingering.deadline, self._linger_deadline())
         if self._idle:
             self._reading.cancel()
 
@@ -148,17 +152,38 @@ class HttpConnection:
 
     async def receive(self) -> bytes:
         """Read what has come; empty at the end, however it came about."""
-        self._waits_for_bytes = True
+        if not self._ahead:
+            return await self._receive_some(RECEIVE_BYTES)
+        await trio.lowlevel.checkpoint()
+        data = bytes(self._ahead[:RECEIVE_BYTES])
+        del self._ahead[:RECEIVE_BYTES]
+        return data
+
+    async def wait_gone(self) -> None:
+        """Wait until the client has closed its side; what it sends before is received later.
+
+        Up to a bound that is held here. The rest stays in the kernel, whose full buffer makes the
+        client wait, and only a hang-up is waited for: trio waits for something to read, which is
+        there already, but an epoll of our own asks for less, and can itself be waited for.
+        """
+        while (room_bytes := self._limits.max_read_ahead_bytes - len(self._ahead)) > 0:
+            data = await self._receive_some(room_bytes)
+            if not data:
+                return
+            self._ahead += data
         try:
-            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return b""
-        finally:
-            self._waits_for_bytes = False
+            hang_ups = select.epoll(1)
+        except OSError as error:
+            # Without a descriptor the client's absence is noticed at the next write instead.
+            logger.warning("connection from %s is not watched: %s", self.peer, error.strerror)
+            await trio.sleep_forever()
+        with hang_ups:
+            hang_ups.register(self._stream.socket, select.EPOLLRDHUP)
+            await trio.lowlevel.wait_readable(hang_ups.fileno())
 
     def has_unread(self) -> bool:
         """Tell whether bytes, or the end, have come that were not looked at yet."""
-        if not self._waits_for_bytes:
+        if self._ahead or not self._waits_for_bytes:
             return True  # the reader is busy with what came
         descriptor = self._stream.socket.fileno()
         if descriptor < 0:
@@ -201,12 +226,20 @@ class HttpConnection:
                 self.report_abuse("request header incomplete at its deadline")
             await self._protocol.handle(Closed())
             tasks.disconnect()
-            if self._lingering:
-                with trio.move_on_after(self._limits.linger_s):
-                    while await self.receive():
-                        pass
+            with self._lingering:
+                while await self.receive():
+                    pass
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
+
+    async def _receive_some(self, max_bytes: int) -> bytes:
+        self._waits_for_bytes = True
+        try:
+            return bytes(await self._stream.receive_some(max_bytes))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+        finally:
+            self._waits_for_bytes = False
 
     def _write_now(self, data: bytes) -> int:
         """Write what fits into the kernel's buffer; return how many bytes that was."""
@@ -257,7 +290,8 @@ class HttpConnection:
         """Close our side after the last byte and let the reader discard the rest."""
         if self._gone:
             return
-        self._gone = self._lingering = True
+        self._gone = True
+        self._lingering.deadline = self._linger_deadline()
         self._reading.cancel()
         try:
             self._stream.socket.shutdown(socket.SHUT_WR)
@@ -265,10 +299,14 @@ class HttpConnection:
             if error.errno not in {errno.ENOTCONN, errno.EBADF}:
                 raise
 
+    def _linger_deadline(self) -> float:
+        limits = self._limits
+        return trio.current_time() + (limits.drain_linger_s if self.draining else limits.linger_s)
+
     def _give_up(self) -> None:
         """Close the socket under whoever waits for it."""
         self._gone = True
-        self._lingering = False
+        self._lingering.cancel()
         self._reading.cancel()
         self._stream.socket.close()
 

@@ -28,7 +28,7 @@ def check_exposure(
     Open means: reachable beyond the loopback, and no key is asked for. Who may manage can make
     agents load any model, from anywhere, and read every conversation by posing as an agent.
     """
-    exposed = _beyond_loopback(management)
+    exposed = beyond_loopback(management)
     if exposed and insecure_management:
         log.warning(
             "MANAGEMENT IS OPEN: whoever reaches it may change the model and pose as an agent",
@@ -40,7 +40,7 @@ def check_exposure(
             "--api-key-file with a key of the scope management (`paddler-trio key new`), bind it "
             "to 127.0.0.1, or say --insecure-management if it is meant, as Paddler 4.1 agents need"
         )
-    exposed = _beyond_loopback(inference)
+    exposed = beyond_loopback(inference)
     if exposed and KeyScope.INFERENCE not in keys.guarded:
         log.warning(
             "INFERENCE IS OPEN: whoever reaches it may use the models; give --api-key-file with a "
@@ -49,7 +49,8 @@ def check_exposure(
         )
 
 
-def _beyond_loopback(sockets: Sequence[socket.socket]) -> list[str]:
+def beyond_loopback(sockets: Sequence[socket.socket]) -> list[str]:
+    """The addresses among those of ``sockets`` that others than this machine may reach."""
     return [
         bound_address(each)
         for each in sockets

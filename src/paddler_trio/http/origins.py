@@ -1,9 +1,10 @@
-"""Which web pages may open a WebSocket.
+"""Which web pages may change anything.
 
-CORS does not cover WebSockets: a page of any origin may open one to a balancer its reader can
-reach, the loopback included, and speak for him. A browser always says in ``Origin`` whose page it
-is, and no page can change that; so an origin that is neither this service itself nor allowed is
-refused before the socket is accepted. Programs say none, and pass.
+CORS decides which pages may *read* answers. It keeps none from asking: a page of any origin can
+send a ``POST`` with a plain body, or open a WebSocket, to a service its reader can reach, the
+loopback included, and speak for its reader. A browser always says so, in ``Origin`` or
+``Sec-Fetch-Site``, and no page can change that; so whatever is more than a look, and comes from an
+origin that is neither this service itself nor allowed, is refused. Programs say neither, and pass.
 """
 
 from __future__ import annotations
@@ -11,42 +12,69 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+import structlog
+
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header
+from paddler_trio.http.authentication import Refuse, refuse_in_plain_text
 from paddler_trio.http.router import refuse_upgrade
+
+log = structlog.get_logger("origins")
+
+LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+MAX_TOLD_CHARS = 100
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Origins:
-    """Wraps applications so that only pages of ``allowed`` origins, or its own, open sockets.
+    """Wraps applications so that only pages of ``allowed`` origins, or its own, change anything.
 
-    ``*`` among the allowed is every origin.
+    Args:
+      allowed: as ``Origin`` has them; ``*`` is every origin.
+      flag: the option with which an operator allows one.
     """
 
-    def __init__(self, allowed: Iterable[str]) -> None:
+    def __init__(self, allowed: Iterable[str], *, flag: str) -> None:
         self._allowed = frozenset(origin.encode() for origin in allowed)
+        self._flag = flag
 
-    def __call__(self, app: App) -> App:
-        """Return ``app`` with the origins of sockets checked."""
+    def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
+        """Return ``app`` with the origins of sockets and of changes checked."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "websocket":
-                origin = header(scope, b"origin")
-                if origin is not None and not self._may(origin, header(scope, b"host")):
-                    text = (
-                        f"pages from {origin.decode('latin-1')[:200]!r} may not open a WebSocket "
-                        "here; allow the origin with the service's --...-cors-allowed-host option"
-                    )
-                    await refuse_upgrade(send, HttpProblem(403, text))
-                    return
-            await app(scope, receive, send)
+            is_socket = scope["type"] == "websocket"
+            if (not is_socket and scope["method"] in LOOKS) or self._may(scope):
+                await app(scope, receive, send)
+                return
+            problem = self._problem(scope)
+            log.warning("refused: a page of a foreign origin", reason=problem.text)
+            if is_socket:
+                await refuse_upgrade(send, problem)
+            else:
+                await refuse(scope, receive, send, problem)
 
         return answer
 
-    def _may(self, origin: bytes, host: bytes | None) -> bool:
-        if origin in self._allowed or b"*" in self._allowed:
+    def _may(self, scope: Scope) -> bool:
+        origin, site = header(scope, b"origin"), header(scope, b"sec-fetch-site")
+        if b"*" in self._allowed or origin in self._allowed:
             return True
+        if site == b"cross-site":
+            return False
+        if origin is None or site == b"same-origin":
+            return True  # a browser knows it also where a proxy has renamed the Host
+        host = header(scope, b"host")
         return host is not None and is_same_host(origin, host)
+
+    def _problem(self, scope: Scope) -> HttpProblem:
+        origin = (header(scope, b"origin") or b"another site").decode("latin-1")
+        what = "open a WebSocket" if scope["type"] == "websocket" else scope["method"]
+        return HttpProblem(
+            403,
+            f"pages from {origin[:MAX_TOLD_CHARS]!r} may not {what} here; the operator may allow "
+            f"their origin with {self._flag}",
+        )
 
 
 def is_same_host(origin: bytes, host: bytes) -> bool:

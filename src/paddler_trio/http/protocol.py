@@ -5,9 +5,8 @@ ASGI messages. What they leave to chance when the client is hostile is decided h
 
 * no HTTP/2, by upgrade or by prior knowledge: a request is 1.0 or 1.1 or it is refused;
 * headers that later code would fail to decode, headers past the limits, and a body framed twice
-  are refused before a stream exists;
-* a client that sends bytes beyond the request being answered is still watched, so that its
-  disconnect is noticed, and may not send beyond a bound;
+  are refused before a stream exists, and parsing them costs no more than their length is worth;
+* while a client has sent more than the request being answered, its disconnect is still noticed;
 * WebSocket compression is never negotiated.
 
 `Wire` is what the protocol needs from its connection.
@@ -31,9 +30,12 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 from hypercorn.utils import suppress_body
 
-from paddler_trio.http.asgi import ClientGoneError
+from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.h11_bounds import bound_parsing
+
+bound_parsing()
 
 DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
 """Headers (by prefix) that the WebSocket handshake reads as ASCII."""
@@ -57,6 +59,9 @@ class Wire(Protocol):
     async def receive(self) -> bytes:
         """Read what has come; empty when nothing more will."""
 
+    async def wait_gone(self) -> None:
+        """Wait until the client has closed its side; what it sends before is received later."""
+
     def client_gone(self) -> None:
         """Stop reading: the client has closed its side."""
 
@@ -70,12 +75,11 @@ class Wire(Protocol):
 class PausedGate:
     """Where the reader waits while a client has sent more than the request being answered.
 
-    It goes on reading into h11's buffer, up to a bound, because a reader that only waited would
-    not see the client leave. Takes the place of the event that ``H11Protocol`` waits on.
+    Meanwhile the client is watched: a reader that only waited would not see it leave. Takes the
+    place of the event that ``H11Protocol`` waits on.
     """
 
-    def __init__(self, take_ahead: Callable[[bytes], bool], wire: Wire) -> None:
-        self._take_ahead = take_ahead
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._answered = trio.Event()
 
@@ -94,16 +98,12 @@ class PausedGate:
     async def wait(self) -> None:
         """Wait for the end of the response, or for cancellation when the client leaves first."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read_ahead)
+            nursery.start_soon(self._watch_client)
             await self._answered.wait()
             nursery.cancel_scope.cancel()
 
-    async def _read_ahead(self) -> None:
-        data = b""  # what is in the buffer already counts
-        while self._take_ahead(data):
-            data = await self._wire.receive()
-            if not data:
-                break
+    async def _watch_client(self) -> None:
+        await self._wire.wait_gone()
         self._wire.client_gone()
 
 
@@ -119,12 +119,15 @@ def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
     """Judge a request by its header alone; None means it may be served."""
     if request.http_version not in {b"1.0", b"1.1"}:
         return Objection(505, f"HTTP version {request.http_version!r}; 1.0 and 1.1 are supported")
+    if len(request.target) > limits.max_target_bytes:
+        reason = (
+            f"the target has {len(request.target)} bytes, the limit is {limits.max_target_bytes}"
+        )
+        return Objection(414, reason)
     headers = list(request.headers)
-    if len(headers) > limits.max_headers:
-        return Objection(431, f"{len(headers)} header lines, limit {limits.max_headers}")
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > limits.max_header_bytes:
-        return Objection(431, f"{size_bytes} header bytes, limit {limits.max_header_bytes}")
+        return Objection(431, f"{size_bytes} header bytes, the limit is {limits.max_header_bytes}")
     names = {name for name, _ in headers}
     if {b"content-length", b"transfer-encoding"} <= names:
         return Objection(400, "both Content-Length and Transfer-Encoding")
@@ -153,7 +156,7 @@ class Http11Protocol(H11Protocol):
         state = ConnectionState({})
         tasks = cast("TaskGroup", tasks)
         super().__init__(app, config, context, tasks, state, False, client, server, wire.send)
-        self.can_read = PausedGate(self._take_ahead, wire)
+        self.can_read = PausedGate(wire)
         self._limits = limits
         self._wire = wire
         self._chunked = False
@@ -202,8 +205,7 @@ class Http11Protocol(H11Protocol):
         objection = objection_to(request, self._limits)
         if objection is not None:
             self._wire.report_abuse(objection.reason)
-            await self._send_error_response(objection.status)
-            await self.send(Closed())
+            await self._refuse(request, objection)
             return
         headers = list(request.headers)
         if _asks_for_websocket(request):
@@ -239,15 +241,20 @@ class Http11Protocol(H11Protocol):
             )
         )
 
-    def _take_ahead(self, data: bytes) -> bool:
-        """Buffer what a client sent after the request being answered; False if it is too much."""
-        if data:  # h11 takes empty data for the end
-            self.connection.receive_data(data)
-        held_bytes = len(self.connection.trailing_data[0])
-        limit = self._limits.max_read_ahead_bytes
-        if held_bytes > limit:
-            self._wire.report_abuse(f"{held_bytes} bytes sent ahead, limit {limit}")
-        return held_bytes <= limit
+    async def _refuse(self, request: h11.Request, objection: Objection) -> None:
+        """Answer with the reason and end the connection."""
+        body = objection.reason.encode()
+        headers = [
+            (b"content-type", TEXT_PLAIN),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *self.config.response_headers("h11"),
+        ]
+        await self._send_h11_event(h11.Response(status_code=objection.status, headers=headers))
+        if request.method != b"HEAD":
+            await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
+        await self.send(Closed())
 
 
 def _asks_for_websocket(request: h11.Request) -> bool:

@@ -1,4 +1,4 @@
-"""Who comes in with which key, what is said to the others, and which pages may open sockets."""
+"""Who comes in with which key, what is said to the others, and which ports may stand open."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import structlog
 
 from paddler_trio.balancer.metrics import render_keys
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.http import api_keys
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
 from paddler_trio.http.authentication import Authentication
 from paddler_trio.http.client_identity import who_asks
 from paddler_trio.http.exposure import check_exposure
 from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.origins import Origins, is_same_host
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -85,6 +85,36 @@ async def test_a_key_names_its_client_whatever_that_calls_himself(ring: KeyRing)
     headers = [(b"x-api-key", b"pt-inference"), (b"x-paddler-client", b"kiosk")]
     _, body = await ask(app, scope_of(headers=headers))
     assert body["body"] == b"client 'inference', logged as inference"
+
+
+async def test_no_request_makes_the_balancer_hash_more_than_two_short_keys(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[bytes] = []
+
+    def digest(salt: bytes, secret: bytes) -> bytes:
+        hashed.append(secret)
+        return b""
+
+    monkeypatch.setattr(api_keys, "_digest", digest)
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    headers = [(b"x-api-key", b"wrong-%d" % number) for number in range(50)]
+    headers += [(b"authorization", b"Bearer wrong-%d" % number) for number in range(50, 95)]
+    start, _ = await ask(app, scope_of(headers=headers))
+    assert start["status"] == 401
+    assert set(hashed) == {b"wrong-0", b"wrong-50"}
+    hashed.clear()
+    start, _ = await ask(app, scope_of(headers=[(b"x-api-key", b"k" * 15_000)]))
+    assert start["status"] == 401
+    assert not hashed
+    assert len(api_keys.new_secret()) <= api_keys.MAX_SECRET_BYTES
+
+
+async def test_what_is_logged_of_a_refusal_is_short(ring: KeyRing) -> None:
+    app = Authentication(ring, KeyScope.INFERENCE)(inner)
+    with structlog.testing.capture_logs() as records:
+        await ask(app, scope_of("/" * 8000))
+    assert [len(record["path"]) for record in records] == [200]
 
 
 @pytest.mark.parametrize(
@@ -162,57 +192,6 @@ async def test_metrics_count_by_name(ring: KeyRing) -> None:
     assert 'p_api_key_requests_total{key="inference"} 1\n' in text
     assert "p_api_key_refusals_total 1\n" in text
     assert "pt-" not in text
-
-
-# ------------------------------------------------------------------------------------ origins
-
-
-@pytest.mark.parametrize(
-    ("origin", "host", "same"),
-    [
-        (b"http://127.0.0.1:8061", b"127.0.0.1:8061", True),
-        (b"http://Example.org", b"example.org", True),
-        (b"http://example.org", b"example.org:80", True),
-        (b"https://example.org", b"example.org:443", True),
-        (b"http://[::1]:8061", b"[::1]:8061", True),
-        (b"http://127.0.0.1:8062", b"127.0.0.1:8061", False),
-        (b"http://evil.example", b"127.0.0.1:8061", False),
-        (b"http://127.0.0.1.evil.example:8061", b"127.0.0.1:8061", False),
-        (b"http://127.0.0.1:8061@evil.example", b"127.0.0.1:8061", False),
-        (b"file://", b"127.0.0.1:8061", False),
-        (b"null", b"127.0.0.1:8061", False),
-        (b"", b"127.0.0.1:8061", False),
-        (b"http://a:99999", b"a:99999", False),
-        (b"http://\xff", b"\xff", False),
-    ],
-)
-def test_an_origin_is_the_service_itself_if_host_and_port_are(
-    origin: bytes, host: bytes, *, same: bool
-) -> None:
-    assert is_same_host(origin, host) is same
-
-
-async def test_a_star_is_every_origin() -> None:
-    app = Origins(["*"])(inner)
-    headers = [(b"origin", b"http://any.example"), (b"host", b"a:1")]
-    assert await ask(app, scope_of(headers=headers, kind="websocket")) == [
-        {"type": "websocket.accept"}
-    ]
-
-
-async def test_pages_of_other_origins_open_no_socket() -> None:
-    app = Origins(["http://panel.example"])(inner)
-
-    async def status(headers: Headers, kind: str = "websocket") -> int:
-        first, *_ = await ask(app, scope_of(headers=[*headers, (b"host", b"a:1")], kind=kind))
-        return int(first.get("status", 101))
-
-    assert await status([]) == 101
-    assert await status([(b"origin", b"http://panel.example")]) == 101
-    assert await status([(b"origin", b"http://a:1")]) == 101
-    assert await status([(b"origin", b"http://evil.example")]) == 403
-    assert await status([(b"origin", b"null")]) == 403
-    assert await status([(b"origin", b"http://evil.example")], kind="http") == 200
 
 
 # ----------------------------------------------------------------------------------- exposure

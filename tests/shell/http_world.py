@@ -1,0 +1,143 @@
+"""An HTTP server on a real loopback socket, clients of it, and applications to serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import trio
+from trio_websocket import WebSocketConnection, wrap_client_stream
+
+from paddler_trio.http.asgi import App, Receive, Scope, Send, read_body, send_text, watch_disconnect
+from paddler_trio.http.server import HttpLimits, HttpServer, listen
+
+PATIENCE_S = 10
+"""How long a test waits for what must happen; none is expected to come near it."""
+
+LARGE = b"x" * 65_536
+
+
+@attrs.frozen
+class Served:
+    server: HttpServer
+    address: str
+    port: int
+    doors: trio.Nursery
+    connections: trio.Nursery
+    clients: list[Client] = attrs.field(factory=list)
+
+    async def connect(self) -> Client:
+        self.clients.append(Client(await trio.open_tcp_stream("127.0.0.1", self.port)))
+        return self.clients[-1]
+
+    @asynccontextmanager
+    async def websocket(self, path: str) -> AsyncIterator[WebSocketConnection]:
+        client = await self.connect()
+        async with trio.open_nursery() as nursery:
+            sock = await wrap_client_stream(nursery, client.stream, self.address, path)
+            yield sock
+            await sock.aclose()
+
+
+@attrs.define
+class Client:
+    """A client that writes bytes and reads what it expects."""
+
+    stream: trio.SocketStream
+    received: bytearray = attrs.field(factory=bytearray)
+
+    async def get(self, path: str, *headers: str, version: str = "1.1") -> None:
+        lines = [f"GET {path} HTTP/{version}", "Host: x", *headers, "", ""]
+        await self.stream.send_all("\r\n".join(lines).encode())
+
+    async def read_until(self, end: bytes) -> bytes:
+        """Return what came up to and including ``end``; keep the rest."""
+        while (at := self.received.find(end)) < 0:
+            data = await self.stream.receive_some(65_536)
+            assert data, f"connection ended before {end!r}: {bytes(self.received)!r}"
+            self.received += data
+        at += len(end)
+        found = bytes(self.received[:at])
+        del self.received[:at]
+        return found
+
+    async def response(self) -> tuple[int, bytes, bytes]:
+        """Return status, header and body of a response with a Content-Length."""
+        head = await self.read_until(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        assert length is not None, head
+        size_bytes = int(length[1])
+        while len(self.received) < size_bytes:
+            data = await self.stream.receive_some(65_536)
+            assert data, "connection ended inside a body"
+            self.received += data
+        body = bytes(self.received[:size_bytes])
+        del self.received[:size_bytes]
+        return int(head.split()[1]), head, body
+
+    async def send_until_refused(self) -> None:
+        while True:
+            await self.stream.send_all(LARGE)
+
+    async def read_to_end(self) -> bytes:
+        while data := await self.stream.receive_some(65_536):
+            self.received += data
+        return bytes(self.received)
+
+
+@asynccontextmanager
+async def serving(app: App, **limits: float) -> AsyncIterator[Served]:
+    server = HttpServer(app, name="test", limits=HttpLimits(**limits))  # type: ignore[arg-type]  # ints are floats here
+    sockets = listen("127.0.0.1:0")
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as connections, trio.open_nursery() as doors:
+            start = partial(server.serve_door, sockets, connections=connections)
+            (address,) = await doors.start(start)
+            port = int(address.rpartition(":")[2])
+            served = Served(server, address, port, doors, connections)
+            try:
+                yield served
+            finally:
+                for client in served.clients:
+                    client.stream.socket.close()
+                doors.cancel_scope.cancel()
+                connections.cancel_scope.cancel()
+                server.cut_all()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other tasks run until ``condition`` holds; the serving test's patience bounds it."""
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await read_body(receive, limit_bytes=1_000_000, deadline_s=PATIENCE_S)
+    await send_text(send, 200, f"hello {scope['path']}")
+
+
+class Waiter:
+    """Answers each request when told to, unless its client leaves first."""
+
+    def __init__(self) -> None:
+        self.entered = trio.Event()
+        self.answer = trio.Event()
+        self.gone = trio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await read_body(receive, limit_bytes=1000, deadline_s=PATIENCE_S)
+        self.entered.set()
+        async with trio.open_nursery() as nursery:
+
+            def on_gone() -> None:
+                self.gone.set()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch_disconnect, receive, on_gone)
+            await self.answer.wait()
+            nursery.cancel_scope.cancel()
+        if not self.gone.is_set():
+            await send_text(send, 200, "waited")
