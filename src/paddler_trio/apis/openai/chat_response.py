@@ -76,7 +76,8 @@ class WholeChat:
         max_tokens: int | None = None,
         verbose: Json | None = None,
     ) -> WholeChat:
-        answers = [Answer(AnswerReader(raw_calls, max_tokens)) for _ in range(n)]
+        readers = _readers(delivery, n, raw_calls=raw_calls, max_tokens=max_tokens)
+        answers = [Answer(reader) for reader in readers]
         return cls(heading, delivery, answers, verbose)
 
     def take(self, step: Step) -> None:
@@ -117,6 +118,14 @@ class WholeChat:
             "logprobs": logprobs,
             "finish_reason": answer.ended.finish_reason,
         }
+
+
+def _readers(
+    delivery: Delivery, n: int, *, raw_calls: bool, max_tokens: int | None
+) -> list[AnswerReader]:
+    """Reasoning that is part of the content is told with the blanks around it."""
+    is_verbatim = delivery.reasoning_is_content
+    return [AnswerReader(raw_calls, max_tokens, is_verbatim) for _ in range(n)]
 
 
 def verbosely(told: Json | None) -> Json:
@@ -180,7 +189,7 @@ class ChatStream:
         max_tokens: int | None = None,
         verbose: Json | None = None,
     ) -> ChatStream:
-        readers = [AnswerReader(raw_calls, max_tokens) for _ in range(n)]
+        readers = _readers(delivery, n, raw_calls=raw_calls, max_tokens=max_tokens)
         watch = Stopwatch(now_s)
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
         return cls(heading, delivery, watch, readers, reports, verbose)

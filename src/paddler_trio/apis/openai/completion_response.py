@@ -38,7 +38,9 @@ class TextAnswer:
     """One choice as it grows; ``text`` begins with what is echoed."""
 
     text: str
-    reader: AnswerReader = attrs.field(factory=lambda: AnswerReader(raw_calls=True))
+    reader: AnswerReader = attrs.field(
+        factory=lambda: AnswerReader(raw_calls=True, is_verbatim=True)
+    )
     logprobs: list[Mapping[str, object]] = attrs.field(factory=list)
     tokens: list[int] = attrs.field(factory=list)
     _logprobs_at: list[int] = attrs.field(factory=list)
