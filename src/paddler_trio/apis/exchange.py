@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import (
@@ -43,6 +44,8 @@ class Exchange:
       id: what the client calls this request, or what we call it; told in ``x-request-id``.
       tail: what follows the prefix of a prefix route; empty on others.
       client, priority: for whom the queue counts it.
+      is_exact: the answer has what OpenAI's own schema has, and nothing else.
+      ignored: hears of the fields of the request that change nothing; the response names them.
     """
 
     scope: Scope
@@ -51,13 +54,26 @@ class Exchange:
     tail: str
     client: str
     priority: Priority
+    is_exact: bool = False
+    ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
-    _send: Send
+    _send: Send = attrs.field(kw_only=True)
 
     @classmethod
-    def open(cls, scope: Scope, receive: Receive, send: Send, *, tail: str = "") -> Exchange:
-        """HttpProblem 400 for headers that say nonsense about who asks."""
+    def open(
+        cls,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        tail: str = "",
+        is_exact: bool = False,
+        is_strict: bool = False,
+    ) -> Exchange:
+        """``is_strict``: fields that would be ignored are refused.
+
+        HttpProblem 400 for headers that say nonsense about who asks."""
         client, priority = who_asks(scope)
         return cls(
             scope=scope,
@@ -66,6 +82,8 @@ class Exchange:
             tail=tail,
             client=client,
             priority=priority,
+            is_exact=is_exact,
+            ignored=IgnoredFields(is_strict),
             send=send,
         )
 
@@ -133,6 +151,8 @@ class Exchange:
             (b"openai-processing-ms", b"%d" % took_ms),
             (b"openai-version", b"2020-10-01"),
         ]
+        if (ignored := self.ignored.header()) is not None:
+            ours.append((HEADER, ignored))
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *ours]}
         await self.send(start)
 

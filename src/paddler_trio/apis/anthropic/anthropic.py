@@ -21,7 +21,8 @@ from paddler_trio.apis.token_counts import count_tokens
 
 
 async def messages(surface: Surface, exchange: Exchange) -> None:
-    request = read_messages(await exchange.json_object(surface.limits), surface.limits)
+    body = await exchange.json_object(surface.limits)
+    request = read_messages(body, surface.limits, exchange.ignored)
     model = model_name(surface, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(surface)
@@ -38,7 +39,7 @@ async def messages(surface: Surface, exchange: Exchange) -> None:
 
 async def count_message_tokens(surface: Surface, exchange: Exchange) -> None:
     body = await exchange.json_object(surface.limits)
-    conversation, model = read_count_tokens(body, surface.limits)
+    conversation, model = read_count_tokens(body, surface.limits, exchange.ignored)
     model_name(surface, model)
     must_generate(surface)
     await exchange.send_json(200, {"input_tokens": await count_tokens(surface, conversation)})

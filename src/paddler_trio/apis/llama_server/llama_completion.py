@@ -37,7 +37,8 @@ _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "
 
 
 async def llama_completion(surface: Surface, exchange: Exchange) -> None:
-    request = read_llama_completion(await exchange.json_object(surface.limits), surface.limits)
+    body = await exchange.json_object(surface.limits)
+    request = read_llama_completion(body, surface.limits, exchange.ignored)
     model = model_name(surface, request.delivery.model)
     must_generate(surface)
     prompts = await native_prompts(surface, request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import attrs
 import trio
 
 from paddler_trio.apis.api_errors import blaming
@@ -26,7 +27,10 @@ from paddler_trio.apis.surface import Surface
 
 
 async def chat_completions(surface: Surface, exchange: Exchange) -> None:
-    request = read_chat(await exchange.json_object(surface.limits), surface.limits)
+    body = await exchange.json_object(surface.limits)
+    request = read_chat(body, surface.limits, exchange.ignored)
+    if exchange.is_exact:
+        request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
     heading = heading_of(surface, request.delivery)
     must_generate(surface)
     works = await fetch_images(request.works(), surface.settings)

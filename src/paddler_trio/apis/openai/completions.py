@@ -26,7 +26,10 @@ Json = dict[str, object]
 
 
 async def completions(surface: Surface, exchange: Exchange) -> None:
-    request = read_completion(await exchange.json_object(surface.limits), surface.limits)
+    body = await exchange.json_object(surface.limits)
+    request = read_completion(body, surface.limits, exchange.ignored)
+    if exchange.is_exact:
+        request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
     heading = attrs.evolve(heading_of(surface, request.delivery), id=new_completion_id())
     must_generate(surface)
     prompts = await native_prompts(surface, request)

@@ -24,7 +24,7 @@ from paddler_trio.apis.surface import Surface
 
 async def embeddings(surface: Surface, exchange: Exchange) -> None:
     body = await exchange.json_object(surface.limits)
-    values = embeddings_record(surface.limits).read(body, "")
+    values = embeddings_record(surface.limits).read(body, "", exchange.ignored)
     model = _model(surface, values)
     embedded = await _embed(surface, exchange, values, normalize="l2", per_token=False)
     await exchange.send_json(200, openai_body(embedded, model=model, values=values))
@@ -32,7 +32,7 @@ async def embeddings(surface: Surface, exchange: Exchange) -> None:
 
 async def llama_embeddings(surface: Surface, exchange: Exchange) -> None:
     body = await exchange.json_object(surface.limits)
-    values = llama_embeddings_record(surface.limits).read(body, "")
+    values = llama_embeddings_record(surface.limits).read(body, "", exchange.ignored)
     _model(surface, values)
     norm = values.get("embd_normalize", 2)
     if norm not in {2, -1}:

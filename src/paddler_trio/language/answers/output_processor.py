@@ -58,7 +58,7 @@ class OutputProcessor:
       stop: looks for stop texts; None when there are none.
       is_extended: its ``Done`` says how it finished and how long it took.
       without_layout_from: the first section in which blanks between reasoning and content are left
-        out; None to keep all of them. Only here it is known where reasoning ended that said nothing.
+        out; None to keep all. Only here it is known where reasoning ended that said nothing.
     """
 
     classifier: Automaton
