@@ -80,7 +80,6 @@ class ResponseHeading:
             **({} if self.is_exact else {"store": self.request.is_stored}),
             "text": {"format": text.get("format", {"type": "text"}), "verbosity": "medium"},
             "tools": _told_tools(values.get("tools", [])),
-            "usage": None,
             **more,
         }
 
