@@ -16,7 +16,7 @@ from test_families import BELT, format_of_case, meaning, places_in, read
 
 from paddler_trio.apis.answer import Answer, AnswerReader
 from paddler_trio.language.answers.automaton import Automaton
-from paddler_trio.language.answers.output_processor import Generation, RawResult
+from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
 from paddler_trio.language.answers.whole import probe_of, reader_of_calls
 from paddler_trio.wire.engine.engine_pipe import Ending
 
@@ -35,7 +35,7 @@ def automaton_of(case: Case) -> Automaton:
 def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) -> list[RawResult]:
     """What an agent says of an answer whose tokens are letters."""
     automaton = automaton_of(case)
-    generation = Generation(
+    processor = OutputProcessor(
         automaton,
         reader_of_calls(format_of_case(case), BELT),
         is_extended=is_extended,
@@ -43,8 +43,8 @@ def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) ->
     )
     results: list[RawResult] = []
     for letter in case.raw:
-        results += generation.take(letter.encode(), ends_turn=False)
-    return results + generation.end(Ending(0, reason, 1, 0))
+        results += processor.take(letter.encode(), ends_turn=False)
+    return results + processor.end(Ending(0, reason, 1, 0))
 
 
 def told(results: list[RawResult]) -> Answer:
