@@ -71,6 +71,7 @@ def _section(title: str, record: Record) -> str:
     lines = [f"## {title}", "", record.note, ""]
     lines += _table("honoured", _of(record, Fate.HONOURED), "what it does")
     lines += _table("accepted", _of(record, Fate.ACCEPTED), "why it has no effect")
+    lines += _table("ignored", _of(record, Fate.IGNORED), "why; what asks for nothing")
     lines += _table("refused", _of(record, Fate.REFUSED), "why; what is allowed nevertheless")
     return "\n".join(lines)
 
@@ -88,7 +89,7 @@ def _table(name: str, fields: Iterable[Field], heading: str) -> Iterator[str]:
 def _row(field: Field) -> str:
     names = ", ".join(f"`{name}`" for name in (field.name, *field.aliases))
     note = field.note
-    if field.fate is Fate.REFUSED:
+    if field.fate in (Fate.IGNORED, Fate.REFUSED):
         note = note[0].upper() + note[1:] + "."
         if field.neutral:
             note += " " + ", ".join(f"`{json.dumps(value)}`" for value in field.neutral)

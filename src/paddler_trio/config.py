@@ -43,9 +43,11 @@ class BalancerConfig:
     insecure_management: bool = False
     """Whoever reaches the management port may manage, keys or not."""
     compat_openai_addr: str | None = None
-    """Another port for the OpenAI-compatible surface alone; it is on the inference port anyway."""
+    """Another port for the OpenAI-compatible surface alone, exactly as OpenAI's schema has it; with
+    more in its answers it is on the inference port anyway."""
     image_hosts: tuple[str, ...] = ()
     strict_model_names: bool = False
+    strict_openai_fields: bool = False
     openai_limits: tuple[str, ...] = ()
     """``name=value`` each; the names are those of ``apis/limits.py``."""
 

@@ -55,8 +55,12 @@ const { response, request_id: requestId } = await client.chat.completions.create
 }).withResponse();
 told.sameId = response.headers.get("x-request-id") === requestId;
 
+const { response: informed } = await client.chat.completions.create({
+  model, messages: who, max_tokens: 1, no_such_field: 1,
+}).withResponse();
+told.ignored = informed.headers.get("x-paddler-ignored-fields");
 try {
-  await client.chat.completions.create({ model, messages: who, no_such_field: 1 });
+  await client.chat.completions.create({ model, messages: who, n: 0 });
 } catch (error) {
   told.refused = error instanceof BadRequestError ? error.param : String(error);
 }

@@ -73,7 +73,8 @@ def test_the_javascript_client(fleet: Fleet, node: Path) -> None:
     assert "paddler" in told["response"]
     assert told["deltas"] == told["finalResponse"] == told["response"]
     assert told["sameId"] is True
-    assert told["refused"] == "no_such_field"
+    assert told["ignored"] == "no_such_field"
+    assert told["refused"] == "n"
     assert told["unknown"] == "model_not_found"
     assert told["models"] == ["paddler-demo"]
     assert told["requestId"].startswith("req_")

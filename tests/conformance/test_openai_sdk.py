@@ -331,9 +331,8 @@ def test_models(client: OpenAI) -> None:
 def test_refusals_are_bad_requests_that_name_the_field(client: OpenAI) -> None:
     for wish, param in (
         ({"temperature": 5}, "temperature"),
-        ({"extra_body": {"no_such_field": 1}}, "no_such_field"),
         ({"n": 0}, "n"),
-        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
         ({"audio": {"format": "wav", "voice": "alloy"}}, "audio"),
     ):
         with pytest.raises(openai.BadRequestError) as told:

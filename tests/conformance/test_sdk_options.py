@@ -35,6 +35,14 @@ def client(fleet: Fleet) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
+def strict() -> Iterator[Fleet]:
+    """A balancer that refuses what it would ignore; it has nobody to ask."""
+    options = ["--strict-openai-fields", "--max-buffered-requests=0"]
+    with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
 def claude(fleet: Fleet) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(
         base_url=fleet.inference_url,
@@ -63,7 +71,7 @@ def chat(client: openai.OpenAI, **more: Any) -> Any:
         {"safety_identifier": "me"},
         {"prompt_cache_key": "k"},
         {"prompt_cache_retention": "24h"},
-        {"service_tier": "auto"},
+        {"service_tier": "flex"},
         {"modalities": ["text"]},
         {"verbosity": "medium"},
         {"parallel_tool_calls": False},
@@ -85,10 +93,6 @@ def test_what_asks_for_nothing_here_changes_nothing(
     [
         {"audio": {"format": "wav", "voice": "alloy"}},
         {"modalities": ["text", "audio"]},
-        {"prediction": {"type": "content", "content": "x"}},
-        {"service_tier": "flex"},
-        {"verbosity": "low"},
-        {"web_search_options": {}},
         {"functions": [{"name": "f"}]},
         {"moderation": {"model": "m"}},
         {"top_logprobs": 3},
@@ -110,10 +114,7 @@ def test_what_cannot_be_had_is_a_bad_request_that_names_it(
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"include": ["file_search_call.results"]}, "include[0]"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"image": {"detail": "low"}}, "image"),
     ],
 )
@@ -123,6 +124,89 @@ def test_a_response_that_cannot_be_had_is_too(
     with pytest.raises(openai.BadRequestError) as told:
         client.responses.create(model="m", input="hi", max_output_tokens=4, **field)
     assert told.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "name"),
+    [
+        ("/v1/chat/completions", {"usage": {"include": True}}, "usage"),
+        ("/v1/chat/completions", {"verbosity": "low"}, "verbosity"),
+        ("/v1/chat/completions", {"web_search_options": {}}, "web_search_options"),
+        ("/v1/chat/completions", {"messages": [{**WHO[0], "id": "m"}]}, "messages[].id"),
+        ("/v1/responses", {"truncation": "auto"}, "truncation"),
+        ("/v1/responses", {"text": {"verbosity": "low"}}, "text.verbosity"),
+        ("/v1/responses", {"tools": [{"type": "web_search"}]}, "tools[].web_search"),
+        ("/v1/messages", {"context_management": {"edits": []}}, "context_management"),
+        ("/v1/messages", {"messages": [{**WHO[0], "id": "m"}]}, "messages[].id"),
+        ("/v1/completions", {"provider": {}}, "provider"),
+        ("/completion", {"n_keep": 5}, "n_keep"),
+        ("/v1/embeddings", {"truncate": "END"}, "truncate"),
+        ("/v1/rerank", {"return_raw": True}, "return_raw"),
+        ("/tokenize", {"nix": 1}, "nix"),
+    ],
+)
+def test_what_changes_nothing_is_named_in_a_header(
+    fleet: Fleet, strict: Fleet, path: str, field: dict[str, Any], name: str
+) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": WHO, "max_tokens": 1},
+        "/v1/responses": {"input": "hi", "max_output_tokens": 1},
+        "/v1/messages": {"messages": WHO, "max_tokens": 1},
+        "/v1/completions": {"prompt": "hi", "max_tokens": 1},
+        "/completion": {"prompt": "hi", "max_tokens": 1},
+        "/v1/embeddings": {"input": "hi"},
+        "/v1/rerank": {"query": "q", "documents": ["d"]},
+        "/tokenize": {"content": "hi"},
+    }
+    with httpx.Client(trust_env=False, timeout=30) as http:
+        ways = [{}, {"stream": True}] if path.endswith(("completions", "ponses", "ages")) else [{}]
+        for way in ways:
+            body = {**bodies[path], **field, **way}
+            told = http.post(f"{fleet.inference_url}{path}", json=body)
+            assert told.status_code in (200, 501), told.text
+            assert told.headers["x-paddler-ignored-fields"] == name
+            refused = http.post(f"{strict.inference_url}{path}", json=body)
+            assert refused.status_code == 400, refused.text
+            assert "x-paddler-ignored-fields" not in refused.headers
+        plain = http.post(f"{strict.inference_url}{path}", json={**bodies[path], "top_k": None})
+        assert plain.status_code in (400, 501, 503, 504), "refused for nothing but its field"
+
+
+def test_each_name_is_logged_once(fleet: Fleet) -> None:
+    with httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=30) as http:
+        for _ in range(3):
+            body = {"messages": WHO, "max_tokens": 1, "only_of_this_test": "x\n" * 1000}
+            http.post("/v1/chat/completions", json=body).raise_for_status()
+        last = {"messages": WHO, "max_tokens": 1, "the_last_of_this_test": 1}
+        http.post("/v1/chat/completions", json=last).raise_for_status()
+    fleet.balancer.wait_for_log("field ignored")
+    lines = [line for line in fleet.balancer.tail(200).splitlines() if "only_of_this_test" in line]
+    assert len(lines) == 1
+    assert len(lines[0]) < 1000
+
+
+def test_an_answer_is_replayed_as_the_client_dumps_it(client: openai.OpenAI) -> None:
+    """What the packages make of an answer goes back into the next request as it is."""
+    said = chat(client, extra_body={"enable_thinking": True}, max_tokens=60).choices[0].message
+    parsed = client.chat.completions.parse(
+        model="m", messages=WHO, max_tokens=60, response_format=City
+    )
+    for message in (said, parsed.choices[0].message):
+        dumped = message.model_dump(warnings=False)
+        history = [*WHO, dumped, {"role": "user", "content": "And then?"}]
+        assert chat(client, messages=history).choices[0].message.content is not None
+    first = client.responses.parse(
+        model="m", input="hi", max_output_tokens=60, text_format=City, reasoning=PLAIN
+    )
+    items: Any = [item.model_dump(warnings=False) for item in first.output]
+    again = client.responses.create(
+        model="m", input=[*items, {"role": "user", "content": "And then?"}], max_output_tokens=8
+    )
+    assert again.status in ("completed", "incomplete")
+
+
+def test_an_empty_conversation_is_answered(client: openai.OpenAI) -> None:
+    assert chat(client, messages=[]).choices[0].finish_reason in ("stop", "length")
 
 
 def test_labels_of_a_response_are_echoed(client: openai.OpenAI) -> None:

@@ -148,6 +148,31 @@ async def test_who_waits_hears_where_in_the_queue(autojump_clock: MockClock) -> 
     assert client.text.endswith('data: "end"\n\ndata: [DONE]\n\n')
 
 
+class Mute(Words):
+    """A dialect without words for what comes, such as reasoning that is not told."""
+
+    def take(self, step: Step) -> bytes:
+        return b""
+
+
+async def test_a_stream_that_tells_nothing_of_what_comes_stays_alive(
+    autojump_clock: MockClock,
+) -> None:
+    client = Client()
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+        exchange = client.exchange()
+        nursery.start_soon(stream, here.dispatcher, exchange, (WORK,), Mute(), LIMITS)
+        await wait_all_tasks_blocked()
+        (wire_id,) = wire_ids(agent)
+        for _ in range(42):
+            agent.says(wire_id, "x")
+            await trio.sleep(0.5)
+        assert client.text.count(": working") == 4, "one in five seconds, tokens or not"
+        agent.says(wire_id, "y", done=True)
+    assert client.text.endswith('data: "end"\n\ndata: [DONE]\n\n')
+
+
 async def test_a_ping_interval_of_its_own_counts(autojump_clock: MockClock) -> None:
     often, never = Client(), Client()
     async with world() as here, trio.open_nursery() as nursery:

@@ -6,7 +6,8 @@ Log probabilities belong to the text that follows them. Those of tokens that bec
 (reasoning, tool calls, the end of the turn, a stop text) are dropped, as OpenAI does.
 
 The text of a tool call is only told when nothing better came of it: if calls were read from it, or
-are still being read, it is theirs; if it turned out to be no call, it is content.
+are still being read, it is theirs; if it turned out to be no call, it is content. What was cut off
+inside a call is neither: it has begun a call, and no more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
+from paddler_trio.apis.layout import Layout
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.results import result_tag
@@ -77,6 +79,11 @@ class Ended:
     num_calls: int
 
     @property
+    def is_cut_off(self) -> bool:
+        """The model had more to say."""
+        return self.reason != "stop"
+
+    @property
     def finish_reason(self) -> str:
         """OpenAI's word for it."""
         if self.reason in {"length", "cells"}:
@@ -94,15 +101,20 @@ class AnswerReader:
     Args:
       raw_calls: the client wants tool calls as text of the content.
       max_tokens: what was asked for; agents of Paddler's do not say why an answer ended.
+      is_verbatim: the blanks between the sections are text, too.
     """
 
     raw_calls: bool = False
     max_tokens: int | None = None
+    is_verbatim: bool = False
     num_calls: int = attrs.field(default=0, init=False)
     ended: Ended | None = attrs.field(default=None, init=False)
     _call_text: str = attrs.field(default="", init=False)
+    _is_no_call: bool = attrs.field(default=False, init=False)
+    """The agent could make nothing of the call's text."""
     _has_deltas: bool = attrs.field(default=False, init=False)
     _logprobs: list[Mapping[str, object]] = attrs.field(factory=list, init=False)
+    _layout: Layout = attrs.field(factory=Layout, init=False)
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Piece]:
         """The pieces these results are; results that end nothing and mean nothing give none."""
@@ -111,10 +123,9 @@ class AnswerReader:
             value = result[tag] if isinstance(result, Mapping) else None
             match tag, value:
                 case (("ContentToken" | "UndeterminableToken"), str(text)):
-                    yield Said(text, self._flushed())
+                    yield from self._content(text)
                 case "ReasoningToken", str(text):
-                    self._logprobs.clear()
-                    yield Thought(text)
+                    yield from self._reasoning(text)
                 case "ToolCallToken", str(text):
                     yield from self._call_token(text)
                 case "ToolCallDelta", dict(delta):
@@ -129,7 +140,7 @@ class AnswerReader:
                     ),
                     _,
                 ):
-                    yield from self._no_call()
+                    self._is_no_call = True
                 case "Logprobs", dict(entry):
                     self._logprobs.append(entry)
                 case "Progress", {
@@ -139,24 +150,42 @@ class AnswerReader:
                 }:
                     yield Prefilled(total, cached, done)
                 case "Done", dict(done_value):
-                    yield from self._no_call()
-                    self.ended = _ended(done_value, self.num_calls, self.max_tokens)
-                    yield self.ended
+                    yield from self._end(done_value)
 
-    def _flushed(self) -> Sequence[Mapping[str, object]]:
+    def _content(self, text: str) -> Iterator[Piece]:
+        yield from self._text_of_no_call()
+        if self._call_text:
+            self._layout.call()
+        yield from self._said(text)
+
+    def _said(self, text: str) -> Iterator[Piece]:
         logprobs, self._logprobs = self._logprobs, []
-        return logprobs
+        if self.is_verbatim:
+            yield Said(text, logprobs)
+        else:
+            yield from _told(*self._layout.content(text, logprobs))
+
+    def _reasoning(self, text: str) -> Iterator[Piece]:
+        self._logprobs.clear()
+        yield from self._text_of_no_call()
+        if self.is_verbatim:
+            yield Thought(text)
+            return
+        yield from _told(*self._layout.before_reasoning())
+        told = self._layout.reasoning(text)
+        if told:
+            yield Thought(told)
 
     def _call_token(self, text: str) -> Iterator[Piece]:
         if self.raw_calls:
-            yield Said(text, self._flushed())
-        else:
-            self._logprobs.clear()
-            self._call_text += text
+            yield from self._said(text)
+            return
+        self._logprobs.clear()
+        yield from self._text_of_no_call()
+        self._call_text += text
 
     def _call_delta(self, delta: Mapping[str, object]) -> Iterator[Piece]:
-        self._logprobs.clear()
-        self._call_text = ""
+        self._begin_calls()
         self._has_deltas = True
         index, call_id, name = delta.get("index"), delta.get("id"), delta.get("name")
         assert isinstance(index, int)
@@ -169,7 +198,8 @@ class AnswerReader:
 
     def _whole_calls(self, calls: Sequence[object]) -> Iterator[Piece]:
         """Calls that were told piece by piece already are not told again."""
-        self._call_text = ""
+        if calls or self._call_text:
+            self._begin_calls()
         if self._has_deltas:
             return
         for call in calls:
@@ -179,10 +209,39 @@ class AnswerReader:
                     yield CallWent(self.num_calls, _arguments_text(arguments))
                     self.num_calls += 1
 
-    def _no_call(self) -> Iterator[Piece]:
-        text, self._call_text = self._call_text, ""
+    def _begin_calls(self) -> None:
+        """What looked like calls is some."""
+        self._logprobs.clear()
+        self._call_text, self._is_no_call = "", False
+        self._layout.call()
+
+    def _text_of_no_call(self) -> Iterator[Piece]:
+        """Before anything else: what turned out to be no call."""
+        if not self._is_no_call:
+            return
+        text, self._call_text, self._is_no_call = self._call_text, "", False
         if text and not self._has_deltas:
-            yield Said(text)
+            yield from self._said(text)
+
+    def _end(self, done: Mapping[str, object]) -> Iterator[Piece]:
+        ended = _ended(done, self.num_calls, self.max_tokens)
+        self._logprobs.clear()
+        if self._call_text:
+            # an agent of ours judges only calls that are complete, Paddler's any
+            is_judged = self._is_no_call and done.get("finish") is not None
+            if ended.is_cut_off and not is_judged:
+                self._begin_calls()
+            else:
+                self._is_no_call = True
+                yield from self._text_of_no_call()
+        yield from _told(*self._layout.end())
+        self.ended = ended
+        yield ended
+
+
+def _told(text: str, logprobs: Sequence[Mapping[str, object]]) -> Iterator[Piece]:
+    if text:
+        yield Said(text, logprobs)
 
 
 def _arguments_text(arguments: object) -> str:

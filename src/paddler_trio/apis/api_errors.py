@@ -139,15 +139,15 @@ class ApiError(PaddlerError):
         self.headers = tuple(headers)
         self.details = dict(details or {})
 
-    def envelope(self) -> dict[str, object]:
-        """OpenAI's: ``{"error": {"message", "type", "param", "code"}}``."""
+    def envelope(self, *, with_details: bool = True) -> dict[str, object]:
+        """OpenAI's: ``{"error": {"message", "type", "param", "code"}}``, and what else is told."""
         error: dict[str, object] = {
             "message": self.message,
             "type": self.type,
             "param": self.param,
             "code": self.code,
         }
-        return {"error": error | self.details}
+        return {"error": error | self.details if with_details else error}
 
 
 def invalid(message: str, param: str | None, *, code: str = "invalid_value") -> ApiError:

@@ -24,7 +24,7 @@ from paddler_trio.http.asgi import (
 
 METHODS = b"GET, POST, DELETE, OPTIONS"
 MAX_AGE_S = 3600
-_READABLE = b"x-request-id, openai-processing-ms, retry-after"
+_READABLE = b"x-request-id, openai-processing-ms, retry-after, x-paddler-ignored-fields"
 _VARY: Header = (b"vary", b"Origin, Access-Control-Request-Headers")
 
 

@@ -16,6 +16,7 @@ import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.fields import Record
+from paddler_trio.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.http.asgi import (
     BODY_DEADLINE_S,
@@ -49,6 +50,8 @@ class Exchange:
       id: what the client calls this request, or what we call it; told in ``x-request-id``.
       tail: what follows the prefix of a prefix route; empty on others.
       client, priority: for whom the queue counts it.
+      is_exact: the answer has what OpenAI's own schema has, and nothing else.
+      ignored: hears of the fields of the request that change nothing; the response names them.
     """
 
     scope: Scope
@@ -57,15 +60,28 @@ class Exchange:
     tail: str
     client: str
     priority: Priority
+    is_exact: bool = False
+    ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
     goes_on: bool = attrs.field(default=False, init=False)
     """What is worked on is more than the body: what was stored before it belongs to it."""
-    _send: Send
+    _send: Send = attrs.field(kw_only=True)
 
     @classmethod
-    def open(cls, scope: Scope, receive: Receive, send: Send, *, tail: str = "") -> Exchange:
-        """HttpProblem 400 for headers that say nonsense about who asks."""
+    def open(
+        cls,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        tail: str = "",
+        is_exact: bool = False,
+        is_strict: bool = False,
+    ) -> Exchange:
+        """``is_strict``: fields that would be ignored are refused.
+
+        HttpProblem 400 for headers that say nonsense about who asks."""
         client, priority = who_asks(scope)
         return cls(
             scope=scope,
@@ -74,6 +90,8 @@ class Exchange:
             tail=tail,
             client=client,
             priority=priority,
+            is_exact=is_exact,
+            ignored=IgnoredFields(is_strict),
             send=send,
         )
 
@@ -91,7 +109,11 @@ class Exchange:
         """What ``work`` returns, computed off the event loop if the request is large."""
         return await self.room.off_loop(work) if self.is_large else work()
 
-    async def read(self, limits: SurfaceLimits, read: Callable[[object, SurfaceLimits], T]) -> T:
+    async def read(
+        self,
+        limits: SurfaceLimits,
+        read: Callable[[dict[str, object], SurfaceLimits, IgnoredFields], T],
+    ) -> T:
         """What ``read`` makes of the body, which must be one JSON object.
 
         ``read`` may run in a thread.
@@ -126,7 +148,7 @@ class Exchange:
             if not isinstance(body, dict):
                 raise ApiError(400, "the body must be a JSON object", code="invalid_json")
             check_nesting(body, limits.max_nesting)
-            return read(body, limits)
+            return read(body, limits, self.ignored)
 
         try:
             return await understood(
@@ -139,7 +161,9 @@ class Exchange:
         self, limits: SurfaceLimits, record: Callable[[SurfaceLimits], Record]
     ) -> dict[str, object]:
         """The values of a body that ``record`` describes; the errors of ``read``."""
-        return await self.read(limits, lambda body, limits: record(limits).read(body, ""))
+        return await self.read(
+            limits, lambda body, limits, ignored: record(limits).read(body, "", ignored)
+        )
 
     # ------------------------------------------------------------------ the answer
 
@@ -170,6 +194,8 @@ class Exchange:
             (b"openai-processing-ms", b"%d" % took_ms),
             (b"openai-version", b"2020-10-01"),
         ]
+        if (ignored := self.ignored.header()) is not None:
+            ours.append((HEADER, ignored))
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *ours]}
         await self.send(start)
 

@@ -1,8 +1,10 @@
 """Tables of fields: what a request may say, what comes of it, and what is refused by name.
 
 A field is *honoured*, *accepted* (it is valid and changes nothing here, and the documentation says
-so), or *refused*: known, and impossible to honour, unless its value asks for nothing. A field that
-no table knows is refused as well. ``null`` is as good as absent.
+so), *ignored* (it is a hint that cannot be honoured, and the answer is as good without it), or
+*refused*: known, and impossible to honour, so that the answer would not be the one that was asked
+for. Ignored and refused are only values that ask for something. A field that no table knows is
+ignored as well. ``null`` is as good as absent.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from enum import StrEnum
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid, unsupported
+from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
+from paddler_trio.apis.ignored_fields import member as path_of
 from paddler_trio.apis.shapes import Anything, Shape, shown, wrong
 
 
 class Fate(StrEnum):
     HONOURED = "honoured"
     ACCEPTED = "accepted"
+    IGNORED = "ignored"
     REFUSED = "refused"
 
 
@@ -27,7 +32,7 @@ class Field:
     """One member of an object. ``note`` is a sentence for the documentation.
 
     ``aliases`` are other names for the same; two that disagree are an error. ``neutral`` are the
-    values with which a refused field asks for nothing.
+    values with which an ignored or refused field asks for nothing.
     """
 
     name: str
@@ -44,6 +49,11 @@ def accepted(name: str, shape: Shape, note: str) -> Field:
     return Field(name, shape, note, fate=Fate.ACCEPTED)
 
 
+def hint(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
+    """Known, and ignored; ``why`` completes "is not supported:"."""
+    return Field(name, Anything(), why, fate=Fate.IGNORED, neutral=neutral)
+
+
 def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
     """Known, and not honoured; ``why`` completes "is not supported:"."""
     return Field(name, Anything(), why, fate=Fate.REFUSED, neutral=neutral)
@@ -51,7 +61,7 @@ def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
 
 @attrs.frozen
 class Record:
-    """An object with these members and no others."""
+    """An object with these members; others mean nothing here."""
 
     name: str
     fields: tuple[Field, ...]
@@ -74,37 +84,41 @@ class Record:
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
 
-    def read(self, value: object, path: str) -> dict[str, object]:
-        """What was given and is not refused, under the fields' own names.
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> dict[str, object]:
+        """What was given and means something, under the fields' own names.
 
         Errors:
-          ApiError: 400 with the path of the first member that is wrong, unknown or missing.
+          ApiError: 400 with the path of the first member that is wrong or missing, or is ignored
+            where that is not allowed.
         """
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         values: dict[str, object] = {}
         said_as: dict[str, str] = {}
         for name, member in value.items():
-            where = f"{path}.{name}" if path else name
             field = self._by_name.get(name)
             if field is None:
-                raise ApiError(
-                    400, f"{where} is not a known field", param=where, code="unknown_parameter"
-                )
-            if field.fate is Fate.REFUSED:
-                if member is not None and not _is_neutral(member, field.neutral):
-                    raise unsupported(where, f"{field.note} (it is {shown(member)})")
+                if member is not None or ignored.is_strict:
+                    ignored.unknown(path, name)
                 continue
             if member is None:
                 continue
-            read = field.shape.read(member, where)
+            where = path_of(path, name)
+            if field.fate in (Fate.IGNORED, Fate.REFUSED):
+                if _is_neutral(member, field.neutral):
+                    continue
+                if field.fate is Fate.REFUSED or ignored.is_strict:
+                    raise unsupported(where, f"{field.note} (it is {shown(member)})")
+                ignored.add(path, name)
+                continue
+            read = field.shape.read(member, where, ignored)
             if field.name in values and values[field.name] != read:
                 raise invalid(f"{said_as[field.name]} and {name} say different things", where)
             values[field.name] = read
             said_as[field.name] = name
         for field in self.fields:
             if field.is_required and field.name not in values:
-                where = f"{path}.{field.name}" if path else field.name
+                where = path_of(path, field.name)
                 raise ApiError(
                     400, f"{where} is missing", param=where, code="missing_required_parameter"
                 )
@@ -118,7 +132,6 @@ class Record:
         described: dict[str, object] = {
             "type": "object",
             "properties": properties,
-            "additionalProperties": False,
         }
         required = [field.name for field in self.fields if field.is_required]
         if required:
@@ -131,6 +144,8 @@ class Record:
 def _described(field: Field, name: str) -> dict[str, object]:
     if field.fate is Fate.REFUSED:
         return {"enum": [None, *field.neutral], "description": f"Not supported: {field.note}."}
+    if field.fate is Fate.IGNORED:
+        return {"description": f"Ignored: {field.note}."}
     note = field.note if name == field.name else f"The same as {field.name}."
     schema = field.shape.schema()
     if not schema:  # anything, null included

@@ -5,7 +5,7 @@ OpenAI's own, llama.cpp's and vLLM's: the latter two are what people add with ``
 
 from __future__ import annotations
 
-from paddler_trio.apis.fields import Field, accepted, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.shapes import (
     Anything,
@@ -124,6 +124,18 @@ def constraint_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     text = Text(limits.max_grammar_bytes, "max_grammar_bytes", least_chars=1)
     choices = ListOf(Text(4096, least_chars=1), 1, 1024)
+    structured = Record(
+        "structured_outputs",
+        (
+            Field("json", Either((schema, text)), "As guided_json."),
+            Field("regex", text, "As guided_regex."),
+            Field("choice", choices, "As guided_choice."),
+            Field("grammar", text, "As grammar: GBNF."),
+            Field("json_object", Flag(), "Any JSON object."),
+            refused("structural_tag", "use tools, or a grammar"),
+            refused("whitespace_pattern", "whitespace is the grammar's"),
+        ),
+    )
     return (
         Field(
             "grammar", Text(limits.max_grammar_bytes, "max_grammar_bytes"), "GBNF of the answer."
@@ -135,7 +147,7 @@ def constraint_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
         Field("guided_grammar", text, "As grammar: GBNF."),
         Field(
             "structured_outputs",
-            FreeObject(),
+            structured,
             "One of json, regex, choice, grammar (GBNF) and json_object, as in vLLM.",
         ),
     )
@@ -170,7 +182,7 @@ def accepted_fields() -> tuple[Field, ...]:
         accepted("prompt_cache_key", Text(), "Prefixes are found by their tokens, not by a key."),
         accepted("prompt_cache_retention", Text(), "Computed prompts stay until room is needed."),
         accepted("prompt_cache_options", FreeObject(), "Prefixes are found by their tokens."),
-        accepted("service_tier", OneOf(("auto", "default")), "There is one tier."),
+        accepted("service_tier", Text(64), "There is one tier, and answers say default."),
         accepted("id_slot", Whole(-1, MAX_INT32), "The balancer chooses the slot."),
         *(
             accepted(f"speculative.{name}", shape, "Drafts change only how fast an answer comes.")
@@ -180,35 +192,35 @@ def accepted_fields() -> tuple[Field, ...]:
 
 
 def refused_fields() -> tuple[Field, ...]:
-    """Known from llama.cpp and vLLM, and not to be had here."""
+    """Known from llama.cpp and vLLM, and not to be had here: hints, and what answers depend on."""
     return (
-        refused("n_keep", "contexts are not shifted", neutral=(0, -1)),
-        refused("n_discard", "contexts are not shifted", neutral=(0,)),
+        hint("n_keep", "contexts are not shifted", neutral=(0, -1)),
+        hint("n_discard", "contexts are not shifted", neutral=(0,)),
         refused("n_indent", "indentation is not enforced; use a grammar", neutral=(0,)),
-        refused("n_cache_reuse", "only common prefixes are reused", neutral=(0,)),
+        hint("n_cache_reuse", "only common prefixes are reused", neutral=(0,)),
         refused("t_max_predict_ms", "use max_tokens, or close the connection", neutral=(0, -1)),
         refused("t_max_prompt_ms", "use a time limit of your client", neutral=(0, -1)),
         refused("post_sampling_probs", "probabilities are those of the model", neutral=(False,)),
-        refused("backend_sampling", "the engine decides where it samples", neutral=(False,)),
+        hint("backend_sampling", "the engine decides where it samples", neutral=(False,)),
         refused("adaptive_target", "there is no adaptive sampler; use mirostat", neutral=(-1,)),
-        refused("adaptive_decay", "there is no adaptive sampler; use mirostat"),
+        hint("adaptive_decay", "it counts only with adaptive_target"),
         refused("lora", "adapters are not chosen by a request", neutral=([],)),
         refused("grammar_lazy", "the grammar holds from the first token", neutral=(False,)),
         refused("grammar_triggers", "the grammar holds from the first token", neutral=([],)),
         refused("preserved_tokens", "tokens are the vocabulary's", neutral=([],)),
         refused("use_beam_search", "there is no beam search", neutral=(False,)),
-        refused("length_penalty", "there is no beam search", neutral=(1,)),
-        refused("early_stopping", "there is no beam search", neutral=(False,)),
+        hint("length_penalty", "it counts only with use_beam_search", neutral=(1,)),
+        hint("early_stopping", "it counts only with use_beam_search", neutral=(False,)),
         refused("min_tokens", "use ignore_eos or a grammar", neutral=(0,)),
         refused("stop_token_ids", "use stop with the tokens' texts", neutral=([],)),
         refused("bad_words", "use logit_bias with false", neutral=([],)),
         refused("allowed_token_ids", "use a grammar", neutral=([],)),
         refused("skip_special_tokens", "special tokens are never part of text", neutral=(True,)),
-        refused("spaces_between_special_tokens", "special tokens are not shown", neutral=(True,)),
+        hint("spaces_between_special_tokens", "special tokens are not shown", neutral=(True,)),
         refused("truncate_prompt_tokens", "shorten the prompt yourself", neutral=(-1,)),
         refused("prompt_logprobs", "prompts are not scored"),
         refused("return_token_ids", "use logprobs, or /tokenize", neutral=(False,)),
-        refused("priority", "use the header X-Paddler-Priority", neutral=(0,)),
-        refused("guided_decoding_backend", "there is one", neutral=("auto",)),
+        hint("priority", "use the header X-Paddler-Priority", neutral=(0,)),
+        hint("guided_decoding_backend", "there is one", neutral=("auto",)),
         refused("guided_whitespace_pattern", "whitespace is the grammar's"),
     )

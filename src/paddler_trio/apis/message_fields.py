@@ -59,7 +59,7 @@ def _refusal_part() -> Record:
 
 
 def _content(*parts: tuple[str, Record]) -> Shape:
-    return Either((Text(), ListOf(Tagged("type", dict(parts)), 1, 4096)))
+    return Either((Text(), ListOf(Tagged("type", dict(parts)), 0, 4096)))
 
 
 def _tool_call() -> Record:
@@ -165,6 +165,7 @@ def tool_shape(limits: SurfaceLimits) -> Shape:
                 ),
             )
         },
+        ignores_others=True,
     )
 
 
@@ -181,7 +182,12 @@ def tool_choice_shape() -> Shape:
         "allowed tools",
         (
             Field("mode", OneOf(("auto", "required")), "Whether one must be called."),
-            Field("tools", ListOf(named, 1, 256), "Those that may be called.", is_required=True),
+            Field(
+                "tools",
+                ListOf(Tagged("type", {"function": named}, ignores_others=True), 1, 256),
+                "Those that may be called.",
+                is_required=True,
+            ),
         ),
     )
     chosen = Record(

@@ -56,12 +56,13 @@ GETS = {
 
 
 @lru_cache(maxsize=8)
-def openapi(limits: SurfaceLimits) -> Json:
-    """The whole document, OpenAPI 3.1."""
+def openapi(limits: SurfaceLimits, *, is_strict: bool = False) -> Json:
+    """The whole document, OpenAPI 3.1; ``is_strict``: fields that are not described are refused."""
     schemas: Json = {"Error": _error_schema(), "AnthropicError": _anthropic_error_schema()}
     paths: Json = {}
     for (path, summary), record in records(limits).items():
-        schemas[record.name] = record.schema()
+        schema = record.schema()
+        schemas[record.name] = _closed(schema) if is_strict else schema
         paths[path] = {"post": _operation(path, summary, record)}
     for path, summary in GETS.items():
         paths[path] = {"get": _operation(path, summary, None)}
@@ -70,7 +71,8 @@ def openapi(limits: SurfaceLimits) -> Json:
         "info": {
             "title": "paddler-trio: OpenAI-compatible surface",
             "version": version("paddler-trio"),
-            "description": "Fields that are not described are refused by name.",
+            "description": "Fields that are not described are "
+            + ("refused by name." if is_strict else "ignored, and reported in a header."),
         },
         "paths": paths,
         "components": {
@@ -78,6 +80,18 @@ def openapi(limits: SurfaceLimits) -> Json:
             "responses": {name: _error_response(name) for name in ("Error", "AnthropicError")},
         },
     }
+
+
+def _closed(schema: object) -> object:
+    """The same without room for other members."""
+    match schema:
+        case dict():
+            inner = {name: _closed(each) for name, each in schema.items()}
+            has_members = isinstance(schema.get("properties"), dict)
+            return {**inner, "additionalProperties": False} if has_members else inner
+        case list():
+            return [_closed(each) for each in schema]
+    return schema
 
 
 def _error_response(schema: str) -> Json:
@@ -145,4 +159,5 @@ def _anthropic_error_schema() -> Json:
 
 
 async def document(surface: Surface, exchange: Exchange) -> None:
-    await exchange.send_json(200, openapi(surface.limits))
+    told = openapi(surface.limits, is_strict=surface.settings.strict_fields)
+    await exchange.send_json(200, told)

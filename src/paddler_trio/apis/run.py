@@ -79,19 +79,20 @@ async def stream(
         write = direct_body_writer(exchange.scope) or _ordinary_writer(exchange)
         waiting = b"" if source.has_news else sse.comment(source.whereabouts())
         await write(waiting + teller.opening())
+        written_s = trio.current_time()
         try:
             while True:
                 is_over = False
-                with trio.move_on_after(pulse_s) as silence:
+                with trio.move_on_at(written_s + pulse_s):
                     is_over = not await source.look_ahead()
                 if is_over:
                     break
-                if silence.cancelled_caught and not source.has_news:
-                    await write(sse.comment(source.whereabouts()))
-                    continue
                 news = b"".join(teller.take(step) for step in source.take_all())
+                if not news and trio.current_time() >= written_s + pulse_s:
+                    news = sse.comment(source.whereabouts())  # steps may say nothing to a client
                 if news:
                     await write(news)
+                    written_s = trio.current_time()
             ending = teller.closing()
         except ApiError as error:
             ending = teller.failed(error)

@@ -13,6 +13,7 @@ from typing import Protocol
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.wire.codec import dumps
 
 SHOWN_CHARS = 80
@@ -26,8 +27,11 @@ class Shape(Protocol):
         """What it is, to stand after "must be"."""
         ...
 
-    def read(self, value: object, path: str) -> object:
-        """The value; ApiError 400 with ``param`` if it has another shape."""
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        """The value; ApiError 400 with ``param`` if it has another shape.
+
+        ``ignored`` is told of what is left out.
+        """
         ...
 
     def schema(self) -> dict[str, object]:
@@ -52,7 +56,7 @@ class Flag:
     def words(self) -> str:
         return "true or false"
 
-    def read(self, value: object, path: str) -> bool:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> bool:
         if not isinstance(value, bool):
             raise wrong(self, value, path)
         return value
@@ -83,7 +87,7 @@ class Whole:
     def words(self) -> str:
         return "a whole number" + _range_words(self.least, self.most)
 
-    def read(self, value: object, path: str) -> int:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -107,7 +111,7 @@ class Number:
     def words(self) -> str:
         return "a number" + _range_words(self.least, self.most)
 
-    def read(self, value: object, path: str) -> float:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong(self, value, path)
         if (
@@ -134,7 +138,7 @@ class Text:
     def words(self) -> str:
         return "a string" if not self.least_chars else "a string that is not empty"
 
-    def read(self, value: object, path: str) -> str:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> str:
         if not isinstance(value, str):
             raise wrong(self, value, path)
         if self.most_chars is not None and len(value) > self.most_chars:
@@ -163,7 +167,7 @@ class OneOf:
     def words(self) -> str:
         return "one of " + ", ".join(f'"{word}"' for word in self.choices)
 
-    def read(self, value: object, path: str) -> str:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> str:
         if not isinstance(value, str):
             raise wrong(self, value, path)
         if value not in self.choices:
@@ -185,7 +189,7 @@ class Anything:
     def words(self) -> str:
         return "JSON"
 
-    def read(self, value: object, path: str) -> object:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         if self.most_bytes is not None:
             size_bytes = len(dumps(value))
             if size_bytes > self.most_bytes:
@@ -212,7 +216,7 @@ class FreeObject:
     def words(self) -> str:
         return "an object"
 
-    def read(self, value: object, path: str) -> dict[str, object]:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> dict[str, object]:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         if self.most is not None and len(value) > self.most:
@@ -221,7 +225,9 @@ class FreeObject:
             )
         if self.most_bytes is not None:
             Anything(self.most_bytes, self.limit).read(value, path)
-        return {key: self.of.read(member, f"{path}.{key}") for key, member in value.items()}
+        return {
+            key: self.of.read(member, f"{path}.{key}", ignored) for key, member in value.items()
+        }
 
     def schema(self) -> dict[str, object]:
         described: dict[str, object] = {"type": "object"}
@@ -242,7 +248,7 @@ class ListOf:
     def words(self) -> str:
         return "a list"
 
-    def read(self, value: object, path: str) -> list[object]:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
         if not isinstance(value, list):
             raise wrong(self, value, path)
         if len(value) < self.least:
@@ -253,7 +259,9 @@ class ListOf:
                 f"{' ' + self.limit if self.limit else ''} is {self.most}",
                 path,
             )
-        return [self.of.read(member, f"{path}[{index}]") for index, member in enumerate(value)]
+        return [
+            self.of.read(member, f"{path}[{index}]", ignored) for index, member in enumerate(value)
+        ]
 
     def schema(self) -> dict[str, object]:
         described: dict[str, object] = {"type": "array", "items": self.of.schema()}
@@ -271,10 +279,13 @@ class PairOf:
     def words(self) -> str:
         return f"a list of two: {self.first.words}, then {self.second.words}"
 
-    def read(self, value: object, path: str) -> list[object]:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
         if not isinstance(value, list) or len(value) != 2:
             raise wrong(self, value, path)
-        return [self.first.read(value[0], f"{path}[0]"), self.second.read(value[1], f"{path}[1]")]
+        return [
+            self.first.read(value[0], f"{path}[0]", ignored),
+            self.second.read(value[1], f"{path}[1]", ignored),
+        ]
 
     def schema(self) -> dict[str, object]:
         return {
@@ -296,11 +307,11 @@ class Either:
     def words(self) -> str:
         return " or ".join(shape.words for shape in self.shapes)
 
-    def read(self, value: object, path: str) -> object:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         told: ApiError | None = None
         for shape in self.shapes:
             try:
-                return shape.read(value, path)
+                return shape.read(value, path, ignored)
             except ApiError as error:
                 if error.param != path or error.code != "invalid_type":
                     told = told or error  # the kind was right, so what it says is the news
@@ -312,17 +323,21 @@ class Either:
 
 @attrs.frozen
 class Tagged:
-    """An object whose member ``tag`` says which of several records it is."""
+    """An object whose member ``tag`` says which of several records it is.
+
+    ``ignores_others``: what has another tag is left out, and read as its tag alone.
+    """
 
     tag: str
     records: Mapping[str, Shape]
     default: str | None = None
+    ignores_others: bool = False
 
     @property
     def words(self) -> str:
         return f"an object with {self.tag}"
 
-    def read(self, value: object, path: str) -> object:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         known = ", ".join(f'"{word}"' for word in self.records)
@@ -335,10 +350,13 @@ class Tagged:
                 code="missing_required_parameter",
             )
         if not isinstance(word, str) or word not in self.records:
+            if self.ignores_others and isinstance(word, str) and not ignored.is_strict:
+                ignored.add(path, word)
+                return {self.tag: word}
             raise invalid(
                 f"{path}.{self.tag} is {shown(word)}, must be one of {known}", f"{path}.{self.tag}"
             )
-        return self.records[word].read(value, path)
+        return self.records[word].read(value, path, ignored)
 
     def schema(self) -> dict[str, object]:
         return {"oneOf": [record.schema() for record in self.records.values()]}

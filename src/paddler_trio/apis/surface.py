@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 import attrs
+import structlog
 
 from paddler_trio.apis.api_errors import ApiError, from_problem
 from paddler_trio.apis.cross_origin import cross_origin
 from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.ignored_fields import IgnoredFieldsLog
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.errors import WireError, leaves
@@ -31,6 +33,7 @@ from paddler_trio.http.asgi import (
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
 logger = logging.getLogger(__name__)
+log = structlog.get_logger("surface")
 
 PROBES = frozenset({"/health", "/livez", "/readyz"})
 
@@ -51,10 +54,12 @@ class SurfaceSettings:
     Attributes:
       image_hosts: ``host`` or ``host:port`` from which images may be fetched; none by default.
       strict_model_names: refuse requests for a model that is not served.
+      strict_fields: refuse fields that would be ignored.
     """
 
     image_hosts: frozenset[str] = frozenset()
     strict_model_names: bool = False
+    strict_fields: bool = False
     limits: SurfaceLimits = attrs.field(factory=SurfaceLimits)
 
 
@@ -67,6 +72,7 @@ class Surface:
     settings: SurfaceSettings
     created_s: int = attrs.field(factory=lambda: int(time.time()), init=False)
     """What ``created`` says of the models."""
+    _logged: IgnoredFieldsLog = attrs.field(factory=IgnoredFieldsLog, init=False)
     _exact: dict[str, dict[str, _Route]] = attrs.field(factory=dict, init=False)
     _prefixes: dict[str, dict[str, _Route]] = attrs.field(factory=dict, init=False)
     _most_slashes: int = attrs.field(default=0, init=False)
@@ -106,13 +112,14 @@ class Surface:
         return answer
 
     def alone(self, probes: App) -> App:
-        """One application: this surface, with ``probes`` answering what supervisors ask."""
+        """One application: this surface, answering exactly as OpenAI's schema says, with ``probes``
+        answering what supervisors ask."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["path"] in PROBES:
                 await probes(scope, receive, send)
             else:
-                await self(scope, receive, send)
+                await self(scope, receive, send, is_exact=True)
 
         return answer
 
@@ -130,8 +137,10 @@ class Surface:
         """Whether this surface answers for ``path``, if only to say that it is unknown."""
         return path.startswith("/v1/") or bool(self._find(path)[0])
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, *, is_exact: bool = False
+    ) -> None:
+        """Answer one request; ``is_exact``: with nothing that OpenAI's schema does not have."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})  # before accept: a plain 403
             return
@@ -143,7 +152,14 @@ class Surface:
         envelope = self._envelope(path)
         exchange: Exchange | None = None
         try:
-            exchange = Exchange.open(scope, receive, send, tail=tail)
+            exchange = Exchange.open(
+                scope,
+                receive,
+                send,
+                tail=tail,
+                is_exact=is_exact,
+                is_strict=self.settings.strict_fields,
+            )
             if route is None:
                 raise _unknown(method, path, sorted(routes))
             await route.endpoint(self, exchange)
@@ -154,7 +170,13 @@ class Surface:
             if exchange is None:  # its headers are the problem: answer without them
                 bare = {**scope, "headers": []}
                 exchange = Exchange.open(bare, receive, send)
+            if is_exact:
+                problem.details = {}
             await exchange.send_json(problem.status, envelope(problem), headers=problem.headers)
+        finally:
+            if exchange is not None:
+                for name in self._logged.news(exchange.ignored):
+                    log.info("field ignored", field=name, path=path, request=exchange.id)
 
     async def refuse(
         self, scope: Scope, receive: Receive, send: Send, problem: HttpProblem

@@ -41,6 +41,7 @@ def openai_surface(
     settings = SurfaceSettings(
         image_hosts=frozenset(config.image_hosts),
         strict_model_names=config.strict_model_names,
+        strict_fields=config.strict_openai_fields,
         limits=SurfaceLimits.parse(config.openai_limits),
     )
     surface = Surface(dispatcher, states, settings)

@@ -2,8 +2,8 @@
 
 Each sub-batch is a request with its own id. The body ends when all of them have, with one final
 ``Done`` of its own; what fails in between is a line like any other. The call holds one place in
-the queue: its next sub-batch arrives there when the one before has left it, so one call cannot fill
-the buffer everyone shares.
+the queue, its client's: its next sub-batch arrives there when the one before has left it, so one
+call cannot fill the buffer everyone shares, and many calls of one client wait their turn.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from paddler_trio.http.json_body import input_of
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
 from paddler_trio.wire.paddler.messages import error_line, response_line
@@ -28,11 +29,14 @@ from paddler_trio.wire.paddler.messages import error_line, response_line
 
 @attrs.define(eq=False)
 class EmbeddingFanOut:
-    """One call of ``generate_embedding_batch``."""
+    """One call of ``generate_embedding_batch``; ``client`` and ``priority`` are its place in the
+    queue."""
 
     dispatcher: Dispatcher
     params: GenerateEmbeddingBatchParams
     batch_size: int
+    client: str
+    priority: Priority
 
     async def stream(
         self, scope: Scope, receive: Receive, send: Send, headers: list[Header]
@@ -55,7 +59,9 @@ class EmbeddingFanOut:
         async with lines, trio.open_nursery() as nursery:
             for chunk in self._chunks():
                 work = await written({"GenerateEmbeddingBatch": unstructure(chunk)}, room)
-                request = self.dispatcher.submit(secrets.token_urlsafe(16), work)
+                request = self.dispatcher.submit(
+                    secrets.token_urlsafe(16), work, client=self.client, priority=self.priority
+                )
                 nursery.start_soon(self._copy, request, lines, name="embedding sub-batch")
                 await request.left_queue.wait()
 

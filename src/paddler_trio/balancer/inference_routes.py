@@ -120,8 +120,13 @@ class InferenceDoor:
             )
         if not self.dispatcher.agents:
             raise HttpProblem(503, "No agents are currently connected")
+        client, priority = who_asks(scope)
         fan_out = EmbeddingFanOut(
-            self.dispatcher, body, applicable.inference_parameters.embedding_batch_size
+            self.dispatcher,
+            body,
+            applicable.inference_parameters.embedding_batch_size,
+            client=client,
+            priority=priority,
         )
         await fan_out.stream(scope, receive, send, NDJSON_HEADERS)
 

@@ -80,7 +80,10 @@ def balancer(
     ] = False,
     compat_openai_addr: Annotated[
         str | None,
-        typer.Option(help="host:port for the OpenAI API alone; the inference service has it too."),
+        typer.Option(
+            help="host:port for the OpenAI API alone, with nothing in its answers that OpenAI's "
+            "schema does not have; the inference service has it too, with more."
+        ),
     ] = None,
     image_host: Annotated[
         list[str] | None,
@@ -88,6 +91,10 @@ def balancer(
     ] = None,
     strict_model_names: Annotated[
         bool, typer.Option(help="Refuse OpenAI requests for a model that is not served.")
+    ] = False,
+    strict_openai_fields: Annotated[
+        bool,
+        typer.Option(help="Refuse OpenAI requests with fields that would be ignored and reported."),
     ] = False,
     openai_limit: Annotated[
         list[str] | None,
@@ -125,6 +132,7 @@ def balancer(
         compat_openai_addr=compat_openai_addr,
         image_hosts=tuple(image_host or ()),
         strict_model_names=strict_model_names,
+        strict_openai_fields=strict_openai_fields,
         openai_limits=tuple(openai_limit or ()),
     )
     notifier = SystemdNotifier.from_environment()

@@ -141,6 +141,7 @@ def prompt_of(
         call_reader(request.prompt, rendering.start.form, seed=seed),
         StopTexts(request.stop) if request.stop else None,
         is_extended,
+        without_layout_from=_without_layout_from(request.prompt) if is_extended else None,
     )
     try:
         output.replay(language.vocabulary.token_bytes(token, special=True) for token in drawn)
@@ -219,6 +220,13 @@ def tokens_of(prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary) -> l
 
 
 # ------------------------------------------------------------------------------- inside
+
+
+def _without_layout_from(prompt: Prompt) -> int | None:
+    """A text goes on to the letter, and so does the message that an answer goes on with."""
+    if not isinstance(prompt, ConversationPrompt):
+        return None
+    return 1 if prompt.continue_final_message else 0
 
 
 def _generate_of(params: PaddlerWork) -> Generate:

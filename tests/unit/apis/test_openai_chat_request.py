@@ -77,6 +77,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "enable_thinking": ({}, False),
     "reasoning_budget_tokens": ({}, 99),
     "thinking": ({}, {"type": "enabled", "budget_tokens": 5}),
+    "think": ({}, "low"),
     "reasoning": ({}, {"max_tokens": 5}),
     "include_reasoning": ({}, False),
     "reasoning_format": ({}, "none"),
@@ -209,7 +210,6 @@ def test_images_and_reasoning_pass_in_one_spelling() -> None:
     [
         (None, "messages"),
         ("string", "messages"),
-        ([], "messages"),
         ([123], "messages[0]"),
         ([{}], "messages[0].role"),
         ([{"role": 123}], "messages[0].role"),

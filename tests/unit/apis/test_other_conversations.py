@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paddler_trio.apis.anthropic.anthropic_request import read_messages
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.responses.responses_items import messages_of
+from paddler_trio.apis.responses.responses_items import Item, messages_of
 from paddler_trio.apis.responses.responses_request import read_responses
-from paddler_trio.apis.responses.responses_store import ResponseStore, StoredResponse
+from paddler_trio.apis.responses.responses_store import (
+    ENTRY_BYTES,
+    ResponseStore,
+    StoredResponse,
+)
+from paddler_trio.wire.codec import dumps, loads
 
 LIMITS = SurfaceLimits()
 
@@ -198,18 +205,18 @@ def test_an_effort_bounds_the_reasoning_and_is_told_to_the_template() -> None:
 
 
 def stored(name: str, size: int = 10, owner: str = "") -> StoredResponse:
-    return StoredResponse(owner, {"id": name, "output": [], "pad": "x" * size}, (), ())
+    return StoredResponse.of(owner, {"id": name, "output": [], "pad": "x" * size}, (), ())
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 400)), max_size=60))
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4000)), max_size=60))
 def test_the_store_never_holds_more_than_it_may(made: list[tuple[bool, int]]) -> None:
-    store = ResponseStore(max_responses=5, max_bytes=1000)
+    store = ResponseStore(max_responses=5, max_bytes=10_000)
     for place, (drops, size) in enumerate(made):
         name = f"r{place}"
         assert store.keep(stored(name, size))
         assert store.get(name, owner="") is not None, "the newest is always there"
         assert len(store) <= 5
-        assert store.num_bytes <= 1000
+        assert store.num_bytes <= 10_000
         if drops:
             assert store.drop(name, owner="")
     for place in range(len(made)):
@@ -218,21 +225,56 @@ def test_the_store_never_holds_more_than_it_may(made: list[tuple[bool, int]]) ->
 
 
 def test_what_is_used_stays_longer_and_what_is_too_large_is_not_kept() -> None:
-    store = ResponseStore(max_responses=2, max_bytes=1000)
+    store = ResponseStore(max_responses=2, max_bytes=10_000)
     store.keep(stored("a"))
     store.keep(stored("b"))
     assert store.get("a", owner="") is not None
     store.keep(stored("c"))
     assert store.get("b", owner="") is None
     assert store.get("a", owner="") is not None
-    assert not store.keep(stored("huge", 2000))
-    assert not ResponseStore(0, 1000).keep(stored("a"))
+    assert not store.keep(stored("huge", 20_000))
+    assert not ResponseStore(0, 10_000).keep(stored("a"))
 
 
 def test_a_response_is_there_for_its_own_key_alone() -> None:
-    store = ResponseStore(max_responses=2, max_bytes=1000)
+    store = ResponseStore(max_responses=2, max_bytes=10_000)
     store.keep(stored("a", owner="alice"))
     assert store.get("a", owner="bob") is None
     assert not store.drop("a", owner="bob")
     assert store.drop("a", owner="alice")
     assert store.num_bytes == 0
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.floats(0, 1e15) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=40,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(JSON_VALUES, min_size=1, max_size=5), st.integers(1, 64))
+@example([{}], 64)
+@example([[]], 64)
+@example([0], 64)
+@example([""], 1)
+@example([{"type": "input_text", "text": ""}], 64)
+def test_what_the_store_retains_is_what_it_counts(values: list[object], repeats: int) -> None:
+    """The memory itself is judged: small values are many times larger as objects than as text."""
+    most_bytes = 512 * 1024
+    piece = len(dumps(values)) * repeats
+    store = ResponseStore(max_responses=10_000, max_bytes=most_bytes)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(most_bytes // (piece + ENTRY_BYTES) + 50):
+            items: list[Item] = [{"content": loads(dumps(values * repeats))}]
+            response = {"id": f"r{number}", "output": loads(dumps(values))}
+            store.keep(StoredResponse.of("key", response, (), items))
+        del items, response
+        gc.collect()
+        retained, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert store.num_bytes > most_bytes // 2, "the store is full"
+    assert retained < 1.5 * most_bytes

@@ -60,8 +60,8 @@ def test_what_is_wrong_is_named_with_its_place(message: object, path: str) -> No
         read_messages([USER, message])
 
 
-@pytest.mark.parametrize("messages", [None, {}, "x", [], 3])
-def test_a_conversation_is_an_array_with_something_in_it(messages: object) -> None:
+@pytest.mark.parametrize("messages", [None, {}, "x", 3])
+def test_a_conversation_is_an_array(messages: object) -> None:
     with pytest.raises(ChatTemplateError, match="messages: "):
         read_messages(messages)
 

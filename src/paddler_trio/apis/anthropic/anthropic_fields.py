@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
 from paddler_trio.apis.generation_fields import MAX_INT32, cache_fields, sampling_fields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.shapes import (
@@ -151,12 +151,12 @@ def _tool_shape(limits: SurfaceLimits) -> Shape:
             accepted("strict", Flag(), "Arguments are held to the schema either way."),
             accepted("eager_input_streaming", Flag(), "Arguments are streamed either way."),
             accepted("input_examples", ListOf(FreeObject()), "Templates show none."),
-            refused("defer_loading", "every tool is told to the model", neutral=(False,)),
+            hint("defer_loading", "every tool is told to the model", neutral=(False,)),
             refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
             _CACHE,
         ),
     )
-    return Tagged("type", {"custom": custom}, default="custom")
+    return Tagged("type", {"custom": custom}, default="custom", ignores_others=True)
 
 
 def _tool_choice_shape() -> Shape:
@@ -229,9 +229,9 @@ def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
         accepted("cache_control", FreeObject(), "Prefixes are found by their tokens."),
         Field("thread", FreeObject(), "Refused, in the words that make clients do without."),
         refused("mcp_servers", "tools are called by the client", neutral=([],)),
-        refused("context_management", "the conversation is taken as it is", neutral=({},)),
+        hint("context_management", "the conversation is taken as it is", neutral=({},)),
         refused("container", "there is no code execution"),
-        refused("speed", "there is one", neutral=("standard",)),
+        hint("speed", "there is one", neutral=("standard",)),
     )
 
 
@@ -260,13 +260,13 @@ def messages_record(limits: SurfaceLimits) -> Record:
                 Record("metadata", (accepted("user_id", Text(), "A label."),)),
                 "Kept nowhere: it is a label for the provider's own books.",
             ),
-            accepted("service_tier", OneOf(("auto", "standard_only")), "There is one tier."),
-            refused("diagnostics", "there are none to be told"),
+            accepted("service_tier", Text(64), "There is one tier."),
+            hint("diagnostics", "there are none to be told"),
             accepted("inference_geo", Text(), "The models run where the agents are."),
             *sampling_fields(),
             *cache_fields(),
         ),
-        "Fields beyond Anthropic's are llama.cpp's. An unknown field is an error.",
+        "Fields beyond Anthropic's are llama.cpp's. Unknown fields are ignored and reported.",
     )
 
 

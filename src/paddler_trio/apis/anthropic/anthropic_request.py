@@ -13,6 +13,7 @@ import attrs
 from paddler_trio.apis.anthropic.anthropic_fields import count_tokens_record, messages_record
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.generation_values import sampling_of, schema_constraint
+from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
 from paddler_trio.wire.codec import dumps
@@ -35,9 +36,11 @@ class MessagesRequest:
         return {"Generate": self.generate}
 
 
-def read_messages(body: object, limits: SurfaceLimits) -> MessagesRequest:
+def read_messages(
+    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+) -> MessagesRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
-    values = messages_record(limits).read(body, "")
+    values = messages_record(limits).read(body, "", ignored)
     model, thinking = values.get("model"), values.get("thinking", {})
     assert isinstance(thinking, Mapping)
     generate: Json = {
@@ -57,9 +60,11 @@ def read_messages(body: object, limits: SurfaceLimits) -> MessagesRequest:
     )
 
 
-def read_count_tokens(body: object, limits: SurfaceLimits) -> tuple[Json, str | None]:
+def read_count_tokens(
+    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+) -> tuple[Json, str | None]:
     """The prompt alone, as ``ConversationPrompt``, and the model's name."""
-    values = count_tokens_record(limits).read(body, "")
+    values = count_tokens_record(limits).read(body, "", ignored)
     model = values.get("model")
     return _conversation(values), str(model) if model else None
 
@@ -227,6 +232,10 @@ def _listed(content: object) -> list[Mapping[str, object]]:
 
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     """The tools, the choice among them in OpenAI's words, and the one that is named."""
+    # tools of the server were left out when they were read
+    given = [
+        tool for tool in _listed(values.get("tools", [])) if tool.get("type", "custom") == "custom"
+    ]
     tools: list[Json] = [
         {
             "type": "function",
@@ -236,9 +245,9 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
                 "parameters": tool["input_schema"],
             },
         }
-        for tool in _listed(values.get("tools", []))
+        for tool in given
     ]
-    names = [str(tool["name"]) for tool in _listed(values.get("tools", []))]
+    names = [str(tool["name"]) for tool in given]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise invalid(f"tools has {name!r} twice", f"tools[{index}].name")

@@ -62,6 +62,9 @@ _META = {
 
 
 async def list_models(surface: Surface, exchange: Exchange) -> None:
+    if exchange.is_exact:
+        await _list_exactly(surface, exchange)
+        return
     served = served_model(surface)
     figures = {} if served is None else await _figures(surface)
     models = [] if served is None else [_told_as_ollama_does(served, figures)]
@@ -69,19 +72,35 @@ async def list_models(surface: Surface, exchange: Exchange) -> None:
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
 
+async def _list_exactly(surface: Surface, exchange: Exchange) -> None:
+    """As OpenAI's schema has it; no agent is asked for figures."""
+    served = served_model(surface)
+    data = [] if served is None else [_told_exactly(surface, served)]
+    await exchange.send_json(200, {"object": "list", "data": data})
+
+
 async def get_model(surface: Surface, exchange: Exchange) -> None:
     served = served_model(surface)
     if served is None or not served.is_called(exchange.tail):
         raise no_such_model(exchange.tail, served)
-    await exchange.send_json(200, _told(surface, served, await _figures(surface)))
+    if exchange.is_exact:
+        await exchange.send_json(200, _told_exactly(surface, served))
+    else:
+        await exchange.send_json(200, _told(surface, served, await _figures(surface)))
 
 
-def _told(surface: Surface, served: ServedModel, figures: Mapping[str, object]) -> Json:
+def _told_exactly(surface: Surface, served: ServedModel) -> Json:
     return {
         "id": served.id,
         "object": "model",
         "created": surface.created_s,
         "owned_by": "paddler-trio",
+    }
+
+
+def _told(surface: Surface, served: ServedModel, figures: Mapping[str, object]) -> Json:
+    return {
+        **_told_exactly(surface, served),
         "aliases": list(served.aliases),
         "tags": [],
         "meta": {name: figures.get(own) for name, own in _META.items()} if figures else None,

@@ -14,6 +14,7 @@ import attrs
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, accepted
+from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.model_names import model_name
 from paddler_trio.apis.run import gather
@@ -43,7 +44,7 @@ def rerank_record(limits: SurfaceLimits) -> Record:
             Field("return_text", Flag(), "With texts: results carry them."),
             accepted("user", Text(), "Kept nowhere: it is a label for the provider's own books."),
         ),
-        "Give documents or texts. An unknown field is an error.",
+        "Give documents or texts. Unknown fields are ignored and reported.",
     )
 
 
@@ -59,9 +60,11 @@ class RerankRequest:
     is_tei: bool
 
 
-def read_rerank(body: object, limits: SurfaceLimits) -> RerankRequest:
+def read_rerank(
+    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+) -> RerankRequest:
     """ApiError 400 with the path of the field that is wrong."""
-    values = rerank_record(limits).read(body, "")
+    values = rerank_record(limits).read(body, "", ignored)
     if ("documents" in values) == ("texts" in values):
         raise invalid("give documents, or texts, and not both", "documents")
     is_tei = "texts" in values

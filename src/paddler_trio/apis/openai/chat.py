@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import attrs
 import trio
 
 from paddler_trio.apis.api_errors import blaming
@@ -27,6 +28,8 @@ from paddler_trio.apis.surface import Surface
 
 async def chat_completions(surface: Surface, exchange: Exchange) -> None:
     request = await exchange.read(surface.limits, read_chat)
+    if exchange.is_exact:
+        request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
     heading = heading_of(surface, request.delivery)
     must_generate(surface)
     works = await fetch_images(request.works(), surface.settings, exchange.room)

@@ -46,7 +46,7 @@ def _message(message: object) -> Json:
         told["content"] = message["refusal"]
     content = told.get("content")
     if isinstance(content, list):
-        told["content"] = [_part(part) for part in content]
+        told["content"] = [_part(part) for part in content] or ""
     return told
 
 
@@ -63,17 +63,18 @@ def _part(part: object) -> Json:
 
 def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> Json:
     """Whether an answer is opened, or the last message goes on."""
-    continues = values.get("continue_final_message", _goes_on(values, messages[-1])) is True
+    last: Json = messages[-1] if messages else {"role": "nobody"}
+    continues = values.get("continue_final_message", _goes_on(values, last)) is True
     opens = values.get("add_generation_prompt", not continues)
     if continues and opens:
         raise invalid(
             "continue_final_message and add_generation_prompt are both true; one of them can be",
             "continue_final_message",
         )
-    if continues and messages[-1]["role"] != "assistant":
+    if continues and last["role"] != "assistant":
         raise invalid(
-            f"continue_final_message: the last message is the {messages[-1]['role']}'s, must be "
-            "the assistant's",
+            f"continue_final_message: the last message is the {last['role']}'s, must be the "
+            "assistant's",
             "continue_final_message",
         )
     if len(messages) > 1 and all(each["role"] == "assistant" for each in messages[-2:]):
@@ -100,8 +101,7 @@ def _text_in(content: object) -> str:
 
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     """The tools, the choice among them, and the one that is named."""
-    tools = values.get("tools", [])
-    assert isinstance(tools, list)
+    tools = _functions(values.get("tools", []))
     functions = [_without(tool, "cache_control") for tool in tools]
     names = [_name(tool) for tool in functions]
     if len(set(names)) < len(names):
@@ -122,12 +122,24 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
         return functions, "function", name
     allowed = choice["allowed_tools"]
     assert isinstance(allowed, Mapping)
-    wanted = [_name(tool) for tool in allowed["tools"]]
+    wanted = [_name(tool) for tool in _functions(allowed["tools"])]
     for name in wanted:
         if name not in names:
             raise _no_such_tool(name, names)
     chosen = [tool for tool in functions if _name(tool) in wanted]
-    return chosen, str(allowed.get("mode", "auto")), None
+    mode = str(allowed.get("mode", "auto"))
+    if mode == "required" and not chosen:
+        raise invalid(
+            "tool_choice.allowed_tools.mode is required, but none of its tools is a function",
+            "tool_choice",
+        )
+    return chosen, mode, None
+
+
+def _functions(tools: object) -> list[Json]:
+    """Tools of other kinds, which a server would run itself, were left out when they were read."""
+    assert isinstance(tools, list)
+    return [tool for tool in tools if tool["type"] == "function"]
 
 
 def _no_such_tool(name: str, names: Sequence[str]) -> ApiError:
@@ -176,7 +188,9 @@ def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
     assert isinstance(kwargs, Mapping)
     effort(values.get("reasoning_effort"), "reasoning_effort")
     effort(reasoning.get("effort"), "reasoning.effort")
+    effort(values.get("think"), "think")
     flag(values.get("enable_thinking"), "enable_thinking")
+    flag(values.get("think"), "think")
     flag(reasoning.get("enabled"), "reasoning.enabled")
     flag(kwargs.get("enable_thinking"), "chat_template_kwargs.enable_thinking")
     flag(kwargs.get("thinking"), "chat_template_kwargs.thinking")
@@ -203,7 +217,7 @@ def _template_kwargs(values: Mapping[str, object]) -> Json:
         for name, each in kwargs.items()
         if not (name == "enable_thinking" and isinstance(each, bool))
     }
-    word = values.get("reasoning_effort", reasoning.get("effort"))
+    word = values.get("reasoning_effort", reasoning.get("effort", values.get("think")))
     if isinstance(word, str) and EFFORTS[word] != 0:
         told.setdefault("reasoning_effort", _template_effort(word))
     if "documents" in values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
     accepted_fields,
@@ -18,6 +18,7 @@ from paddler_trio.apis.generation_fields import (
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.message_fields import message_shape, tool_choice_shape, tool_shape
 from paddler_trio.apis.shapes import (
+    Either,
     Flag,
     FreeObject,
     ListOf,
@@ -80,8 +81,8 @@ def stream_fields() -> tuple[Field, ...]:
         "stream_options",
         (
             Field("include_usage", Flag(), "A last chunk carries the usage."),
-            refused("continuous_usage_stats", "the last chunk has the usage", neutral=(False,)),
-            refused("include_obfuscation", "chunks are not padded", neutral=(False,)),
+            hint("continuous_usage_stats", "the last chunk has the usage", neutral=(False,)),
+            hint("include_obfuscation", "chunks are not padded", neutral=(False,)),
         ),
     )
     return (
@@ -144,6 +145,11 @@ def thinking_fields() -> tuple[Field, ...]:
             aliases=("thinking_budget_tokens", "thinking_token_budget", "thinking_budget"),
         ),
         Field("thinking", thinking, "The same, as others write it."),
+        Field(
+            "think",
+            Either((Flag(), OneOf(tuple(EFFORTS)))),
+            "enable_thinking or reasoning_effort, as Ollama writes them.",
+        ),
         Field("reasoning", reasoning, "The same, as others write it."),
         Field("include_reasoning", Flag(), "false: reasoning is not part of the answer."),
         Field(
@@ -152,7 +158,7 @@ def thinking_fields() -> tuple[Field, ...]:
             "none: reasoning is part of content; else it is reasoning_content.",
         ),
         refused("reasoning_budget_message", "reasoning is ended without words", neutral=("",)),
-        refused("reasoning_control", "use reasoning_budget_tokens", neutral=(False,)),
+        hint("reasoning_control", "use reasoning_budget_tokens", neutral=(False,)),
     )
 
 
@@ -165,8 +171,8 @@ def chat_record(limits: SurfaceLimits) -> Record:
             Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
             Field(
                 "messages",
-                ListOf(message_shape(), 1, limits.max_messages, "max_messages"),
-                "The conversation.",
+                ListOf(message_shape(), 0, limits.max_messages, "max_messages"),
+                "The conversation; if it is empty, the template's opening of an answer.",
                 is_required=True,
             ),
             Field("n", Whole(1, limits.max_choices), "How many answers.", aliases=("n_cmpl",)),
@@ -224,10 +230,10 @@ def chat_record(limits: SurfaceLimits) -> Record:
             refused("function_call", "use tool_choice", neutral=("none", "auto")),
             refused("audio", "the model says nothing"),
             refused("modalities", "answers are text", neutral=(["text"],)),
-            refused("prediction", "answers are not predicted from a text"),
+            hint("prediction", "drafts are not made from a text, which changes only the pace"),
             refused("moderation", "nothing is moderated"),
-            refused("verbosity", "say in words how long an answer to give", neutral=("medium",)),
-            refused("web_search_options", "there is no web search"),
+            hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
+            hint("web_search_options", "there is no web search"),
         ),
-        "Fields beyond OpenAI's are llama.cpp's and vLLM's. An unknown field is an error.",
+        "Fields beyond OpenAI's are llama.cpp's and vLLM's. Unknown ones are ignored and reported.",
     )

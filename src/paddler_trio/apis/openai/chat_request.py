@@ -14,6 +14,7 @@ from paddler_trio.apis.generation_values import (
     schema_constraint,
     stop_of,
 )
+from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.openai.chat_conversation import conversation_prompt
 from paddler_trio.apis.openai.chat_fields import chat_record
@@ -31,6 +32,7 @@ class Delivery:
       with_progress: chunks tell how far the prompt is.
       is_verbose: what the model was given is told beside the answer.
       ping_s: seconds of silence before a comment, over the surface's own.
+      is_exact: nothing is told that OpenAI's own schema does not have, and each call in one piece.
     """
 
     model: str | None = None
@@ -44,6 +46,26 @@ class Delivery:
     with_progress: bool = False
     is_verbose: bool = False
     ping_s: float | None = None
+    is_exact: bool = False
+
+    def exactly(self, ignored: IgnoredFields) -> Delivery:
+        """The same without what OpenAI's own schema does not have; ``ignored`` hears of wishes."""
+        wishes = {
+            "timings_per_token": self.with_timings,
+            "return_progress": self.with_progress,
+            "verbose": self.is_verbose,
+        }
+        for name, is_wanted in wishes.items():
+            if is_wanted:
+                ignored.add("", name)
+        return attrs.evolve(
+            self,
+            with_reasoning=False,
+            with_timings=False,
+            with_progress=False,
+            is_verbose=False,
+            is_exact=True,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -77,11 +99,11 @@ class ChatRequest:
         return choices_of(self.generate, self.n)
 
 
-def read_chat(body: object, limits: SurfaceLimits) -> ChatRequest:
+def read_chat(body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT) -> ChatRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
-    values = chat_record(limits).read(body, "")
+    values = chat_record(limits).read(body, "", ignored)
     logprobs = _logprobs(values)
-    only_streams(values)
+    only_streams(values, ignored)
     constrained_by, constraint = constraint_of(values, response_format_of(values))
     generate: Json = {
         "prompt": {"Conversation": conversation_prompt(values)},
@@ -103,9 +125,9 @@ def read_chat(body: object, limits: SurfaceLimits) -> ChatRequest:
     )
 
 
-def conversation_of(body: object, limits: SurfaceLimits) -> Json:
+def conversation_of(body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT) -> Json:
     """Only the prompt of a chat completion's body, as ``ConversationPrompt``."""
-    return conversation_prompt(chat_record(limits).read(body, ""))
+    return conversation_prompt(chat_record(limits).read(body, "", ignored))
 
 
 def choices_of(generate: Json, n: int) -> list[Json]:
@@ -151,13 +173,15 @@ def ping_s_of(interval: object) -> float | None:
     return float("inf") if interval <= 0 else float(interval)
 
 
-def only_streams(values: Mapping[str, object]) -> None:
-    """Refuse what only a stream can honour."""
+def only_streams(values: Mapping[str, object], ignored: IgnoredFields) -> None:
+    """What only a stream can honour says nothing about a whole answer."""
     if values.get("stream") is True:
         return
     for name in ("stream_options", "timings_per_token", "return_progress", "sse_ping_interval"):
         if values.get(name):
-            raise invalid(f"{name} is only possible with stream: true", name)
+            if ignored.is_strict:
+                raise invalid(f"{name} is only possible with stream: true", name)
+            ignored.add("", name)
 
 
 def _logprobs(values: Mapping[str, object]) -> int | None:

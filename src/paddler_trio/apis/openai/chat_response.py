@@ -11,6 +11,7 @@ from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     Answer,
     AnswerReader,
+    Call,
     CallBegan,
     CallWent,
     Ended,
@@ -76,7 +77,8 @@ class WholeChat:
         max_tokens: int | None = None,
         verbose: Json | None = None,
     ) -> WholeChat:
-        answers = [Answer(AnswerReader(raw_calls, max_tokens)) for _ in range(n)]
+        readers = _readers(delivery, n, raw_calls=raw_calls, max_tokens=max_tokens)
+        answers = [Answer(reader) for reader in readers]
         return cls(heading, delivery, answers, verbose)
 
     def take(self, step: Step) -> None:
@@ -88,7 +90,7 @@ class WholeChat:
             **self.heading.fields("chat.completion"),
             "choices": [self._choice(index) for index in range(len(self.answers))],
             "usage": usage_of(endings),
-            "timings": timings_of(endings[0]),
+            **timings_beside(self.delivery, endings[0]),
             **verbosely(self.verbose),
         }
 
@@ -117,6 +119,19 @@ class WholeChat:
             "logprobs": logprobs,
             "finish_reason": answer.ended.finish_reason,
         }
+
+
+def _readers(
+    delivery: Delivery, n: int, *, raw_calls: bool, max_tokens: int | None
+) -> list[AnswerReader]:
+    """Reasoning that is part of the content is told with the blanks around it."""
+    is_verbatim = delivery.reasoning_is_content
+    return [AnswerReader(raw_calls, max_tokens, is_verbatim) for _ in range(n)]
+
+
+def timings_beside(delivery: Delivery, ended: Ended) -> Json:
+    """llama-server's member for how long it took."""
+    return {} if delivery.is_exact else {"timings": timings_of(ended)}
 
 
 def verbosely(told: Json | None) -> Json:
@@ -161,6 +176,8 @@ class ChatStream:
     _readers: list[AnswerReader]
     _reports: Reports
     verbose: Json | None = None
+    _begun: dict[int, tuple[int, Call]] = attrs.field(factory=dict, init=False)
+    """The call that each choice is about, and its number, where calls are told in one piece."""
     _fast: list[bytes] | None = attrs.field(init=False)
     """The beginning of a plain content chunk of each choice; None if chunks carry more."""
 
@@ -180,7 +197,7 @@ class ChatStream:
         max_tokens: int | None = None,
         verbose: Json | None = None,
     ) -> ChatStream:
-        readers = [AnswerReader(raw_calls, max_tokens) for _ in range(n)]
+        readers = _readers(delivery, n, raw_calls=raw_calls, max_tokens=max_tokens)
         watch = Stopwatch(now_s)
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
         return cls(heading, delivery, watch, readers, reports, verbose)
@@ -205,19 +222,41 @@ class ChatStream:
             **self.heading.fields("chat.completion.chunk"),
             "choices": [],
             "usage": usage_of(told),
-            "timings": timings_of(told[0]),
+            **timings_beside(self.delivery, told[0]),
         }
         return sse.event(last) + sse.DONE
 
     def failed(self, error: ApiError) -> bytes:
-        return sse.event(error.envelope())
+        return sse.event(error.envelope(with_details=not self.delivery.is_exact))
 
     # --------------------------------------------------------------------- inside
 
     def _piece(self, choice: int, piece: Piece) -> bytes:
         reports = self._reports.before(choice, piece)
         told = (self._chunk(choice, {}, is_plain=True, more=members) for members in reports)
+        if self.delivery.is_exact:
+            return b"".join(told) + self._told_with_whole_calls(choice, piece)
         return b"".join(told) + self._told(choice, piece)
+
+    def _told_with_whole_calls(self, choice: int, piece: Piece) -> bytes:
+        """A call waits for its end, as Paddler's clients expect it."""
+        match piece:
+            case CallWent(_, arguments):
+                self._begun[choice][1].arguments += arguments
+                return b""
+            case Thought() | Prefilled():
+                return self._told(choice, piece)
+        told = b""
+        if choice in self._begun:
+            index, call = self._begun.pop(choice)
+            function = {"name": call.name, "arguments": call.arguments}
+            whole = {"index": index, "id": call.id, "type": "function", "function": function}
+            told = self._chunk(choice, {"tool_calls": [whole]})
+        match piece:
+            case CallBegan(index, call_id, name):
+                self._begun[choice] = index, Call(call_id, name)
+                return told
+        return told + self._told(choice, piece)
 
     def _told(self, choice: int, piece: Piece) -> bytes:
         match piece:
@@ -248,7 +287,7 @@ class ChatStream:
         tail = self._chunk(choice, {"content": stop_text}) if stop_text else b""
         more: Json = {}
         if not self.delivery.with_usage:
-            more["timings"] = timings_of(ended)
+            more |= timings_beside(self.delivery, ended)
         more |= verbosely(self.verbose)
         return tail + self._chunk(
             choice, {}, finish_reason=ended.finish_reason, is_plain=True, more=more

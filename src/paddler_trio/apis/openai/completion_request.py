@@ -27,6 +27,7 @@ from paddler_trio.apis.generation_values import (
     sampling_of,
     stop_of,
 )
+from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.openai.chat_fields import response_format_shape, stream_fields, verbose_field
 from paddler_trio.apis.openai.chat_request import (
@@ -88,7 +89,7 @@ def completion_record(limits: SurfaceLimits) -> Record:
             refused("return_tokens", "use /completion or /tokenize", neutral=(False,)),
             refused("response_fields", "use /completion", neutral=([],)),
         ),
-        "Continues a text as it stands. An unknown field is an error.",
+        "Continues a text as it stands. Unknown fields are ignored and reported.",
     )
 
 
@@ -113,7 +114,7 @@ def llama_completion_record(limits: SurfaceLimits) -> Record:
             refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
             refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
         ),
-        "llama-server's own dialect. An unknown field is an error.",
+        "llama-server's own dialect. Unknown fields are ignored and reported.",
     )
 
 
@@ -147,9 +148,12 @@ class CompletionRequest:
         ]
 
 
-def read_completion(body: object, limits: SurfaceLimits) -> CompletionRequest:
+def read_completion(
+    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+) -> CompletionRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
-    values = completion_record(limits).read(body, "")
+    values = completion_record(limits).read(body, "", ignored)
+    only_streams(values, ignored)
     logprobs = values.get("logprobs")
     with_echo = values.get("echo") is True
     if with_echo and logprobs is not None:
@@ -173,9 +177,12 @@ def read_completion(body: object, limits: SurfaceLimits) -> CompletionRequest:
     )
 
 
-def read_llama_completion(body: object, limits: SurfaceLimits) -> CompletionRequest:
+def read_llama_completion(
+    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+) -> CompletionRequest:
     """The same for llama-server's dialect."""
-    values = llama_completion_record(limits).read(body, "")
+    values = llama_completion_record(limits).read(body, "", ignored)
+    only_streams(values, ignored)
     n_probs = _whole(values, "n_probs", 0)
     fields = values.get("response_fields", [])
     assert isinstance(fields, list)
@@ -189,7 +196,6 @@ def read_llama_completion(body: object, limits: SurfaceLimits) -> CompletionRequ
 def _request(
     values: Mapping[str, object], limits: SurfaceLimits, *, logprobs: int | None
 ) -> CompletionRequest:
-    only_streams(values)
     prompts = read_prompts(values["prompt"], limits)
     n = _whole(values, "n", 1)
     constrained_by, constraint = constraint_of(values, format_of(values))

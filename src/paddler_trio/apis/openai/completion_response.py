@@ -19,12 +19,17 @@ from paddler_trio.apis.answer import (
     Said,
     Stopwatch,
     Thought,
-    timings_of,
     usage_of,
 )
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.openai.chat_request import Delivery
-from paddler_trio.apis.openai.chat_response import Heading, Json, verbosely, with_stop_text
+from paddler_trio.apis.openai.chat_response import (
+    Heading,
+    Json,
+    timings_beside,
+    verbosely,
+    with_stop_text,
+)
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.steps import Step
 
@@ -38,7 +43,9 @@ class TextAnswer:
     """One choice as it grows; ``text`` begins with what is echoed."""
 
     text: str
-    reader: AnswerReader = attrs.field(factory=lambda: AnswerReader(raw_calls=True))
+    reader: AnswerReader = attrs.field(
+        factory=lambda: AnswerReader(raw_calls=True, is_verbatim=True)
+    )
     logprobs: list[Mapping[str, object]] = attrs.field(factory=list)
     tokens: list[int] = attrs.field(factory=list)
     _logprobs_at: list[int] = attrs.field(factory=list)
@@ -68,8 +75,8 @@ class TextAnswer:
         values = [value for entry in self.logprobs if isinstance(value := entry["logprob"], float)]
         return sum(values) / len(values) if values else -math.inf
 
-    def legacy_logprobs(self) -> Json:
-        return legacy_logprobs(self.logprobs, self._logprobs_at)
+    def legacy_logprobs(self, *, is_exact: bool) -> Json:
+        return legacy_logprobs(self.logprobs, self._logprobs_at, is_exact=is_exact)
 
 
 def _offsets(start: int, logprobs: Sequence[Mapping[str, object]]) -> list[int]:
@@ -81,25 +88,31 @@ def _offsets(start: int, logprobs: Sequence[Mapping[str, object]]) -> list[int]:
     return offsets
 
 
-def legacy_logprobs(entries: Sequence[Mapping[str, object]], offsets: Sequence[int]) -> Json:
-    """The four parallel lists of OpenAI's completions, and llama-server's ``content`` with them."""
-    return {
+def legacy_logprobs(
+    entries: Sequence[Mapping[str, object]], offsets: Sequence[int], *, is_exact: bool = False
+) -> Json:
+    """The four parallel lists of OpenAI's completions, and llama-server's ``content`` with them
+    unless ``is_exact``."""
+    lists: Json = {
         "tokens": [entry["token"] for entry in entries],
         "token_logprobs": [entry["logprob"] for entry in entries],
         "top_logprobs": [
             {str(other["token"]): other["logprob"] for other in _top(entry)} for entry in entries
         ],
         "text_offset": list(offsets),
-        "content": [
-            {
-                "token": entry["token"],
-                "logprob": entry["logprob"],
-                "bytes": entry["bytes"],
-                "top_logprobs": _top(entry),
-            }
-            for entry in entries
-        ],
     }
+    if is_exact:
+        return lists
+    content = [
+        {
+            "token": entry["token"],
+            "logprob": entry["logprob"],
+            "bytes": entry["bytes"],
+            "top_logprobs": _top(entry),
+        }
+        for entry in entries
+    ]
+    return {**lists, "content": content}
 
 
 def _top(entry: Mapping[str, object]) -> list[Mapping[str, object]]:
@@ -138,7 +151,7 @@ class WholeCompletion:
             **self.heading.fields("text_completion"),
             "choices": [self._choice(index, answer) for index, answer in enumerate(chosen)],
             "usage": usage_of(endings, prompts=len(groups)),
-            "timings": timings_of(endings[0]),
+            **timings_beside(self.delivery, endings[0]),
             **verbosely(self.verbose),
         }
 
@@ -151,7 +164,11 @@ class WholeCompletion:
         return {
             "text": with_stop_text(answer.text, answer.ended, self.delivery),
             "index": index,
-            "logprobs": answer.legacy_logprobs() if self.delivery.with_logprobs else None,
+            "logprobs": (
+                answer.legacy_logprobs(is_exact=self.delivery.is_exact)
+                if self.delivery.with_logprobs
+                else None
+            ),
             "finish_reason": answer.ended.finish_reason,
         }
 
@@ -195,7 +212,9 @@ class CompletionStream:
                 told += self._chunk(step.choice, "", more=members)
             match piece:
                 case Said(text, logprobs):
-                    legacy = legacy_logprobs(logprobs, _offsets(length, logprobs))
+                    legacy = legacy_logprobs(
+                        logprobs, _offsets(length, logprobs), is_exact=self.delivery.is_exact
+                    )
                     told += self._chunk(step.choice, text, logprobs=legacy)
                     length += len(text)
                 case Thought(text):
@@ -204,7 +223,7 @@ class CompletionStream:
                 case Ended():
                     more: Json = {}
                     if not self.delivery.with_usage:
-                        more["timings"] = timings_of(piece)
+                        more |= timings_beside(self.delivery, piece)
                     more |= verbosely(self.verbose)
                     told += self._chunk(
                         step.choice,
@@ -224,12 +243,12 @@ class CompletionStream:
             **self.heading.fields("text_completion"),
             "choices": [],
             "usage": usage_of(endings, prompts=self.num_prompts),
-            "timings": timings_of(endings[0]),
+            **timings_beside(self.delivery, endings[0]),
         }
         return sse.event(last) + sse.DONE
 
     def failed(self, error: ApiError) -> bytes:
-        return sse.event(error.envelope())
+        return sse.event(error.envelope(with_details=not self.delivery.is_exact))
 
     def _chunk(
         self,

@@ -27,6 +27,8 @@ Json = dict[str, object]
 
 async def completions(surface: Surface, exchange: Exchange) -> None:
     request = await exchange.read(surface.limits, read_completion)
+    if exchange.is_exact:
+        request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
     heading = attrs.evolve(heading_of(surface, request.delivery), id=new_completion_id())
     must_generate(surface)
     prompts = await native_prompts(surface, request)

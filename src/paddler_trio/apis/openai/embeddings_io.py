@@ -62,7 +62,7 @@ def embeddings_record(limits: SurfaceLimits) -> Record:
             refused("input_type", "write the model's prefix into the input yourself"),
             refused("task", "write the model's prefix into the input yourself"),
         ),
-        "Vectors of length 1, one for each input. An unknown field is an error.",
+        "Vectors of length 1, one for each input. Unknown fields are ignored and reported.",
     )
 
 
@@ -75,7 +75,7 @@ def llama_embeddings_record(limits: SurfaceLimits) -> Record:
             *_shared_fields(),
             Field("embd_normalize", Whole(-1, 2), "2: length 1; -1: as the model gives them."),
         ),
-        "llama-server's own dialect. An unknown field is an error.",
+        "llama-server's own dialect. Unknown fields are ignored and reported.",
     )
 
 

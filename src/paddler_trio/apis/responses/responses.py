@@ -43,11 +43,14 @@ class Responses:
 
     async def create(self, surface: Surface, exchange: Exchange) -> None:
         request = await exchange.read(surface.limits, read_responses)
+        if exchange.is_exact:
+            request = request.exactly(exchange.ignored)
         heading = ResponseHeading(
             request=request,
             model=model_name(surface, request.model),
             created=int(time.time()),
             parameters=cluster_parameters(surface),
+            is_exact=exchange.is_exact,
         )
         must_generate(surface)
         before = self._before(request, exchange)
@@ -62,8 +65,9 @@ class Responses:
             response = heading.finished(output, now=int(time.time()))
             if request.is_stored:
                 items = [_named(item) for item in request.items]
-                stored = StoredResponse(_owner(exchange), response, before, items)
-                response["store"] = self.store.keep(stored)
+                stored = StoredResponse.of(_owner(exchange), response, before, items)
+                if not self.store.keep(stored) and not exchange.is_exact:
+                    response["store"] = False
             return response
 
         def take(step: Step) -> None:
@@ -106,7 +110,10 @@ class Responses:
             return
         if query.get("stream", ["false"])[-1].lower() not in ("false", "0"):
             raise invalid("stream is not supported: the response has ended", "stream")
-        await exchange.send_json(200, stored.response)
+        response = stored.response
+        if exchange.is_exact:
+            response.pop("store", None)
+        await exchange.send_json(200, response)
 
     async def delete(self, surface: Surface, exchange: Exchange) -> None:
         if not self.store.drop(exchange.tail, owner=_owner(exchange)):
@@ -149,7 +156,7 @@ def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:
         raise invalid(f"order is {order!r}, must be asc or desc", "order")
     if not limit.isdecimal() or not 1 <= int(limit) <= 100:
         raise invalid(f"limit is {limit!r}, must be a whole number from 1 to 100", "limit")
-    items = [*stored.before, *stored.items]
+    items = stored.input_items
     items = items if order == "asc" else items[::-1]
     after = query.get("after", [""])[-1]
     if after:
@@ -161,7 +168,7 @@ def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:
     return {
         "object": "list",
         "data": page,
-        "first_id": page[0].get("id") if page else None,
-        "last_id": page[-1].get("id") if page else None,
+        "first_id": page[0].get("id") if page else "",
+        "last_id": page[-1].get("id") if page else "",
         "has_more": len(items) > len(page),
     }

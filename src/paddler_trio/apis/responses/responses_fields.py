@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
     accepted_fields,
@@ -28,7 +28,16 @@ from paddler_trio.apis.shapes import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")
+INCLUDABLE = (
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
 _NAME = Text(256, least_chars=1)
 _STATUS = accepted(
     "status", OneOf(("in_progress", "completed", "incomplete")), "What is given is what there is."
@@ -77,7 +86,7 @@ def _refusal_part() -> tuple[str, Record]:
 
 
 def _content(*parts: tuple[str, Record]) -> Shape:
-    return Either((Text(), ListOf(Tagged("type", dict(parts)), 1, 4096)))
+    return Either((Text(), ListOf(Tagged("type", dict(parts)), 0, 4096)))
 
 
 def item_shape() -> Shape:
@@ -175,11 +184,11 @@ def _tool_shape(limits: SurfaceLimits) -> Shape:
             Field("parameters", schema, "JSON Schema of its arguments; absent: none."),
             Field("strict", Flag(), "Echoed; arguments are held to the schema either way."),
             accepted("output_schema", FreeObject(), "Outputs are taken as they are."),
-            refused("defer_loading", "every tool is told to the model", neutral=(False,)),
+            hint("defer_loading", "every tool is told to the model", neutral=(False,)),
             refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
         ),
     )
-    return Tagged("type", {"function": function})
+    return Tagged("type", {"function": function}, ignores_others=True)
 
 
 def _tool_choice_shape() -> Shape:
@@ -190,7 +199,12 @@ def _tool_choice_shape() -> Shape:
         (
             _kind("allowed_tools"),
             Field("mode", OneOf(("auto", "required")), "Whether one must be called."),
-            Field("tools", ListOf(named, 1, 256), "Those that may be called.", is_required=True),
+            Field(
+                "tools",
+                ListOf(Tagged("type", {"function": named}, ignores_others=True), 1, 256),
+                "Those that may be called.",
+                is_required=True,
+            ),
         ),
     )
     kinds = Tagged("type", {"function": named, "allowed_tools": allowed})
@@ -218,7 +232,7 @@ def _text_shape(limits: SurfaceLimits) -> Shape:
         "text config",
         (
             Field("format", Tagged("type", kinds), "text, or JSON."),
-            refused("verbosity", "say in words how long an answer to give", neutral=("medium",)),
+            hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
         ),
     )
 
@@ -244,13 +258,13 @@ def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
         Field(
             "tools",
             ListOf(_tool_shape(limits), 0, limits.max_tools, "max_tools"),
-            "What the model may call; functions only.",
+            "What the model may call: functions. Tools that a server runs are ignored.",
         ),
         Field("tool_choice", _tool_choice_shape(), "auto if there are tools, else none."),
         Field("parallel_tool_calls", Flag(), "false: at most one call."),
         Field("reasoning", reasoning, "Whether and how long to reason."),
         Field("text", _text_shape(limits), "The form of the answer."),
-        refused("truncation", "what does not fit is an error", neutral=("disabled",)),
+        hint("truncation", "what does not fit is an error", neutral=("disabled",)),
         refused("conversation", "use previous_response_id, or send the items"),
         refused("prompt", "there are no stored prompts"),
     )
@@ -261,7 +275,7 @@ def responses_record(limits: SurfaceLimits) -> Record:
     """The body of ``/v1/responses``."""
     options = Record(
         "responses stream_options",
-        (refused("include_obfuscation", "events are not padded", neutral=(False,)),),
+        (hint("include_obfuscation", "events are not padded", neutral=(False,)),),
     )
     own = {"store", "metadata", "id_slot"}
     return Record(
@@ -273,7 +287,8 @@ def responses_record(limits: SurfaceLimits) -> Record:
             Field(
                 "include",
                 ListOf(OneOf(INCLUDABLE), 0, 16),
-                f"{LOGPROBS} reports them; reasoning is always told openly.",
+                f"{LOGPROBS} reports them; reasoning is always told openly, and other items with "
+                "something to include do not occur.",
             ),
             Field("top_logprobs", Whole(0, 20), "Alternatives to report with each token."),
             Field("metadata", FreeObject(Text(512), 16, "of metadata"), "Echoed, and stored."),
@@ -289,10 +304,10 @@ def responses_record(limits: SurfaceLimits) -> Record:
             refused("background_options", "a response ends with its request"),
             refused("image", "answers are text"),
             refused("background", "a response ends with its request", neutral=(False,)),
-            refused("context_management", "the conversation is taken as it is", neutral=([],)),
+            hint("context_management", "the conversation is taken as it is", neutral=([],)),
             refused("moderation", "nothing is moderated"),
         ),
-        "Fields beyond OpenAI's are llama.cpp's. An unknown field is an error.",
+        "Fields beyond OpenAI's are llama.cpp's. Unknown fields are ignored and reported.",
     )
 
 

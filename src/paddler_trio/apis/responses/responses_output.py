@@ -67,7 +67,8 @@ class Output:
                     yield from self._part("message")
                     told = [_logprob(entry) for entry in logprobs] if self.with_logprobs else []
                     self._logprobs += told
-                    yield self._grow("response.output_text.delta", text, logprobs=told)
+                    bare = _without_bytes(told)
+                    yield self._grow("response.output_text.delta", text, logprobs=bare)
                 case CallBegan(_, call_id, name):
                     yield from self._close("completed")
                     yield self._begin("function_call", call_id=call_id, name=name, arguments="")
@@ -140,11 +141,22 @@ class Output:
             item["content"] = [part]
             told: Json = {"text": text}
             if self._open == "message":
-                told["logprobs"] = part["logprobs"]
+                told["logprobs"] = _without_bytes(self._logprobs)
             yield {"type": f"response.{_PARTS[self._open]}.done", **where, **told}
             yield {"type": "response.content_part.done", **where, "part": part}
         self._open = None
         yield {"type": "response.output_item.done", "output_index": self._index, "item": item}
+
+
+def _without_bytes(logprobs: Sequence[Json]) -> list[Json]:
+    """As events have them; content has their bytes."""
+    bare = []
+    for entry in logprobs:
+        top = entry["top_logprobs"]
+        assert isinstance(top, list)
+        others = [{"token": other["token"], "logprob": other["logprob"]} for other in top]
+        bare.append({"token": entry["token"], "logprob": entry["logprob"], "top_logprobs": others})
+    return bare
 
 
 def _logprob(entry: Mapping[str, object]) -> Json:

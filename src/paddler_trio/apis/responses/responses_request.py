@@ -8,6 +8,7 @@ import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.generation_values import sampling_of, schema_constraint
+from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
 from paddler_trio.apis.openai.chat_request import only_streams, ping_s_of
@@ -75,6 +76,17 @@ class ResponsesRequest:
             return top
         return 0 if LOGPROBS in include else None
 
+    def exactly(self, ignored: IgnoredFields) -> ResponsesRequest:
+        """The same without wishes that OpenAI's own schema has no answer to; ``ignored`` hears of
+        them."""
+        wishes = [
+            name for name in ("timings_per_token", "return_progress") if self.values.get(name)
+        ]
+        for name in wishes:
+            ignored.add("", name)
+        kept = {name: value for name, value in self.values.items() if name not in wishes}
+        return attrs.evolve(self, values=kept)
+
     def conversation(self, before: Sequence[Item]) -> Json:
         """``ConversationPrompt`` as wire JSON; ``before`` are the items of earlier responses.
 
@@ -120,19 +132,31 @@ class ResponsesRequest:
         return {"Generate": generate}
 
 
-def read_responses(body: object, limits: SurfaceLimits) -> ResponsesRequest:
+def read_responses(
+    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+) -> ResponsesRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
-    values = responses_record(limits).read(body, "")
-    only_streams(values)
-    if values.get("stream_options") is not None and values.get("stream") is not True:
-        raise invalid("stream_options is only possible with stream: true", "stream_options")
-    return ResponsesRequest(values=values, items=input_items(values.get("input")))
+    values = responses_record(limits).read(body, "", ignored)
+    only_streams(values, ignored)
+    return _request(values)
 
 
-def read_input_tokens(body: object, limits: SurfaceLimits) -> ResponsesRequest:
+def read_input_tokens(
+    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+) -> ResponsesRequest:
     """The same of what only counts."""
-    values = input_tokens_record(limits).read(body, "")
+    return _request(input_tokens_record(limits).read(body, "", ignored))
+
+
+def _request(values: Mapping[str, object]) -> ResponsesRequest:
+    values = {**values, "tools": _functions(values.get("tools", []))}
     return ResponsesRequest(values=values, items=input_items(values.get("input")))
+
+
+def _functions(tools: object) -> list[Mapping[str, object]]:
+    """Tools of other kinds, which a server would run itself, were left out when they were read."""
+    assert isinstance(tools, list)
+    return [tool for tool in tools if tool["type"] == "function"]
 
 
 def _constraint(values: Mapping[str, object]) -> Json | None:
@@ -148,8 +172,7 @@ def _constraint(values: Mapping[str, object]) -> Json | None:
 
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     """The tools in the shape of chat completions, the choice, and the one that is named."""
-    given = values.get("tools", [])
-    assert isinstance(given, list)
+    given = _functions(values["tools"])
     tools: dict[str, Json] = {}
     for index, tool in enumerate(given):
         name = str(tool["name"])
@@ -168,13 +191,17 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
         name = str(choice["name"])
         _must_be_there(name, tools, "tool_choice.name")
         return list(tools.values()), "function", name
-    allowed = choice["tools"]
-    assert isinstance(allowed, list)
+    allowed = _functions(choice["tools"])
     for index, tool in enumerate(allowed):
         _must_be_there(str(tool["name"]), tools, f"tool_choice.tools[{index}].name")
     names = {str(tool["name"]) for tool in allowed}
     chosen = [tool for name, tool in tools.items() if name in names]
-    return chosen, str(choice.get("mode", "auto")), None
+    mode = str(choice.get("mode", "auto"))
+    if mode == "required" and not chosen:
+        raise invalid(
+            "tool_choice.mode is required, but none of its tools is a function", "tool_choice.tools"
+        )
+    return chosen, mode, None
 
 
 def _must_be_there(name: str, tools: Mapping[str, Json], path: str) -> None:

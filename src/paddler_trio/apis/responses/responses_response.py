@@ -23,30 +23,31 @@ _ECHOED: Mapping[str, object] = {
     "metadata": {},
     "parallel_tool_calls": True,
     "previous_response_id": None,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
     "service_tier": "default",
     "temperature": None,
     "tool_choice": "auto",
     "top_logprobs": 0,
     "top_p": None,
     "truncation": "disabled",
-    "user": None,
 }
 """What a response repeats of its request, and what stands there if the request does not say."""
+_LABELS = ("prompt_cache_key", "safety_identifier", "user")
+"""What it repeats if the request says it: these are texts, and nothing else."""
 
 
 @attrs.frozen(kw_only=True)
 class ResponseHeading:
     """What is decided before the answer. Times are seconds since 1970.
 
-    ``parameters`` are the cluster's, for what the request leaves to it.
+    ``parameters`` are the cluster's, for what the request leaves to it. ``is_exact``: nothing is
+    told that OpenAI's own schema does not have.
     """
 
     request: ResponsesRequest
     model: str
     created: int
     parameters: Mapping[str, object] = attrs.field(factory=dict)
+    is_exact: bool = False
     id: str = attrs.field(factory=lambda: new_id("resp_"))
 
     def body(self, status: str, output: Output, **more: object) -> Json:
@@ -70,15 +71,15 @@ class ResponseHeading:
             "model": self.model,
             "output": output.items if status != "in_progress" else [],
             **echoed,
+            **{name: values[name] for name in _LABELS if name in values},
             "service_tier": "default",
             "reasoning": {
                 "effort": reasoning.get("effort"),
                 "summary": reasoning.get("summary", reasoning.get("generate_summary")),
             },
-            "store": self.request.is_stored,
+            **({} if self.is_exact else {"store": self.request.is_stored}),
             "text": {"format": text.get("format", {"type": "text"}), "verbosity": "medium"},
             "tools": _told_tools(values.get("tools", [])),
-            "usage": None,
             **more,
         }
 
@@ -158,7 +159,8 @@ class ResponseStream:
     def failed(self, error: ApiError) -> bytes:
         """OpenAI's flat members, and the envelope that makes its clients raise it."""
         flat: Json = {"code": error.code, "message": error.message, "param": error.param}
-        return self._event({"type": "error", **flat, **error.envelope()})
+        more = {} if self.heading.is_exact else error.envelope()
+        return self._event({"type": "error", **flat, **more})
 
     def _event(self, event: Json) -> bytes:
         kind = event.pop("type")

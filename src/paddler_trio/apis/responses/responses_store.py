@@ -13,26 +13,68 @@ import attrs
 
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.responses.responses_items import Item
-from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.codec import dumps, loads
 
 Json = dict[str, object]
 
 
-@attrs.frozen
-class StoredResponse:
-    """``before``: the items of the responses it went on after; ``items``: its own input."""
+ENTRY_BYTES = 1024
+"""What an entry takes beside its texts, generously: objects, keys, its place in the store."""
 
+
+@attrs.frozen(kw_only=True)
+class StoredResponse:
+    """One response as JSON texts: what it is stored as is what it takes.
+
+    ``before``: the items of the responses it went on after; ``items``: its own input.
+    """
+
+    id: str
     owner: str
-    response: Json
-    before: Sequence[Item]
-    items: Sequence[Item]
+    response_json: bytes
+    before_json: bytes
+    items_json: bytes
+
+    @classmethod
+    def of(
+        cls, owner: str, response: Json, before: Sequence[Item], items: Sequence[Item]
+    ) -> StoredResponse:
+        return cls(
+            id=str(response["id"]),
+            owner=owner,
+            response_json=dumps(response),
+            before_json=dumps([*before]),
+            items_json=dumps([*items]),
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        texts = (self.response_json, self.before_json, self.items_json)
+        return ENTRY_BYTES + sum(map(len, texts)) + 4 * len(self.owner)
+
+    @property
+    def response(self) -> Json:
+        response = loads(self.response_json)
+        assert isinstance(response, dict)
+        return response
+
+    @property
+    def input_items(self) -> list[Item]:
+        """What was said up to its output."""
+        return [*_listed(self.before_json), *_listed(self.items_json)]
 
     @property
     def conversation(self) -> list[Item]:
         """Everything up to and with its output: what the next one goes on after."""
         output = self.response["output"]
         assert isinstance(output, list)
-        return [*self.before, *self.items, *output]
+        return [*self.input_items, *output]
+
+
+def _listed(text: bytes) -> list[Item]:
+    items = loads(text)
+    assert isinstance(items, list)
+    return items
 
 
 @attrs.define
@@ -42,39 +84,37 @@ class ResponseStore:
     max_responses: int
     max_bytes: int
     num_bytes: int = attrs.field(default=0, init=False)
-    _kept: OrderedDict[str, tuple[StoredResponse, int]] = attrs.field(
-        factory=OrderedDict, init=False
-    )
+    _kept: OrderedDict[str, StoredResponse] = attrs.field(factory=OrderedDict, init=False)
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def keep(self, stored: StoredResponse) -> bool:
         """False if it alone is too large; else older ones make room for it."""
-        size = len(dumps([stored.response, [*stored.before], [*stored.items]]))
-        if size > self.max_bytes or self.max_responses == 0:
+        if stored.size_bytes > self.max_bytes or self.max_responses == 0:
             return False
-        self._kept[str(stored.response["id"])] = (stored, size)
-        self.num_bytes += size
+        self._kept[stored.id] = stored
+        self.num_bytes += stored.size_bytes
         while len(self._kept) > self.max_responses or self.num_bytes > self.max_bytes:
-            _, (_, freed) = self._kept.popitem(last=False)
-            self.num_bytes -= freed
+            _, oldest = self._kept.popitem(last=False)
+            self.num_bytes -= oldest.size_bytes
         return True
 
     def get(self, response_id: str, *, owner: str) -> StoredResponse | None:
         """None if there is none, or it is somebody else's; using it keeps it longer."""
         found = self._kept.get(response_id)
-        if found is None or found[0].owner != owner:
+        if found is None or found.owner != owner:
             return None
         self._kept.move_to_end(response_id)
-        return found[0]
+        return found
 
     def drop(self, response_id: str, *, owner: str) -> bool:
         """Whether it was there."""
-        if self.get(response_id, owner=owner) is None:
+        stored = self.get(response_id, owner=owner)
+        if stored is None:
             return False
-        _, size = self._kept.pop(response_id)
-        self.num_bytes -= size
+        del self._kept[response_id]
+        self.num_bytes -= stored.size_bytes
         return True
 
 

@@ -57,15 +57,20 @@ class OutputProcessor:
       tools: reads tool calls; None when the client did not ask for parsed ones.
       stop: looks for stop texts; None when there are none.
       is_extended: its ``Done`` says how it finished and how long it took.
+      without_layout_from: the first section in which blanks between reasoning and content are left
+        out; None to keep all. Only here it is known where reasoning ended that said nothing.
     """
 
     classifier: Automaton
     tools: ToolCallReader | None
     stop: StopTexts | None = None
     is_extended: bool = False
+    without_layout_from: int | None = None
     _carry: Utf8Carry = attrs.field(factory=Utf8Carry, init=False)
     _counts: dict[TokenClass, int] = attrs.field(init=False)
     _num_replayed: int = attrs.field(default=0, init=False)
+    _has_content: bool = attrs.field(default=False, init=False)
+    """The newest section is content, and said something."""
     _searched: Piece | None = attrs.field(default=None, init=False)
     """The piece whose section is searched for stop texts now."""
 
@@ -100,8 +105,10 @@ class OutputProcessor:
         passed = self.classifier.section != before
         closing = passed and self.classifier.current is TokenClass.CONTENT
         self._counts[opened if closing else self.classifier.current] += 1
-        shown = self._shown(pieces)
-        return [_logprobs(logprobs), *shown] if logprobs else shown
+        told = self._without_layout(pieces)
+        shown = self._shown(told)
+        is_layout = bool(pieces) and not told
+        return [_logprobs(logprobs), *shown] if logprobs and not is_layout else shown
 
     def progress(self, progress: Progress) -> list[RawResult]:
         """How far the prompt is; Paddler has no word for it."""
@@ -119,12 +126,14 @@ class OutputProcessor:
         results: list[RawResult] = []
         if not self.is_complete:
             pieces = self.classifier.feed(self._carry.flush()) + self.classifier.flush()
-            results = self._shown(pieces)
+            results = self._shown(self._without_layout(pieces))
             results += self._end_search()
         if self.tools is not None:
             in_call = self.classifier.current is TokenClass.TOOL_CALL
             is_cut_off = in_call and ending.reason != "stop"
             outcomes = self.tools.close_section(is_cut_off=is_cut_off)
+            if is_cut_off:
+                outcomes = [each for each in outcomes if not _broke_off(each)]
             results += self._calls(self.tools, outcomes)
         results.append(self._ending(ending))
         return results
@@ -138,6 +147,26 @@ class OutputProcessor:
             if self.stop.found is not None:
                 break
         return results
+
+    def _without_layout(self, pieces: list[Piece]) -> list[Piece]:
+        if self.without_layout_from is None:
+            return pieces
+        kept: list[Piece] = []
+        for piece in pieces:
+            text = piece.text
+            if piece.token_class is not TokenClass.CONTENT:
+                self._has_content = False
+            elif not self._has_content:
+                if (
+                    piece.came_from is TokenClass.REASONING
+                    and piece.section >= self.without_layout_from
+                ):
+                    text = text.lstrip()
+                self._has_content = bool(text)
+                if not text:
+                    continue
+            kept.append(piece if text == piece.text else attrs.evolve(piece, text=text))
+        return kept
 
     def _searched_for_stops(self, piece: Piece, stop: StopTexts) -> list[RawResult]:
         results: list[RawResult] = []
@@ -266,6 +295,16 @@ def _logprob(entry: TokenLogprob) -> dict[str, object]:
         "bytes": list(entry.text),
         "logprob": max(entry.logprob, _LEAST_LOGPROB),
     }
+
+
+def _broke_off(outcome: ToolCallOutcome) -> bool:
+    """Of an answer that was cut off inside a call: the answer's end says all there is to say."""
+    match outcome:
+        case Unrecognized(is_last=is_last):
+            return is_last
+        case ParseFailed():
+            return True
+    return False
 
 
 def _outcomes(outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:

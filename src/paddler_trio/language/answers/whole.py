@@ -3,8 +3,8 @@
 What stands between sections is layout: the line breaks models are trained to write around their
 markers. It is left out here, the way model makers' own parsers do: reasoning has no blanks at its
 ends, content none after reasoning or beside a call. Content that no marker touches stays as it is
-to the letter. Text of a section of calls that is no call is content. Streams of single pieces keep
-everything.
+to the letter. Text of a section of calls that is no call is content. The APIs tell their streams
+by the same rules (``apis/layout.py``); native results of Paddler's requests keep every blank.
 """
 
 from __future__ import annotations

@@ -29,15 +29,13 @@ Message = dict[str, object]
 
 
 def read_messages(values: object) -> list[Message]:
-    """The messages of a conversation, checked and in one spelling.
+    """The messages of a conversation, checked and in one spelling; of none the template decides.
 
     Raises:
       ChatTemplateError: ``messages[i].field`` is not what it has to be.
     """
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise ChatTemplateError(f"messages: expected an array, got {describe(values)}")
-    if not values:
-        raise ChatTemplateError("messages: expected at least one message, got none")
     if len(values) > MAX_MESSAGES:
         raise ChatTemplateError(f"messages: {len(values)} messages, the limit is {MAX_MESSAGES}")
     return [_message(each, f"messages[{index}]") for index, each in enumerate(values)]

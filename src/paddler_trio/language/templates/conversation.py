@@ -133,6 +133,8 @@ def prepare_conversation(
     for name in variables:
         if name in RESERVED_VARIABLES:
             raise ChatTemplateError(f"template_kwargs.{name}: set by the request already")
+    if conversation.continue_final_message and not messages:
+        raise ChatTemplateError("continue_final_message: there is no message to be continued")
     if conversation.continue_final_message and messages[-1]["role"] != "assistant":
         raise ChatTemplateError(
             f"continue_final_message: messages[{len(messages) - 1}].role is "

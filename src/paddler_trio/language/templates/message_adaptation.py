@@ -84,9 +84,9 @@ def _tool(tool: Message, traits: TemplateTraits) -> Message:
 
 def _with_word(messages: Sequence[Message], word: str) -> list[Message]:
     """The word at the end of the first message, if that is the system's, else in front of it."""
-    first = messages[0]
-    if first["role"] != "system":
+    if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": word}, *messages]
+    first = messages[0]
     content = first.get("content")
     if isinstance(content, list):
         added: object = [*content, {"type": "text", "text": word}]

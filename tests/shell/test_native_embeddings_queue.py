@@ -1,0 +1,95 @@
+"""Whose turn it is when native embeddings wait: that of the client that sent them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import pytest
+import trio
+from dispatch_world import Peer, World, world
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.inference_routes import InferenceDoor
+from paddler_trio.balancer.state_database import MemoryDatabase
+from paddler_trio.http.asgi import Message, Scope
+from paddler_trio.http.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_HEADER
+from paddler_trio.nursery_tree.dispatcher import DispatchLimits
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
+from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
+from paddler_trio.wire.paddler.messages import AgentRequest
+
+WIDE = DispatchLimits(max_buffered=30, buffered_timeout_s=10, item_timeout_s=30)
+PATH = "/api/v1/generate_embedding_batch"
+
+
+async def door_of(here: World) -> InferenceDoor:
+    """The inference port of a cluster that embeds one document at a time."""
+    states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+    parameters = InferenceParameters(enable_embeddings=True, embedding_batch_size=1)
+    desired = BalancerDesiredState.default()
+    await states.replace(attrs.evolve(desired, inference_parameters=parameters))
+    return InferenceDoor(here.dispatcher, states, trio.Event())
+
+
+async def embed(door: InferenceDoor, *texts: str, identity: Mapping[str | bytes, object]) -> None:
+    """One call, read to its end; ``identity`` has headers and members of the scope."""
+    documents = [{"id": text, "content": text} for text in texts]
+    body = dumps({"input_batch": documents, "normalization_method": "None"})
+    arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if arriving:
+            return arriving.pop()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        await trio.lowlevel.checkpoint()
+
+    headers = [(name, value) for name, value in identity.items() if isinstance(name, bytes)]
+    headers.append((b"content-type", b"application/json"))
+    scope: Scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
+    scope |= {name: value for name, value in identity.items() if isinstance(name, str)}
+    await door.routes()(scope, receive, send)
+
+
+def answer(agent: Peer) -> str:
+    """End the one document that the agent was given last, and say which it was."""
+    (asked,) = [frame for frame in agent.received() if isinstance(frame, AgentRequest)]
+    assert isinstance(asked.request, GenerateEmbeddingBatchParams)
+    (document,) = asked.request.input_batch
+    agent.lease(asked.id).deliver("Embedding", ["Done"], ends=True)
+    return document.content
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({CLIENT_HEADER: b"one"}, {CLIENT_HEADER: b"other"}),
+        ({KEY_NAME: "one"}, {KEY_NAME: "other"}),
+        ({}, {PRIORITY_HEADER: b"high"}),
+    ],
+    ids=["header", "key", "priority"],
+)
+async def test_who_sends_little_does_not_wait_for_who_sends_much(
+    one: Mapping[str | bytes, object],
+    other: Mapping[str | bytes, object],
+    autojump_clock: MockClock,
+) -> None:
+    async with world(WIDE) as here, trio.open_nursery() as nursery:
+        door = await door_of(here)
+        agent = here.agent(slots=1)
+        for number in range(3):
+            texts = [f"much {number}.{place}" for place in range(2)]
+            nursery.start_soon(lambda texts=texts: embed(door, *texts, identity=one))
+            await wait_all_tasks_blocked()
+        nursery.start_soon(lambda: embed(door, "little", identity=other))
+        order: list[str] = []
+        for _ in range(7):
+            await wait_all_tasks_blocked()
+            order.append(answer(agent))
+        assert order[0] == "much 0.0"
+        assert order.index("little") == 1, order

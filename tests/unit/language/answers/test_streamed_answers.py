@@ -1,0 +1,99 @@
+"""An answer that is told piece by piece says what the whole answer says, layout left out.
+
+The agent's half and the balancer's half are the real ones: letters in, pieces for a client out.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+from answer_cases import CASES, Case
+from hypothesis import given
+from hypothesis import strategies as st
+from test_families import BELT, format_of_case, meaning, places_in, read
+
+from paddler_trio.apis.answer import Answer, AnswerReader
+from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
+from paddler_trio.language.answers.whole import probe_of, reader_of_calls
+from paddler_trio.wire.engine.engine_pipe import Ending
+
+STREAMED = [case for case in CASES if not (case.reasoning and case.raw.startswith(case.reasoning))]
+"""All but those whose first text turns out to have been reasoning when a stream has told it."""
+FAILURES = {"UnrecognizedToolCallFormat", "ToolCallParseFailed"}
+
+
+def automaton_of(case: Case) -> Automaton:
+    form = format_of_case(case)
+    automaton = Automaton(form.rules, probe=probe_of(form, BELT.judges))
+    automaton.begin_with(case.prompt_end)
+    return automaton
+
+
+def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) -> list[RawResult]:
+    """What an agent says of an answer whose tokens are letters."""
+    automaton = automaton_of(case)
+    processor = OutputProcessor(
+        automaton,
+        reader_of_calls(format_of_case(case), BELT),
+        is_extended=is_extended,
+        without_layout_from=0 if is_extended else None,
+    )
+    results: list[RawResult] = []
+    for letter in case.raw:
+        results += processor.take(letter.encode(), ends_turn=False)
+    return results + processor.end(Ending(0, reason, 1, 0))
+
+
+def told(results: list[RawResult]) -> Answer:
+    answer = Answer(AnswerReader())
+    for result in results:
+        answer.take([result])
+    return answer
+
+
+@pytest.mark.parametrize("case", STREAMED)
+def test_a_streamed_answer_says_what_the_whole_one_says(case: Case) -> None:
+    answer = told(results_of(case))
+    calls = tuple((call.name, json.loads(call.arguments)) for call in answer.calls)
+    assert (answer.reasoning, answer.content, calls, ()) == meaning(read(case, [case.raw]))
+
+
+@pytest.mark.parametrize("case", STREAMED)
+@pytest.mark.parametrize("is_extended", [True, False], ids=["ours", "paddlers"])
+def test_an_answer_that_was_cut_off_is_only_short(case: Case, *, is_extended: bool) -> None:
+    for length in places_in(case.raw):
+        cut = attrs.evolve(case, raw=case.raw[:length])
+        results = results_of(cut, reason="length", is_extended=is_extended)
+        assert not [result for result in results if FAILURES & set(result)]
+        automaton = automaton_of(case)
+        automaton.feed(cut.raw)
+        if not is_extended or automaton.held_back:
+            continue  # the beginning of a marker is text to an agent, and nothing to the other
+        answer = told(results)
+        assert answer.ended.finish_reason == "length"
+        expected = read(cut, [cut.raw], is_partial=True)
+        assert answer.content.startswith(expected.content.rstrip())
+        assert answer.reasoning.startswith(expected.reasoning)
+        assert len(answer.calls) >= len(expected.tool_calls)
+
+
+TEXTS = st.sampled_from(["", " ", "\n", "\n\n", "a", "b c", " d", "e \n", "{", '"', "<"])
+MARKS = st.sampled_from(
+    ["<think>", "</think>", '<tool_call>{"name": "now", "arguments": {}}</tool_call>']
+)
+BEGINNINGS = st.sampled_from(["<think>", "<think>\n\n</think>\n\n"])
+
+
+@given(st.lists(TEXTS | MARKS, max_size=12), BEGINNINGS)
+def test_blanks_around_sections_are_told_nowhere(parts: list[str], beginning: str) -> None:
+    hermes = next(case for case in CASES if case.family == "hermes")
+    case = attrs.evolve(hermes, raw="".join(parts), prompt_end=beginning)
+    expected = read(case, [case.raw])
+    answer = told(results_of(case))
+    assert answer.content == expected.content
+    assert answer.reasoning == answer.reasoning.strip()
+    # two sections of reasoning in a row are one to a stream
+    assert answer.reasoning.split() == expected.reasoning.split() or "<think>" in case.raw
