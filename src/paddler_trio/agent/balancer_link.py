@@ -11,17 +11,21 @@ import math
 import random
 import secrets
 from pathlib import Path
+from typing import cast
 
 import attrs
+import h11
 import structlog
 import trio
 import trio_websocket
+import wsproto.utilities
 
+from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.secret_file import read_secret
-from paddler_trio.errors import ConfigurationError, WireError, leaves
+from paddler_trio.errors import ConfigurationError, LinkError, WireError, leaves
 from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.nursery_tree.printed_tree import running_tree
 from paddler_trio.wire.codec import dumps, loads
@@ -129,17 +133,21 @@ class BalancerLink:
 
         The stream is ours: trio-websocket leaves it open when the balancer closes first, and
         then a balancer that shuts down waits for us.
+
+        Whatever the other end makes of a connection, and whatever fails on ours, costs this
+        connection only: nothing that is raised here goes up the tree.
         """
+        reasons: list[str] = []
         try:
             token = await self._token()
             with trio.fail_after(CONNECT_S) as patience:
                 async with (
-                    await trio.open_tcp_stream(self.host, self.port) as stream,
+                    DialledStream(await trio.open_tcp_stream(self.host, self.port)) as stream,
                     trio.open_nursery() as nursery,
                 ):
                     socket = await trio_websocket.wrap_client_stream(
                         nursery,
-                        stream,
+                        cast("trio.SocketStream", stream),  # any stream will do
                         f"{self.host}:{self.port}",
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
@@ -147,6 +155,7 @@ class BalancerLink:
                         message_queue_size=READ_AHEAD_FRAMES,
                         max_message_size=MAX_MESSAGE_BYTES,
                     )
+                    stream.is_agreed = True
                     patience.deadline = math.inf  # connected: from here on the heartbeat watches
                     connection = _Connection(self, socket)
                     self._connection = connection
@@ -160,14 +169,21 @@ class BalancerLink:
                         nursery.cancel_scope.cancel(reason="the connection has ended")
         except* (
             OSError,
-            trio_websocket.HandshakeError,
+            trio.BrokenResourceError,
+            trio.ClosedResourceError,
             trio.TooSlowError,
+            trio_websocket.HandshakeError,
+            trio_websocket.ConnectionClosed,
+            h11.ProtocolError,
+            wsproto.utilities.ProtocolError,
             ConfigurationError,
+            LinkError,
         ) as group:
-            reason = _words(group)
-        except* trio_websocket.ConnectionClosed as group:
-            reason = _words(group)
-        return reason
+            reasons.append(_words(group))
+        except* Exception as group:  # a bug: loud, and no reason to leave the balancer alone
+            log.error("the link failed", exc_info=group)
+            reasons.append(_words(group))
+        return "; ".join(reasons)
 
     async def _token(self) -> bytes | None:
         """The header that shows who we are; ConfigurationError if the file holds no key."""
@@ -424,4 +440,5 @@ def _word(error: BaseException) -> str:
         # never the headers, never the token: the balancer's own sentence says what it wants
         said = (error.body or b"").decode(errors="replace")[:300]
         return f"the balancer refused this agent ({error.status_code}): {said}; see --token-file"
-    return str(error) or repr(error)
+    words = str(error)
+    return f"{type(error).__name__}: {words}" if words else repr(error)
