@@ -237,6 +237,28 @@ async def test_a_bug_of_ours_is_loud_and_costs_the_connection_only(
     assert isinstance(loud["exc_info"], ExceptionGroup)
 
 
+async def test_what_only_a_newer_balancer_says_is_ignored_and_the_link_stays() -> None:
+    unknown = [
+        b'{"Notification":"Novelty"}',
+        b'{"Notification":{"Novelty":{"a":1}}}',
+        b'{"Trio":{"Novelty":{}}}',
+    ]
+    records: list[EventDict] = []
+
+    async def newer(stream: trio.SocketStream) -> None:
+        await _agreed(stream)
+        await stream.send_all(b"".join(frame(TEXT, text) for text in unknown * 3))
+        await stream.send_all(frame(TEXT, b'{"Trio":{"Tell":{"id":"q1"}}}'))
+        received = b""
+        while b"malformed request: this agent is too old" not in _unmasked(received):
+            received += await stream.receive_some(65536)
+
+    records = await dial(newer)
+    ignored = [r for r in records if r["event"] == "unknown notification ignored"]
+    assert [r["notification"] for r in ignored] == ["Novelty"]
+    assert reasons(records)[0] == "the connection closed (code 1006)", "the peer ended it"
+
+
 # ---------------------------------------------------------------------------------- machinery
 
 
@@ -305,6 +327,19 @@ async def dial(peer: Peer) -> list[EventDict]:
 def reasons(records: list[EventDict]) -> list[str]:
     """Why each connection ended."""
     return [str(r["reason"]) for r in records if r["event"] == "no link to the balancer"]
+
+
+def _unmasked(data: bytes) -> bytes:
+    """All payloads of masked frames, one after the other."""
+    payloads, place = b"", 0
+    while place + 2 <= len(data):
+        length, place = data[place + 1] & 127, place + 2
+        if length == 126:
+            length, place = struct.unpack_from("!H", data.ljust(place + 2), place)[0], place + 2
+        mask, body = data[place : place + 4], data[place + 4 : place + 4 + length]
+        payloads += bytes(byte ^ mask[i % 4] for i, byte in enumerate(body))
+        place += 4 + length
+    return payloads
 
 
 async def _no_engine(*_: object) -> None:

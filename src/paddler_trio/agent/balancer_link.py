@@ -24,6 +24,7 @@ from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, WireError, leaves
 from paddler_trio.language.answers.output_processor import RawResult
@@ -38,6 +39,7 @@ from paddler_trio.wire.paddler.messages import (
     RegisterAgent,
     SetState,
     StopRespondingTo,
+    UnknownNotification,
     UpdateAgentStatus,
     Version,
     parse_agent_message,
@@ -54,6 +56,7 @@ from paddler_trio.wire.trio.trio_link import (
     HandBack,
     Start,
     Tree,
+    UnknownExtension,
     Want,
     parse_extension,
     recover_extension_id,
@@ -205,6 +208,7 @@ class _Connection:
     _outgoing_large: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     _step: list[dict[str, object]] = attrs.field(factory=list, init=False)
     _published: int = attrs.field(default=-1, init=False)
+    _unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _reason: str = attrs.field(default="the balancer closed the connection", init=False)
     _flushed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -356,6 +360,8 @@ class _Connection:
                 self.link.requests.stop(wire_id, self)
             case Version(version):
                 log.debug("balancer version", version=version)
+            case UnknownNotification(name):
+                self._ignore(name)
             case ErrorEnvelope(wire_id, problem):
                 log.warning("the balancer reports an error", id=wire_id, error=str(problem))
 
@@ -403,10 +409,18 @@ class _Connection:
                 self._publish()
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
+            case UnknownExtension(name):
+                if recover_extension_id(frame) is not None:
+                    raise WireError(f"this agent is too old to know {name[:80]!r} @ $.{TAG}")
+                self._ignore(name)
             case other:
                 raise WireError(f"{type(other).__name__} is not a balancer's to say @ $.{TAG}")
 
     # -------------------------------------------------------------- private
+
+    def _ignore(self, name: str) -> None:
+        if self._unknown.is_first(name):
+            log.warning("unknown notification ignored", notification=name)
 
     def _publish(self) -> None:
         """Queue the status, unless the balancer has this one."""
