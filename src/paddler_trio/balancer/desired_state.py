@@ -110,5 +110,6 @@ class DesiredStateKeeper:
         for agent in self.dispatcher.agents.values():
             agent.send_state(self._applicable, extras)
             self.dispatcher.update(agent)
+        self.dispatcher.agents_changed.notify()  # the digest is shown, also where there are none
         if self.generates_tokens != generated:
             self.mode_changed.notify()
