@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -218,8 +219,7 @@ async def test_a_state_that_cannot_be_stored_is_a_500_and_not_in_force(tmp_path:
     folder = tmp_path / "gone"
     folder.mkdir()
     async with running_balancer(state_database=f"file://{folder}/state.json") as balancer:
-        (folder / "state.json").unlink()
-        folder.rmdir()
+        shutil.rmtree(folder)
         answer = await balancer.put_state(EVERY_FIELD_DIFFERENT)
         assert answer.status_code == 500
         assert await balancer.desired_state() == DEFAULT_STATE

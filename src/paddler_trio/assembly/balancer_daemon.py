@@ -14,7 +14,8 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.inference_routes import InferenceDoor
 from paddler_trio.balancer.management_routes import ManagementDoor
-from paddler_trio.balancer.state_database import open_state_database
+from paddler_trio.balancer.state_database import open_state_database, state_file
+from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.http.api_keys import KeyScope
@@ -100,12 +101,17 @@ async def serve_balancer(
     notifier: SystemdNotifier,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Assemble a balancer and run its tree; see :func:`run_balancer`."""
+    """Assemble a balancer and run its tree; see :func:`run_balancer`.
+
+    Raises:
+      ConfigurationError, StateDatabaseError: before anything is served.
+    """
 
     def assemble() -> BalancerParts:
         return balancer_parts(bound, openai_surface, reloads=notifier.is_listening)
 
-    await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
+    with locked(state_file(bound.config.state_database)):
+        await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
 
 
 def balancer_parts(
