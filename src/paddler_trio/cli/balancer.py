@@ -31,7 +31,7 @@ def balancer(
     state_database: Annotated[
         str,
         typer.Option(
-            help="memory:// or file:///absolute/path for the desired state; a file is one balancer's alone."
+            help="memory:// or file:///absolute/path for the desired state; one balancer a file."
         ),
     ] = "memory://",
     inference_cors_allowed_host: Annotated[
