@@ -13,8 +13,8 @@ from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
 DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"
-MAX_SLOTS = 256
-"""llama.cpp's own limit on sequences of one context."""
+MAX_SLOTS = 4096
+"""More than llama.cpp can run (256); that an agent cannot start them is an issue people see."""
 
 
 @attrs.frozen(kw_only=True)

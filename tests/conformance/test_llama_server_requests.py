@@ -12,6 +12,8 @@ import httpx
 import pytest
 from fleet import BUNDLED_MODEL, Fleet
 
+from vision_models import encoded, picture
+
 BOOK: Any = [
     {"role": "system", "content": "Book"},
     {"role": "user", "content": "What is the best book"},
@@ -529,7 +531,8 @@ class ImageHost(BaseHTTPRequestHandler):
         if self.path == "/moved":
             self.send_header("location", "http://localhost/")
         self.end_headers()
-        self.wfile.write(b"x" * (5000 if self.path == "/large" else 10))
+        image = encoded(picture((9, 9, 9), width=8, height=8))
+        self.wfile.write(b"x" * 5000 if self.path == "/large" else image)
 
     def log_message(self, *words: object) -> None:
         """Nothing."""

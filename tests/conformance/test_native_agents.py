@@ -159,11 +159,12 @@ async def test_a_connection_that_never_registered_removes_nobody() -> None:
     "frame",
     [
         "not json",
-        {"Notification": "Version"},
+        {"Notification": "RegisterAgent"},
+        {"Notification": []},
         {"Trio": {"Step": []}},
         {"Notification": {"RegisterAgent": {"name": None}}},
     ],
-    ids=["text", "unknown", "not-negotiated", "incomplete"],
+    ids=["text", "empty", "no-notification", "not-negotiated", "incomplete"],
 )
 async def test_a_frame_that_is_none_closes_the_link(frame: Json) -> None:
     async with running_balancer() as balancer, serving_agent(balancer.management, "a0") as agent:

@@ -11,6 +11,8 @@ import trio
 from fleet import Fleet
 from native_client import open_answer
 
+from vision_models import data_uri, encoded, picture
+
 Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
 
 CHAT = "/api/v1/continue_from_conversation_history"
@@ -58,13 +60,21 @@ def test_tools_are_optional_and_a_schema_may_be_missing(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["https://example.com/a.png", "data:image/png;base64,AAAA", "data:image/png;base64,?"],
+    ("url", "ending_tag"),
+    [
+        (data_uri(encoded(picture((9, 9, 9)))), "MultimodalNotSupported"),
+        ("https://example.com/a.png", "ImageDecodingFailed"),
+        ("data:image/png;base64,AAAA", "ImageDecodingFailed"),
+        ("data:image/jpeg;base64,!!!not-valid-base64!!!", "ImageDecodingFailed"),
+        ("data:image/jpegbase64,abc123", "ImageDecodingFailed"),
+    ],
 )
-def test_a_model_without_eyes_says_so(fleet: Fleet, url: str) -> None:
+def test_a_model_without_eyes_says_so_unless_the_image_is_none(
+    fleet: Fleet, url: str, ending_tag: str
+) -> None:
     parts = [{"type": "text", "text": "Look!"}, {"type": "image_url", "image_url": {"url": url}}]
     (ending,) = results_of(fleet, chat(parts))
-    assert [*ending] == ["MultimodalNotSupported"]
+    assert [*ending] == [ending_tag]
 
 
 def test_text_parts_are_as_good_as_a_text(fleet: Fleet) -> None:

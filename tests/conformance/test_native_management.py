@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -204,12 +205,21 @@ async def test_a_state_must_be_json_say_so_and_have_a_size() -> None:
         assert answer.status_code == 413
 
 
+async def test_a_new_state_is_shown_where_there_is_no_agent_to_tell() -> None:
+    async with running_balancer() as balancer:
+        url = f"http://{balancer.management}/api/v2/agents"
+        before = (await balancer.http.get(url)).json()
+        answer = await balancer.put_state(EVERY_FIELD_DIFFERENT)
+        digest = answer.headers["x-paddler-state-digest"]
+        after = (await balancer.http.get(url)).json()
+        assert after == {"desired_state_digest": digest, "agents": []} != before
+
+
 async def test_a_state_that_cannot_be_stored_is_a_500_and_not_in_force(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     async with running_balancer(state_database=f"file://{folder}/state.json") as balancer:
-        (folder / "state.json").unlink()
-        folder.rmdir()
+        shutil.rmtree(folder)
         answer = await balancer.put_state(EVERY_FIELD_DIFFERENT)
         assert answer.status_code == 500
         assert await balancer.desired_state() == DEFAULT_STATE

@@ -148,7 +148,7 @@ def test_extras_survive_a_restart_beside_paddlers_file(tmp_path: Path) -> None:
     wished = {"engine": {"unified": True}}
     with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
         fleet.desire(BUNDLED_MODEL)
-        assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+        assert {path.name for path in tmp_path.iterdir()} == {"state.json", "state.json.lock"}
         state = both(fleet)["state"]
         answer = put(fleet, {"state": state, "extras": wished})
         digest = answer.headers["X-Paddler-State-Digest"]

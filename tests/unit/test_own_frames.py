@@ -159,7 +159,7 @@ def test_extensions_survive_the_link(message: trio_link.Extension) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"Nonsense": {}}, "Nonsense"),
+        ({"HandBack": "x"}, "an object"),
         ({"HandBack": {"id": "1", "reason": "x"}}, "engine_died"),
         ({"HandBack": {"id": 1, "reason": "x", "engine_died": True}}, "HandBack.id"),
         ({"GetTree": {"id": "1", "more": 2}}, "more"),
@@ -169,6 +169,11 @@ def test_extensions_survive_the_link(message: trio_link.Extension) -> None:
 def test_what_is_no_extension_is_refused_with_its_place(body: object, words: str) -> None:
     with pytest.raises(WireError, match=words):
         trio_link.parse_extension(body)
+
+
+@pytest.mark.parametrize("body", ["Novelty", {"Novelty": {}}, {"Novelty": [1]}])
+def test_what_only_a_newer_peer_knows_is_told_apart_from_what_is_broken(body: object) -> None:
+    assert trio_link.parse_extension(body) == trio_link.UnknownExtension("Novelty")
 
 
 def test_the_id_of_a_broken_frame_is_recovered_where_there_is_one() -> None:

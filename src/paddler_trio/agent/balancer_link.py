@@ -11,17 +11,22 @@ import math
 import random
 import secrets
 from pathlib import Path
+from typing import cast
 
 import attrs
+import h11
 import structlog
 import trio
 import trio_websocket
+import wsproto.utilities
 
+from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.daemon.secret_file import read_secret
-from paddler_trio.errors import ConfigurationError, WireError, leaves
+from paddler_trio.errors import ConfigurationError, LinkError, WireError, leaves
 from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.nursery_tree.printed_tree import running_tree
 from paddler_trio.wire.codec import dumps, loads
@@ -34,6 +39,7 @@ from paddler_trio.wire.paddler.messages import (
     RegisterAgent,
     SetState,
     StopRespondingTo,
+    UnknownNotification,
     UpdateAgentStatus,
     Version,
     parse_agent_message,
@@ -51,6 +57,7 @@ from paddler_trio.wire.trio.trio_link import (
     HandBack,
     Start,
     Tree,
+    UnknownExtension,
     Want,
     parse_extension,
     recover_extension_id,
@@ -129,17 +136,21 @@ class BalancerLink:
 
         The stream is ours: trio-websocket leaves it open when the balancer closes first, and
         then a balancer that shuts down waits for us.
+
+        Whatever the other end makes of a connection, and whatever fails on ours, costs this
+        connection only: nothing that is raised here goes up the tree.
         """
+        reasons: list[str] = []
         try:
             token = await self._token()
             with trio.fail_after(CONNECT_S) as patience:
                 async with (
-                    await trio.open_tcp_stream(self.host, self.port) as stream,
+                    DialledStream(await trio.open_tcp_stream(self.host, self.port)) as stream,
                     trio.open_nursery() as nursery,
                 ):
                     socket = await trio_websocket.wrap_client_stream(
                         nursery,
-                        stream,
+                        cast("trio.SocketStream", stream),  # any stream will do
                         f"{self.host}:{self.port}",
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
@@ -147,6 +158,7 @@ class BalancerLink:
                         message_queue_size=READ_AHEAD_FRAMES,
                         max_message_size=MAX_FRAME_BYTES,
                     )
+                    stream.is_agreed = True
                     patience.deadline = math.inf  # connected: from here on the heartbeat watches
                     connection = _Connection(self, socket)
                     self._connection = connection
@@ -160,14 +172,21 @@ class BalancerLink:
                         nursery.cancel_scope.cancel(reason="the connection has ended")
         except* (
             OSError,
-            trio_websocket.HandshakeError,
+            trio.BrokenResourceError,
+            trio.ClosedResourceError,
             trio.TooSlowError,
+            trio_websocket.HandshakeError,
+            trio_websocket.ConnectionClosed,
+            h11.ProtocolError,
+            wsproto.utilities.ProtocolError,
             ConfigurationError,
+            LinkError,
         ) as group:
-            reason = _words(group)
-        except* trio_websocket.ConnectionClosed as group:
-            reason = _words(group)
-        return reason
+            reasons.append(_words(group))
+        except* Exception as group:  # a bug: loud, and no reason to leave the balancer alone
+            log.error("the link failed", exc_info=group)
+            reasons.append(_words(group))
+        return "; ".join(reasons)
 
     async def _token(self) -> bytes | None:
         """The header that shows who we are; ConfigurationError if the file holds no key."""
@@ -189,6 +208,7 @@ class _Connection:
     _outgoing_large: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     _step: list[dict[str, object]] = attrs.field(factory=list, init=False)
     _published: int = attrs.field(default=-1, init=False)
+    _unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _reason: str = attrs.field(default="the balancer closed the connection", init=False)
     _flushed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -340,6 +360,8 @@ class _Connection:
                 self.link.requests.stop(wire_id, self)
             case Version(version):
                 log.debug("balancer version", version=version)
+            case UnknownNotification(name):
+                self._ignore(name)
             case ErrorEnvelope(wire_id, problem):
                 log.warning("the balancer reports an error", id=wire_id, error=str(problem))
 
@@ -387,10 +409,18 @@ class _Connection:
                 self._publish()
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
+            case UnknownExtension(name):
+                if recover_extension_id(frame) is not None:
+                    raise WireError(f"this agent is too old to know {name[:80]!r} @ $.{TAG}")
+                self._ignore(name)
             case other:
                 raise WireError(f"{type(other).__name__} is not a balancer's to say @ $.{TAG}")
 
     # -------------------------------------------------------------- private
+
+    def _ignore(self, name: str) -> None:
+        if self._unknown.is_first(name):
+            log.warning("unknown notification ignored", notification=name)
 
     def _publish(self) -> None:
         """Queue the status, unless the balancer has this one."""
@@ -425,4 +455,5 @@ def _word(error: BaseException) -> str:
         said = (error.body or b"").decode(errors="replace")[:300]
         advice = "; see --token-file" if error.status_code == 401 else ""
         return f"the balancer refused this agent ({error.status_code}): {said}{advice}"
-    return str(error) or repr(error)
+    words = str(error)
+    return f"{type(error).__name__}: {words}" if words else repr(error)

@@ -187,7 +187,7 @@ class EngineProcess:
             case Pong():
                 self._pong.set()
             case LoadFailed(stage, reason):
-                return LoadFailedError(stage, f"{reason}; llama.cpp said: {self._cause()}")
+                return LoadFailedError(stage, reason, self._cause())
         return None
 
     async def _watch(self, process: trio.Process) -> None:
@@ -238,9 +238,10 @@ class EngineProcess:
 class LoadFailedError(EngineError):
     """The engine cannot serve this model with these settings; trying again changes nothing."""
 
-    def __init__(self, stage: str, message: str) -> None:
-        super().__init__(message, permanent=True)
+    def __init__(self, stage: str, reason: str, last_words: str) -> None:
+        super().__init__(f"{reason}; llama.cpp said: {last_words}", permanent=True)
         self.stage = stage
+        self.reason = reason
 
 
 async def _end(process: trio.Process) -> None:

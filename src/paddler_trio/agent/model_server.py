@@ -4,7 +4,9 @@ r"""The model an agent serves: follows the desired state, one engine at a time.
                    \____________________________\-> failed -> (the file changed, or time) -> again
 
 A newer desired state interrupts whatever is going on. What needs neither other weights nor another
-context (sampling, template) changes in place; an identical state changes nothing (W32). From the
+context (sampling, template) changes in place; an identical state changes nothing (W32). Whatever a
+state asks for, the agent lives on: what cannot be had is an issue. Issues stay while the same state
+is tried again, until it is served or fails for another reason. From the
 moment a swap begins the agent offers no slots; running answers finish on the old model, bounded
 by a deadline (W16). When the engine crashes its requests are handed back and it starts again; a
 model that cannot be loaded stays an issue until its file or the desired state changes.
@@ -51,6 +53,7 @@ from paddler_trio.wire.paddler.agent_issue import (
     ModelCannotBeLoaded,
     MultimodalProjectionCannotBeLoaded,
     SlotCannotStart,
+    UnableToFindChatTemplate,
 )
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.results import PoolingType
@@ -61,6 +64,8 @@ log = structlog.get_logger("model")
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
+_MAX_SLOT_ISSUES = 256
+"""All slots fail alike, and every status carries every issue."""
 
 
 class ModelNotServableError(PaddlerError):
@@ -186,8 +191,12 @@ class ModelServer:
                     continue  # it serves words; now it may see as well
                 self._keeper = None
             except (ModelSourceError, ModelNotServableError) as error:
-                if desired is self.desired:  # else this effort is being cancelled
-                    self._fail(error)
+                self._fail(error, desired)
+            except Exception as error:
+                # a state that nobody thought of, or a bug: the next state must be heard anyway
+                log.exception("the desired state cannot be applied", model=name)
+                reason = f"{type(error).__name__}: {error}"
+                self._fail(ModelNotServableError([ModelCannotBeLoaded(name)], reason), desired)
             with trio.move_on_after(retry_s) as patience:
                 await wait_file_changes(name, found)
             retry_s = (
@@ -201,7 +210,7 @@ class ModelServer:
 
         Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
         """
-        self.status.set(phase="resolving", detail=None, progress=None)
+        self.status.set(phase="resolving", progress=None)
         file = await trio.to_thread.run_sync(resolve_model, desired)
         projection, missing = await trio.to_thread.run_sync(_find_projection, desired)
         load = None if file is None else self._load_of(file, projection, desired, extras)
@@ -337,7 +346,9 @@ class ModelServer:
     async def _start_engine(
         self, load: LoadModel, files: tuple[ModelFile | None, ...], engines: trio.Nursery
     ) -> None:
-        self.status.set(phase="loading", progress=0.0, model_path=None, issues=frozenset())
+        self.status.set(phase="loading", progress=0.0, model_path=None)
+        if self.status.application is AgentStateApplicationStatus.FRESH:
+            self.status.set(issues=frozenset())  # they were another state's
         keeper = EngineKeeper(
             load,
             self.supervise,
@@ -354,14 +365,21 @@ class ModelServer:
         if isinstance(outcome, LoadFailedError):
             await keeper.ended.wait()
             self._keeper = None
-            issues: list[AgentIssue] = [ModelCannotBeLoaded(load.model_path)]
-            if outcome.stage == "context":
-                issues = [SlotCannotStart(str(outcome), slot) for slot in range(load.slots)]
-            raise ModelNotServableError(issues, str(outcome))
+            raise ModelNotServableError(self._load_issues(outcome, load), str(outcome))
+
+    def _load_issues(self, failure: LoadFailedError, load: LoadModel) -> list[AgentIssue]:
+        if failure.stage == "context":
+            slots = range(min(load.slots, _MAX_SLOT_ISSUES))
+            return [SlotCannotStart(failure.reason, slot) for slot in slots]
+        has_override = self.desired is not None and self.desired.chat_template_override is not None
+        if failure.stage == "encoder" and not has_override:
+            return [UnableToFindChatTemplate(load.model_path)]
+        return [ModelCannotBeLoaded(load.model_path)]
 
     def _serve_nothing(self, desired: AgentDesiredState, extras: Extras) -> None:
         self.status.set(
             phase="waiting",
+            detail=None,
             issues=frozenset(),
             application=AgentStateApplicationStatus.APPLIED,
             served_state=extended_digest(desired, extras),
@@ -369,7 +387,11 @@ class ModelServer:
             uses_chat_template_override=desired.chat_template_override is not None,
         )
 
-    def _fail(self, error: ModelSourceError | ModelNotServableError) -> None:
+    def _fail(
+        self, error: ModelSourceError | ModelNotServableError, desired: AgentDesiredState
+    ) -> None:
+        if desired is not self.desired:
+            return  # this effort is being cancelled
         issues = (
             error.issues if isinstance(error, ModelNotServableError) else frozenset({error.issue})
         )
@@ -396,7 +418,7 @@ class ModelServer:
         self._engine = engine
         if engine.load.projection_path is not None:
             self._projection_problem = ready.projection_problem
-        self.status.set(progress=None, detail=None)
+        self.status.set(progress=None)
         self._look()
 
     def _down(self, reason: str, crashed: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,14 +78,15 @@ def _resolve(model: DesiredModel, *, missing: Callable[[str], AgentIssue]) -> Mo
 
 
 def file_at(path: str) -> ModelFile | None:
-    """The file as it is now; None if there is none."""
+    """The file as it is now; None if there is none, or can be none of such a name (one with a NUL,
+    say)."""
     try:
-        stat = Path(path).stat()
-    except OSError:
+        status = Path(path).stat()
+    except (OSError, ValueError):
         return None
-    if not Path(path).is_file():
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return ModelFile(path, stat.st_size, stat.st_mtime_ns)
+    return ModelFile(path, status.st_size, status.st_mtime_ns)
 
 
 def describe(model: DesiredModel) -> str:

@@ -14,7 +14,8 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.inference_routes import InferenceDoor
 from paddler_trio.balancer.management_routes import ManagementDoor
-from paddler_trio.balancer.state_database import open_state_database
+from paddler_trio.balancer.state_database import open_state_database, state_file
+from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.http.allowed_hosts import AllowedHosts, allowed_names, own_names
@@ -103,7 +104,11 @@ async def serve_balancer(
     notifier: SystemdNotifier,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Assemble a balancer and run its tree; see :func:`run_balancer`."""
+    """Assemble a balancer and run its tree; see :func:`run_balancer`.
+
+    Raises:
+      ConfigurationError, StateDatabaseError: before anything is served.
+    """
 
     sockets = [each for door in bound.doors for each in door]
     names = await own_names() if beyond_loopback(sockets) else frozenset[str]()
@@ -113,7 +118,8 @@ async def serve_balancer(
             bound, openai_surface, host_names=names, reloads=notifier.is_listening
         )
 
-    await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
+    with locked(state_file(bound.config.state_database)):
+        await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
 
 
 def balancer_parts(

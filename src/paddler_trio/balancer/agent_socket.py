@@ -17,6 +17,8 @@ import structlog
 import trio
 
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.status_limits import bounded_report, bounded_status, identity_problem
+from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import WireError
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
 from paddler_trio.http.asgi import Receive, Scope, Send
@@ -34,6 +36,7 @@ from paddler_trio.wire.paddler.messages import (
     DeregisterAgent,
     ErrorEnvelope,
     RegisterAgent,
+    UnknownNotification,
     UpdateAgentStatus,
     Version,
     parse_balancer_message,
@@ -49,6 +52,7 @@ from paddler_trio.wire.trio.trio_link import (
     HandBack,
     Report,
     Tree,
+    UnknownExtension,
     parse_extension,
 )
 
@@ -77,6 +81,10 @@ class AgentSocket:
         connecting = await receive()
         assert connecting["type"] == "websocket.connect"
         speaks_trio = SUBPROTOCOL in scope["subprotocols"]
+        if (problem := identity_problem(agent_id, None)) is not None:
+            log.error("closing agent link", agent=agent_id, reason=problem)
+            await send({"type": "websocket.close", "code": 1008, "reason": problem[:100]})
+            return
         await send(
             {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if speaks_trio else None}
         )
@@ -162,6 +170,7 @@ class _Link:
     outgoing: trio.MemorySendChannel[bytes]
     room: Reservation
     agent: AgentConnection | None = None
+    unknown: FirstTimes = attrs.field(factory=FirstTimes)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
 
@@ -229,6 +238,8 @@ class _Link:
                     log.warning(
                         "agent reports an error", agent=self.agent_id, id=wire_id, error=str(error)
                     )
+                case UnknownNotification(name):
+                    self._ignore(name)
                 case DeregisterAgent():
                     if self.agent is not None:
                         self.agent.said_goodbye = True
@@ -241,8 +252,14 @@ class _Link:
             raise WireError(str(error)) from error
         return True
 
+    def _ignore(self, name: str) -> None:
+        if self.unknown.is_first(name):
+            log.warning("unknown notification ignored", agent=self.agent_id, notification=name)
+
     def _register(self, registration: RegisterAgent) -> None:
         dispatcher = self.socket.dispatcher
+        if (problem := identity_problem(self.agent_id, registration.name)) is not None:
+            raise WireError(problem)
         if self.agent is not None:
             raise WireError(f"agent {self.agent_id} registered twice on one connection")
         if any(agent.id == self.agent_id for agent in dispatcher.agents.values()):
@@ -252,7 +269,7 @@ class _Link:
             id=self.agent_id,
             name=registration.name,
             speaks_trio=self.speaks_trio,
-            status=registration.slot_aggregated_status_snapshot,
+            status=bounded_status(registration.slot_aggregated_status_snapshot),
             scope=self.scope,
             outgoing=self.outgoing,
             health=dispatcher.health,
@@ -267,7 +284,7 @@ class _Link:
         if agent is None:
             log.warning("status before registration ignored", agent=self.agent_id)
             return
-        status = update.slot_aggregated_status_snapshot
+        status = bounded_status(update.slot_aggregated_status_snapshot)
         if status.version < agent.status.version:
             return  # an older snapshot that arrived late
         same = _visible(status) == _visible(agent.status)
@@ -298,7 +315,8 @@ class _Link:
             _on_step(agent, body["Step"])
             return
         match parse_extension(body):
-            case Report() as report:
+            case Report() as said:
+                report = bounded_report(said)
                 same = report == agent.report
                 agent.report = report
                 if agent.refresh_readiness() or not same:
@@ -311,6 +329,8 @@ class _Link:
                 agent.answer(wire_id, tree)
             case Answer(wire_id) as answer:
                 agent.answer(wire_id, answer)
+            case UnknownExtension(name):
+                self._ignore(name)
             case other:
                 raise WireError(f"{type(other).__name__} is not an agent's to say @ $.{TAG}")
 

@@ -19,6 +19,7 @@ from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
     applicable_state,
+    desired_state_problem,
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
@@ -39,8 +40,16 @@ class DesiredStateKeeper:
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def load(self) -> None:
-        """Read the stored state and publish it; StateDatabaseError if it cannot be read."""
-        self._publish(*await self.database.read())
+        """Read the stored state and publish it; StateDatabaseError if it cannot be read.
+
+        A state that would be refused today was stored by an older version: it stays in force, and
+        the agents say what keeps them from serving it.
+        """
+        desired, extras = await self.database.read()
+        problem = desired_state_problem(desired)
+        if problem is not None:
+            log.warning("the stored desired state cannot be served: store another", reason=problem)
+        self._publish(desired, extras)
 
     async def replace(self, desired: BalancerDesiredState, extras: Extras | None = None) -> str:
         """Store and publish a whole new state; the last of several concurrent ones wins.
@@ -101,5 +110,6 @@ class DesiredStateKeeper:
         for agent in self.dispatcher.agents.values():
             agent.send_state(self._applicable, extras)
             self.dispatcher.update(agent)
+        self.dispatcher.agents_changed.notify()  # the digest is shown, also where there are none
         if self.generates_tokens != generated:
             self.mode_changed.notify()

@@ -1,6 +1,6 @@
-"""Server-sent events of a snapshot: the first at once, then each that differs, latest wins.
+"""Server-sent events of a view: the first at once, then each that differs, latest wins.
 
-A change that this snapshot does not show, such as an agent's counters in Paddler's shape, is none.
+A change that this view does not show, such as an agent's counters in Paddler's shape, is none.
 
 A comment goes out whenever nothing else did for a while, more often than Paddler's ten seconds,
 because its Python client gives up after five silent ones.
@@ -8,14 +8,11 @@ because its Python client gives up after five silent ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import trio
 
+from paddler_trio.balancer.shared_view import SharedView
 from paddler_trio.http.asgi import Receive, Scope, Send, watch_disconnect
 from paddler_trio.http.router import Handler, Params
-from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.wire.codec import dumps
 
 KEEP_ALIVE_S = 3.0
 _HEADERS = [
@@ -26,10 +23,8 @@ _HEADERS = [
 ]
 
 
-def event_stream(
-    snapshot: Callable[[], object], changes: Changes, *, goodbye: trio.Event
-) -> Handler:
-    """A route that streams ``snapshot()``, plain JSON, until the client leaves or we do."""
+def event_stream(view: SharedView, *, goodbye: trio.Event) -> Handler:
+    """A route that streams a view until the client leaves or we do."""
 
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         async with trio.open_nursery() as nursery:
@@ -38,23 +33,25 @@ def event_stream(
             )
             nursery.start_soon(_until, goodbye, nursery.cancel_scope, name="goodbye watch")
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await _tell(send, snapshot, changes)
+            view.watchers += 1
+            try:
+                await _tell(send, view)
+            finally:
+                view.watchers -= 1
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return serve
 
 
-async def _tell(send: Send, snapshot: Callable[[], object], changes: Changes) -> None:
-    """Snapshots and keep-alives until cancelled."""
-    ordinal = changes.ordinal
-    told = dumps(snapshot())
+async def _tell(send: Send, view: SharedView) -> None:
+    """The view and keep-alives until cancelled."""
+    told = view.begin()
     await _send(send, b"data: " + told + b"\n\n: keep-alive\n\n")
     while True:
         text = b": keep-alive"
         with trio.move_on_after(KEEP_ALIVE_S):
-            while (seen := dumps(snapshot())) == told:
-                ordinal = await changes.wait_beyond(ordinal)
-            told, text = seen, b"data: " + seen
+            told = await view.next(told)
+            text = b"data: " + told
         await _send(send, text + b"\n\n")
 
 

@@ -7,7 +7,6 @@ under ``/api/v2``, in response headers, and in ``/livez`` and ``/readyz``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 import attrs
@@ -20,6 +19,7 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.event_stream import event_stream
 from paddler_trio.balancer.inference_routes import health, structured
 from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
+from paddler_trio.balancer.shared_view import AgentsView, SharedView
 from paddler_trio.errors import LinkError, StateDatabaseError, WireError
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, is_json_media_type
 from paddler_trio.http.input_budget import InputBudget
@@ -51,6 +51,21 @@ class ManagementDoor:
     lag: LoopLag
     keys: KeyRing = attrs.field(factory=KeyRing)
     metrics_prefix: str = "paddler_"
+    _agents_v1: SharedView = attrs.field(init=False)
+    _agents_v2: SharedView = attrs.field(init=False)
+    _buffered_requests: SharedView = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        dispatcher, states = self.dispatcher, self.states
+        changes = dispatcher.agents_changed
+        v1 = AgentsView(dispatcher, snapshot)
+        v2 = AgentsView(dispatcher, snapshot_v2, lambda: {"desired_state_digest": states.digest})
+        self._agents_v1 = SharedView(v1.render, changes)
+        self._agents_v2 = SharedView(v2.render, changes)
+        self._buffered_requests = SharedView(
+            lambda: dumps({"buffered_requests_current": dispatcher.statistics().requests_buffered}),
+            dispatcher.buffer_changed,
+        )
 
     def app(self) -> App:
         """Raw routes first, everything else to Quart."""
@@ -58,19 +73,17 @@ class ManagementDoor:
         raw.http(
             "GET",
             "/api/v1/agents/stream",
-            event_stream(self.agents_v1, self.dispatcher.agents_changed, goodbye=self.goodbye),
+            event_stream(self._agents_v1, goodbye=self.goodbye),
         )
         raw.http(
             "GET",
             "/api/v2/agents/stream",
-            event_stream(self.agents_v2, self.dispatcher.agents_changed, goodbye=self.goodbye),
+            event_stream(self._agents_v2, goodbye=self.goodbye),
         )
         raw.http(
             "GET",
             "/api/v1/buffered_requests/stream",
-            event_stream(
-                self.buffered_requests, self.dispatcher.buffer_changed, goodbye=self.goodbye
-            ),
+            event_stream(self._buffered_requests, goodbye=self.goodbye),
         )
         raw.http("GET", "/health", health)
         raw.http("GET", "/livez", health)
@@ -91,22 +104,6 @@ class ManagementDoor:
                 await ordinary(scope, receive, send)
 
         return app
-
-    # ------------------------------------------------------------ snapshots
-
-    def agents_v1(self) -> Mapping[str, object]:
-        slots = self.dispatcher.slots_processing
-        return {"agents": [snapshot(a, slots(a.key)) for a in self.dispatcher.agents.values()]}
-
-    def agents_v2(self) -> Mapping[str, object]:
-        slots = self.dispatcher.slots_processing
-        return {
-            "desired_state_digest": self.states.digest,
-            "agents": [snapshot_v2(a, slots(a.key)) for a in self.dispatcher.agents.values()],
-        }
-
-    def buffered_requests(self) -> Mapping[str, object]:
-        return {"buffered_requests_current": self.dispatcher.statistics().requests_buffered}
 
     # ------------------------------------------------------------ the app
 
@@ -143,15 +140,15 @@ class ManagementDoor:
 
         @app.get("/api/v1/agents")
         async def agents_v1() -> Response:
-            return _json(self.agents_v1())
+            return _json_text(self._agents_v1.current())
 
         @app.get("/api/v2/agents")
         async def agents_v2() -> Response:
-            return _json(self.agents_v2())
+            return _json_text(self._agents_v2.current())
 
         @app.get("/api/v1/buffered_requests")
         async def buffered_requests() -> Response:
-            return _json(self.buffered_requests())
+            return _json_text(self._buffered_requests.current())
 
         @app.get("/api/v1/balancer_desired_state")
         async def get_desired_state() -> Response:
@@ -274,4 +271,8 @@ async def _body() -> object:
 
 
 def _json(value: object) -> Response:
-    return Response(dumps(value), content_type="application/json")
+    return _json_text(dumps(value))
+
+
+def _json_text(text: bytes) -> Response:
+    return Response(text, content_type="application/json")

@@ -3,6 +3,8 @@
 The file is Paddler's: ``{"balancer_desired_state": {...}, "version": "1"}``. It is replaced as a
 whole (temporary file, fsync, rename, fsync of the folder), so a crash leaves the old one or the
 new one. A file that cannot be understood is never touched: the operator is told, and decides.
+What is no regular file (a symbolic link, a FIFO, a device) is refused before it is opened; a link
+would be replaced by the first write, and the file it names would not.
 
 Extras, for which Paddler's format has no word, are kept the same way in a file of their own beside
 it: ``PATH.v2.json`` with ``{"extras": {...}, "version": "2"}``. Without wishes there is none. Where
@@ -15,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -183,7 +186,11 @@ def _digest(state: BalancerDesiredState) -> str:
 def _content(path: Path) -> bytes:
     """All of a file; nothing if there is none. Blocking."""
     try:
-        with path.open("rb") as file:
+        _check_kind(path, path.lstat().st_mode)
+        # should it be another file by now, this neither follows a link nor waits for a writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            _check_kind(path, os.fstat(descriptor).st_mode)
             text = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return b""
@@ -194,6 +201,25 @@ def _content(path: Path) -> bytes:
             f"{path} has more than {MAX_FILE_BYTES} bytes: it is not a state database"
         )
     return text
+
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def _check_kind(path: Path, mode: int) -> None:
+    kind = _KINDS.get(stat.S_IFMT(mode))
+    if kind is not None:
+        raise StateDatabaseError(
+            f"{path} is {kind}, not a regular file: --state-database takes the path of a file, or "
+            "of one that does not exist yet"
+        )
 
 
 def _replace(path: Path, document: object) -> None:
@@ -223,8 +249,14 @@ def _replace(path: Path, document: object) -> None:
 
 def open_state_database(url: str) -> StateDatabase:
     """``memory://`` or ``file:///absolute/path``; ConfigurationError for anything else."""
+    path = state_file(url)
+    return MemoryDatabase() if path is None else FileDatabase(path)
+
+
+def state_file(url: str) -> Path | None:
+    """The path in a state database's URL, None for ``memory://``; ConfigurationError."""
     if url in ("memory://", "memory"):
-        return MemoryDatabase()
+        return None
     if url.startswith("file://"):
         path = Path(url.removeprefix("file://"))
         if not path.is_absolute():
@@ -236,7 +268,7 @@ def open_state_database(url: str) -> StateDatabase:
             raise ConfigurationError(
                 f"--state-database {url!r}: the folder {path.parent} does not exist; create it"
             )
-        return FileDatabase(path)
+        return path
     raise ConfigurationError(
         f"--state-database {url!r} is neither memory:// nor file:///absolute/path"
     )

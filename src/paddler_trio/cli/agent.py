@@ -76,7 +76,10 @@ def run(
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_SLOTS, help="How many requests to run at once.", show_default="required"
+            min=1,
+            max=MAX_SLOTS,
+            help="How many requests to run at once; llama.cpp runs at most 256.",
+            show_default="required",
         ),
     ] = None,
     name: Annotated[

@@ -29,7 +29,10 @@ def balancer(
         typer.Option(min=0, help="Milliseconds an agent may take for the next token; then 504."),
     ] = 30_000,
     state_database: Annotated[
-        str, typer.Option(help="memory:// or file:///absolute/path for the desired state.")
+        str,
+        typer.Option(
+            help="memory:// or file:///absolute/path for the desired state; one balancer a file."
+        ),
     ] = "memory://",
     inference_cors_allowed_host: Annotated[
         list[str] | None,

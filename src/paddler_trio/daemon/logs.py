@@ -1,16 +1,24 @@
 """Structured logs on standard error: JSON lines for machines, columns for a terminal.
 
-Names of requests and agents are bound to each record; prompts, answers and keys never are.
+Names of requests and agents are bound to each record; prompts, answers and keys never are. What a
+stranger can put into a record (names, reasons, whole frames in an error) is cut, and on a terminal
+it cannot write lines or colours of its own: one processor sees to that for all fields.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
+from typing import Final
 
+import attrs
 import structlog
 
 LEVELS = ("debug", "info", "warning", "error")
+MAX_FIELD_CHARS: Final = 4000
+MAX_FIELD_ITEMS: Final = 32
+MAX_FIRST_TIMES: Final = 32
 
 
 def configure_logs(*, level: str, as_json: bool | None = None) -> None:
@@ -24,6 +32,7 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         as_json = not sys.stderr.isatty()
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        partial(_bounded, escapes=not as_json),  # JSON escapes by itself
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -55,4 +64,46 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
+    )
+
+
+@attrs.define(eq=False)
+class FirstTimes:
+    """Says of each name once that it is new, and of names beyond a number never: for logs."""
+
+    _seen: set[str] = attrs.field(factory=set, init=False)
+
+    def is_first(self, name: str) -> bool:
+        if name in self._seen or len(self._seen) >= MAX_FIRST_TIMES:
+            return False
+        self._seen.add(name)
+        return True
+
+
+def _bounded(
+    _: object, __: str, record: structlog.typing.EventDict, *, escapes: bool
+) -> structlog.typing.EventDict:
+    for name, value in record.items():
+        record[name] = _bounded_value(value, escapes=escapes)
+    return record
+
+
+def _bounded_value(value: object, *, escapes: bool) -> object:
+    match value:
+        case str():
+            text = value if len(value) <= MAX_FIELD_CHARS else _cut(value)
+            return text if not escapes or text.isprintable() else _escaped(text)
+        case list() | tuple():
+            return [_bounded_value(item, escapes=escapes) for item in value[:MAX_FIELD_ITEMS]]
+        case _:
+            return value
+
+
+def _cut(text: str) -> str:
+    return f"{text[:MAX_FIELD_CHARS]}… ({len(text)} characters)"
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

@@ -86,7 +86,8 @@ def main() -> None:
         return
     context, problem = _open_embedding(llama, load)
     if context is None and not llama.can_generate:
-        pipe.send(LoadFailed("model", problem or ENCODER_ONLY))
+        knows_no_chat = not load.embeddings and not llama.has_chat_template
+        pipe.send(LoadFailed("encoder" if knows_no_chat else "model", problem or ENCODER_ONLY))
         return
     if context is not None and not (llama.can_generate and context.remembers):
         _only_embed(pipe, llama, load, context)

@@ -19,12 +19,20 @@ import numpy as np
 from paddler_trio.engine.options import model_params, read_loras, set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
+from paddler_trio.machine import available_memory_bytes
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 MAX_STREAMS = 256
 """llama.cpp's own limit on sequences of one context."""
 SPARE_STREAMS = 4
+MAX_CONTEXT = 2**31 - 256
+"""Tokens: llama.cpp counts them in 32 bits, with a sign, and rounds up to 256."""
+MAX_BATCH = 65536
+"""Tokens of one pass; more only takes memory."""
+_CELL_BYTES = 48
+"""What llama.cpp notes of each cell in the host's memory, wherever the cells are: its position, its
+extent, its shift and a bit for each of ``MAX_STREAMS``."""
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
@@ -210,6 +218,11 @@ class Llama:
         is_causal = self.metadata(f"{architecture}.attention.causal") != "false"
         return is_causal and not lib.llama_model_has_encoder(self._model)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """The model file has a default one."""
+        return lib.llama_model_chat_template(self._model, None) is not None
+
     def metadata(self, key: str) -> str:
         """A short value of the model file as text; empty if it has none."""
         buffer = ctypes.create_string_buffer(256)
@@ -267,17 +280,13 @@ class Llama:
         """
         n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
         params = lib.llama_context_default_params()
-        params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
+        wanted = params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
         unified = settings.unified
         num_streams = min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
         params.n_seq_max = num_streams
-        if params.n_ctx < num_streams:
-            raise EngineError(
-                f"context_size is {params.n_ctx} tokens, {slots} slots need {num_streams} at least",
-                permanent=True,
-            )
+        _check_size(wanted, slots=slots, num_streams=num_streams)
         # a pass must have room for one token of every sequence, or llama.cpp aborts the process
-        params.n_batch = max(num_streams, min(n_batch, params.n_ctx))
+        params.n_batch = max(num_streams, min(n_batch, wanted, MAX_BATCH))
         params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
         params.n_threads = threads
         params.n_threads_batch = threads
@@ -494,3 +503,26 @@ class Llama:
         text = buffer.raw[:written]
         self._bytes[token] = text
         return text
+
+
+def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
+    """EngineError (permanent) for what llama.cpp cannot make, or would take all memory to try."""
+    problem: str | None = None
+    if slots > MAX_STREAMS:
+        problem = f"{slots} slots: llama.cpp runs at most {MAX_STREAMS} sequences; lower --slots"
+    elif context_size < num_streams:
+        problem = (
+            f"context_size is {context_size} tokens, {slots} slots need {num_streams} at least"
+        )
+    elif context_size > MAX_CONTEXT:
+        problem = f"context_size is {context_size} tokens, the limit is {MAX_CONTEXT}"
+    else:
+        needed, available = context_size * _CELL_BYTES, available_memory_bytes()
+        if available is not None and needed > available:
+            problem = (
+                f"context_size is {context_size} tokens: only to keep track of them takes "
+                f"{needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are available; "
+                "lower context_size"
+            )
+    if problem is not None:
+        raise EngineError(problem, permanent=True)

@@ -14,7 +14,7 @@ from paddler_trio.language.answers.answer_start import PromptStart, rendered
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.whole import probe_of
-from paddler_trio.language.images.image_parts import images_in, show_images
+from paddler_trio.language.images.image_parts import check_images, images_in, show_images
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.templates.chat_messages import has_images
 from paddler_trio.language.templates.conversation import prepare_conversation
@@ -68,6 +68,7 @@ def render(
     images: tuple[Image, ...] = ()
     if has_images(conversation.messages):
         if not sees_images:
+            check_images(conversation)  # Paddler says first what is wrong with an image
             raise Refusal(
                 "MultimodalNotSupported",
                 "the model was loaded without a multimodal projection: it cannot see images",

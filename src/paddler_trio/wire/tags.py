@@ -86,6 +86,39 @@ def through(tag: str, shape: object) -> Variant:
     return Variant(tag, classes, payload, tag_belongs_to_class=False)
 
 
+def through_known(
+    tag: str, shape: object, variants: tuple[Variant, ...], unknown: Callable[[str], object]
+) -> Variant:
+    """As :func:`through` with an external tag of these variants; the name of any other is read by
+    ``unknown`` instead of refused."""
+    known = frozenset(variant.tag for variant in variants)
+    outer = through(tag, shape)
+    assert outer.payload is not None
+    make = outer.payload
+
+    def payload() -> tuple[Reader, Writer]:
+        read_known, write = make()
+
+        def read(value: object, shape: object) -> object:
+            name = tag_of(value)
+            return read_known(value, shape) if name is None or name in known else unknown(name)
+
+        return read, write
+
+    return attrs.evolve(outer, payload=payload)
+
+
+def tag_of(value: object) -> str | None:
+    """Which variant of an externally tagged enum this wants to be; None if it is no enum."""
+    match value:
+        case str():
+            return value
+        case dict() if len(value) == 1:
+            return str(next(iter(value)))
+        case _:
+            return None
+
+
 def external_tag(union: object, *variants: Variant) -> None:
     """Register ``union`` as an externally tagged enum of ``variants``."""
     register(union, lambda _: _external_reader(variants), lambda _: _external_writer(variants))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+
+from paddler_trio.daemon.logs import FirstTimes
 
 SCRIPT = """
 import logging, structlog
@@ -37,3 +40,41 @@ def test_a_traceback_shows_no_values(as_json: bool) -> None:
     assert ended.stderr.count("no secret in these words") == 2
     assert "in fails" in ended.stderr
     assert "pt-abcabc" not in ended.stderr
+
+
+STRANGERS = """
+import logging, structlog
+from paddler_trio.daemon.logs import configure_logs
+
+configure_logs(level="debug", as_json={as_json})
+name = "first\\nsecond \\x1b[31m\\ud800"
+structlog.get_logger("a").info("ours", agent=name, long="x" * 20_000_000, many=[name] * 1000)
+logging.getLogger("b").info("theirs " + name + "y" * 20_000_000)
+"""
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_a_stranger_says_is_cut_and_writes_no_lines_of_its_own(as_json: bool) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STRANGERS.format(as_json=as_json)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) < 10_000
+    assert "(20000000 characters)" in lines[0]
+    assert "\x1b[31m" not in ended.stderr, "its colours"
+    if as_json:
+        ours, theirs = map(json.loads, lines)
+        assert ours["agent"] == "first\nsecond \x1b[31m\ud800"
+        assert len(ours["many"]) == 32
+        assert theirs["event"].startswith("theirs first\nsecond")
+
+
+def test_a_name_is_new_once_and_names_end_somewhere() -> None:
+    names = FirstTimes()
+    assert [names.is_first(name) for name in ("a", "b", "a")] == [True, True, False]
+    assert sum(names.is_first(f"name {number}") for number in range(1000)) == 30

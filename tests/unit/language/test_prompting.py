@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -23,7 +24,10 @@ from paddler_trio.wire.trio.generate import (
     TextPrompt,
     TokenPrompt,
 )
+from vision_models import data_uri, encoded, picture
 
+PIXEL = data_uri(encoded(picture((9, 9, 9))))
+DRAWING = "data:image/svg+xml;base64," + base64.b64encode(b"<svg width='9' height='9'/>").decode()
 HELLO: Mapping[str, object] = {"role": "user", "content": "Hello!"}
 TOOL: Mapping[str, object] = {
     "type": "function",
@@ -128,11 +132,26 @@ def test_what_makes_no_sense_is_told_by_its_field(
     assert problem["field"] == field
 
 
-def test_an_image_is_refused_by_a_model_without_eyes(language: Language) -> None:
-    look = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+@pytest.mark.parametrize(
+    ("url", "ending"),
+    [
+        (PIXEL, "MultimodalNotSupported"),
+        (DRAWING, "MultimodalNotSupported"),
+        ("data:image/png;base64,aGk=", "ImageDecodingFailed"),
+        ("data:image/jpeg;base64,!!!not-valid-base64!!!", "ImageDecodingFailed"),
+        ("data:image/jpegbase64,abc123", "ImageDecodingFailed"),
+        ("https://example.com/image.jpg", "ImageDecodingFailed"),
+        ("", "ImageDecodingFailed"),
+    ],
+)
+def test_a_model_without_eyes_refuses_images_and_says_first_what_is_wrong_with_them(
+    language: Language, url: str, ending: str
+) -> None:
+    look = {"type": "image_url", "image_url": {"url": url}}
     shown = conversation(messages=({"role": "user", "content": [look]},))
-    with pytest.raises(Refusal, match="MultimodalNotSupported"):
+    with pytest.raises(Refusal) as caught:
         prompted(language, shown)
+    assert [*caught.value.result] == [ending]
 
 
 def test_calls_have_the_same_ids_on_every_agent_and_no_others(language: Language) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from paddler_trio.wire.paddler.messages import (
     ErrorEnvelope,
     InferenceResponse,
     InferenceResponseBody,
+    UnknownNotification,
     error_line,
     parse_agent_message,
     parse_balancer_message,
@@ -123,3 +126,35 @@ def test_a_bad_frame_from_a_client_is_refused_with_its_place(frame: str, complai
 def test_agents_refuse_what_is_not_for_them(frame: str) -> None:
     with pytest.raises(WireError):
         parse_agent_message(frame)
+
+
+@pytest.mark.parametrize("parse", [parse_agent_message, parse_balancer_message])
+@pytest.mark.parametrize("notification", ['"Novelty"', '{"Novelty":null}', '{"Novelty":{"a":[1]}}'])
+def test_a_notification_of_a_newer_peer_is_told_apart_from_a_broken_one(
+    parse: Callable[[str], object], notification: str
+) -> None:
+    assert parse(f'{{"Notification":{notification}}}') == UnknownNotification("Novelty")
+
+
+@pytest.mark.parametrize(
+    ("parse", "notification"),
+    [
+        (parse_agent_message, '"SetState"'),
+        (parse_agent_message, '{"Version":{}}'),
+        (parse_agent_message, "[]"),
+        (parse_agent_message, '{"Novelty":1,"Other":2}'),
+        (parse_balancer_message, '"RegisterAgent"'),
+        (parse_balancer_message, '{"DeregisterAgent":1}'),
+        (parse_balancer_message, "null"),
+    ],
+)
+def test_a_broken_notification_is_refused(
+    parse: Callable[[str], object], notification: str
+) -> None:
+    with pytest.raises(WireError, match=r"@ \$\.Notification"):
+        parse(f'{{"Notification":{notification}}}')
+
+
+def test_clients_are_not_told_of_novelties() -> None:
+    with pytest.raises(WireError, match="Notification"):
+        parse_inference_server_message('{"Notification":"Novelty"}')

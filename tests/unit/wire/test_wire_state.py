@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_values import values_of
@@ -20,8 +21,11 @@ from paddler_trio.wire.paddler.agent_issue import (
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
+    DesiredModel,
+    HuggingFaceModel,
     InferenceParameters,
     LocalToAgent,
+    UrlModel,
     applicable_state,
     desired_state_problem,
     state_digest,
@@ -40,7 +44,7 @@ def with_parameters(parameters: InferenceParameters) -> BalancerDesiredState:
     return attrs.evolve(DEFAULT, inference_parameters=parameters)
 
 
-def test_only_two_zeros_are_refused_in_a_desired_state() -> None:
+def test_only_two_zeros_are_refused_among_the_parameters() -> None:
     zeros = InferenceParameters(n_batch=0, context_size=0, top_k=0)
     assert desired_state_problem(DEFAULT) is None
     assert desired_state_problem(with_parameters(zeros)) is None
@@ -133,3 +137,38 @@ def test_a_snapshot_writes_its_issues_sorted() -> None:
         {"ModelCannotBeLoaded": {"model_path": "/a"}},
         {"SlotCannotStart": {"error": "e", "slot_index": 10}},
     ]
+
+
+@pytest.mark.parametrize("place", ["model", "multimodal_projection"])
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (LocalToAgent("/models/a\0b.gguf"), "LocalToAgent has a NUL at character 9"),
+        (LocalToAgent("/m/\ud800.gguf"), "LocalToAgent is no Unicode: half a surrogate pair at"),
+        (LocalToAgent("/" + "ä" * 2048), "LocalToAgent has 4097 bytes, the limit is 4095"),
+        (UrlModel("https://a/\0"), "Url.url has a NUL at character 10"),
+        (UrlModel("https://a/" + "b" * 16384), "Url.url has 16394 bytes, the limit is 16384"),
+        (HuggingFaceModel("a\0", "b/c", "main"), "HuggingFace.filename has a NUL"),
+        (HuggingFaceModel("a", "b/\0c", "main"), "HuggingFace.repo_id has a NUL"),
+        (HuggingFaceModel("a", "b/c", "\udfff"), "HuggingFace.revision is no Unicode"),
+    ],
+)
+def test_a_name_that_no_system_takes_is_refused(
+    place: str, model: DesiredModel, problem: str
+) -> None:
+    state = attrs.evolve(DEFAULT, **{place: model})
+    assert (desired_state_problem(state) or "").startswith(f"{place}.{problem}")
+
+
+@pytest.mark.parametrize(
+    "model", [LocalToAgent("/" + "a" * 4094), LocalToAgent("/a\nb"), UrlModel("h" * 16384)]
+)
+def test_an_unusual_name_is_not_refused(model: DesiredModel) -> None:
+    assert desired_state_problem(attrs.evolve(DEFAULT, model=model)) is None
+
+
+@pytest.mark.parametrize("name", ["context_size", "n_batch"])
+def test_more_tokens_than_llama_cpp_counts_are_refused(name: str) -> None:
+    assert desired_state_problem(with_parameters(InferenceParameters(**{name: 2**31 - 1}))) is None
+    over = with_parameters(InferenceParameters(**{name: 2**31}))
+    assert desired_state_problem(over) == f"{name} is 2147483648 tokens, the limit is 2147483647"

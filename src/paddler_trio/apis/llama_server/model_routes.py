@@ -42,9 +42,11 @@ from paddler_trio.wire.trio.generate import (
 Json = dict[str, object]
 
 DESCRIBE_S = 2.0
+"""A list of models is not worth waiting longer for its figures."""
 MAX_TEXTS = 1024
 """In one request to be tokenised: each is a question to an agent."""
-"""A list of models is not worth waiting longer for its figures."""
+MAX_SLOTS_TOLD = 65536
+"""Of all agents together; each is an object in one answer."""
 
 _META = {
     "vocab_type": "vocab_type",
@@ -282,7 +284,8 @@ def _template(surface: Surface, figures: Mapping[str, object]) -> str | None:
 
 
 async def slots(surface: Surface, exchange: Exchange) -> None:
-    """One entry for each slot of the fleet; which of an agent's slots is busy is its own affair.
+    """One entry for each slot of the fleet, up to ``MAX_SLOTS_TOLD``; which of an agent's slots is
+    busy is its own affair.
 
     ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
     """
@@ -290,7 +293,7 @@ async def slots(surface: Surface, exchange: Exchange) -> None:
     told: list[Json] = []
     for agent in list(surface.dispatcher.agents.values()):
         busy = surface.dispatcher.slots_processing(agent.key)
-        for number in range(max(0, agent.status.slots_total)):
+        for number in range(min(agent.status.slots_total, MAX_SLOTS_TOLD - len(told))):
             slot: Json = {"id": len(told), "n_ctx": figures.get("n_ctx")}
             told.append(slot | {"is_processing": number < busy})
     query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))

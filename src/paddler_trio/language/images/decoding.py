@@ -82,6 +82,14 @@ def read_image(url: str, *, fit: int, budget: PixelBudget | None = None) -> Imag
     return Image(picture.width, picture.height, picture.tobytes())
 
 
+def check_image(url: str) -> None:
+    """As :func:`read_image`, for a model that sees none: whether it is an image at all, without its
+    pixels; ImageError."""
+    content = _content(url)
+    if not is_drawing(content):
+        _opened(content).close()
+
+
 def _content(url: str) -> bytes:
     if not url.startswith("data:"):
         raise ImageError(
@@ -101,7 +109,8 @@ def _content(url: str) -> bytes:
         raise ImageError(f"the content of the data URI is not base64: {error}") from error
 
 
-def _decode(content: bytes, *, fit: int, budget: PixelBudget) -> Pillow.Image:
+def _opened(content: bytes) -> Pillow.Image:
+    """Its format and size are known, its pixels are not unpacked."""
     try:
         image = Pillow.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError as error:
@@ -109,13 +118,18 @@ def _decode(content: bytes, *, fit: int, budget: PixelBudget) -> Pillow.Image:
         raise ImageError(f"the image is of no known format: {formats} and SVG are") from error
     except Exception as error:  # a decoder was fed bytes of anybody's
         raise ImageError(f"the image is broken: {_words(error)}") from error
-    with image:
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise ImageError(
-                f"the image has {width}x{height} pixels, the limit is {MAX_PIXELS} in all; "
-                "send a smaller one"
-            )
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        image.close()
+        raise ImageError(
+            f"the image has {width}x{height} pixels, the limit is {MAX_PIXELS} in all; "
+            "send a smaller one"
+        )
+    return image
+
+
+def _decode(content: bytes, *, fit: int, budget: PixelBudget) -> Pillow.Image:
+    with _opened(content) as image:
         try:
             image.draft("RGB", (fit, fit))  # a large JPEG is decoded at a fraction of its size
             width, height = image.size

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.language.images.decoding import ImageError, PixelBudget, read_image
+from paddler_trio.language.images.decoding import (
+    ImageError,
+    PixelBudget,
+    check_image,
+    read_image,
+)
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_messages import IMAGE_PARTS
 from paddler_trio.wire.engine.engine_pipe import Image
@@ -80,6 +85,24 @@ def show_images(conversation: ConversationPrompt, *, fit: int) -> Shown:
     return Shown(marked, tuple(images))
 
 
+def check_images(conversation: ConversationPrompt) -> None:
+    """Whether every image could be shown to a model that sees; pixels are not unpacked. Blocking.
+
+    Raises:
+      Refusal: ``ImageDecodingFailed``, naming the part.
+    """
+    for number, (path, part) in enumerate(_image_parts(conversation.messages)):
+        url = _url_of(part)
+        if url is None:
+            raise _undecodable(path, "expected an address in image_url.url, got none")
+        if number >= MAX_IMAGES:
+            raise _undecodable(path, f"more than {MAX_IMAGES} images in one request")
+        try:
+            check_image(url)
+        except ImageError as error:
+            raise _undecodable(path, str(error)) from error
+
+
 def images_in(text: str, images: Sequence[Image]) -> tuple[Image, ...]:
     """The images of a rendered prompt, in its order.
 
@@ -112,7 +135,7 @@ def _image_parts(
 ) -> Iterator[tuple[str, dict[str, object]]]:
     for number, message in enumerate(messages):
         content = message.get("content")
-        for place, part in enumerate(content if isinstance(content, list) else ()):
+        for place, part in enumerate(content if isinstance(content, list | tuple) else ()):
             if isinstance(part, dict) and part.get("type") in IMAGE_PARTS:
                 yield f"messages[{number}].content[{place}]", part
 

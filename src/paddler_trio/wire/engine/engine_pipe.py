@@ -218,7 +218,8 @@ class Loading:
 class LoadFailed:
     """The model cannot serve; the engine exits after saying so.
 
-    ``stage`` is ``model`` (the file) or ``context`` (its settings on this machine).
+    ``stage`` is ``model`` (the file), ``encoder`` (the file: it was to generate, but is an encoder
+    and has no chat template) or ``context`` (its settings on this machine).
     """
 
     stage: str

@@ -8,8 +8,9 @@ that never heard of one starts with, not what an absent field means.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -19,6 +20,13 @@ from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64, float32
 from paddler_trio.wire.shape import REQUIRED
 from paddler_trio.wire.tags import external_tag, newtype, struct, unit
+
+MAX_PATH_BYTES: Final = 4095
+"""Linux takes no longer path."""
+MAX_NAME_BYTES: Final = 16 * 1024
+"""Of a URL, and of each part of a Hugging Face name: signed URLs are long."""
+MAX_TOKENS: Final = 2**31 - 1
+"""llama.cpp counts the tokens of contexts and batches in 32 bits, with a sign."""
 
 
 @attrs.frozen
@@ -151,8 +159,46 @@ def state_digest(state: AgentDesiredState) -> str:
 
 def desired_state_problem(state: BalancerDesiredState) -> str | None:
     """Why a well-formed state must be refused, in the words peers know; ``None`` if it is fine."""
-    if state.inference_parameters.image_resize_to_fit == 0:
+    parameters = state.inference_parameters
+    if parameters.image_resize_to_fit == 0:
         return "image_resize_to_fit must be greater than zero"
-    if state.inference_parameters.embedding_batch_size == 0:
+    if parameters.embedding_batch_size == 0:
         return "embedding_batch_size must be greater than zero"
+    for name in ("context_size", "n_batch"):
+        tokens = getattr(parameters, name)
+        if tokens > MAX_TOKENS:
+            return f"{name} is {tokens} tokens, the limit is {MAX_TOKENS}"
+    for field, text, limit in _names(state):
+        problem = _name_problem(text, limit)
+        if problem is not None:
+            return f"{field} {problem}"
+    return None
+
+
+def _names(state: BalancerDesiredState) -> Iterator[tuple[str, str, int]]:
+    """What operating systems and servers are asked for: field, text and limit in bytes."""
+    for place in ("model", "multimodal_projection"):
+        match getattr(state, place):
+            case LocalToAgent(path):
+                yield f"{place}.LocalToAgent", path, MAX_PATH_BYTES
+            case UrlModel(url):
+                yield f"{place}.Url.url", url, MAX_NAME_BYTES
+            case HuggingFaceModel() as model:
+                for part in attrs.fields(HuggingFaceModel):
+                    yield (
+                        f"{place}.HuggingFace.{part.name}",
+                        getattr(model, part.name),
+                        MAX_NAME_BYTES,
+                    )
+
+
+def _name_problem(text: str, limit_bytes: int) -> str | None:
+    if "\0" in text:
+        return f"has a NUL at character {text.index(chr(0))}: no file and no server has such a name"
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        return f"is no Unicode: half a surrogate pair at character {error.start}"
+    if length > limit_bytes:
+        return f"has {length} bytes, the limit is {limit_bytes}"
     return None

@@ -34,7 +34,7 @@ from paddler_trio.wire.paddler.status import (
 )
 from paddler_trio.wire.scalars import Int32
 from paddler_trio.wire.shape import WIRE_NAME, ShapeError, describe, register
-from paddler_trio.wire.tags import external_tag, newtype, struct, through, unit
+from paddler_trio.wire.tags import external_tag, newtype, struct, through, through_known, unit
 
 # --- envelopes and notifications shared by families ------------------------------------------
 
@@ -60,6 +60,14 @@ class StopRespondingTo:
     """Stop working on a request; the agent still sends a result that ends it."""
 
     request_id: str
+
+
+@attrs.frozen
+class UnknownNotification:
+    """A notification between balancer and agent that only a newer version of the other knows; it
+    is ignored, and the link stays."""
+
+    name: str
 
 
 # --- client to balancer ----------------------------------------------------------------------
@@ -202,12 +210,13 @@ class Version:
 
 
 AgentNotification: TypeAlias = SetState | StopRespondingTo | Version
-external_tag(AgentNotification, struct(SetState), newtype(StopRespondingTo), struct(Version))
+_TO_AGENTS: Final = (struct(SetState), newtype(StopRespondingTo), struct(Version))
+external_tag(AgentNotification, *_TO_AGENTS)
 AgentMessage: TypeAlias = AgentRequest | AgentNotification | ErrorEnvelope
 external_tag(
     AgentMessage,
     struct(AgentRequest, "Request"),
-    through("Notification", AgentNotification),
+    through_known("Notification", AgentNotification, _TO_AGENTS, UnknownNotification),
     struct(ErrorEnvelope, "Error"),
 )
 
@@ -296,14 +305,13 @@ class DeregisterAgent:
 
 
 BalancerNotification: TypeAlias = RegisterAgent | UpdateAgentStatus | DeregisterAgent
-external_tag(
-    BalancerNotification, struct(RegisterAgent), struct(UpdateAgentStatus), unit(DeregisterAgent)
-)
+_TO_BALANCERS: Final = (struct(RegisterAgent), struct(UpdateAgentStatus), unit(DeregisterAgent))
+external_tag(BalancerNotification, *_TO_BALANCERS)
 BalancerMessage: TypeAlias = AgentResponse | BalancerNotification | ErrorEnvelope
 external_tag(
     BalancerMessage,
     struct(AgentResponse, "Response"),
-    through("Notification", BalancerNotification),
+    through_known("Notification", BalancerNotification, _TO_BALANCERS, UnknownNotification),
     struct(ErrorEnvelope, "Error"),
 )
 
@@ -327,12 +335,12 @@ def parse_inference_client_message(text: str | bytes) -> InferenceClientMessage:
     return structure(loads(text), InferenceClientMessage)
 
 
-def parse_agent_message(text: str | bytes) -> AgentMessage:
+def parse_agent_message(text: str | bytes) -> AgentMessage | UnknownNotification:
     """Read a frame that a balancer sent to an agent. Raises WireError."""
     return structure(loads(text), AgentMessage)
 
 
-def parse_balancer_message(text: str | bytes) -> BalancerMessage:
+def parse_balancer_message(text: str | bytes) -> BalancerMessage | UnknownNotification:
     """Read a frame from an agent; the payload of a response stays raw. Raises WireError."""
     return structure(loads(text), BalancerMessage)
 

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
 from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.scalars import Float32, Int32, Uint32
-from paddler_trio.wire.tags import external_tag, struct
+from paddler_trio.wire.tags import external_tag, struct, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.generate import Question
 
@@ -124,9 +124,15 @@ class Answer:
     code: Int32
 
 
+@attrs.frozen
+class UnknownExtension:
+    """What only a newer version of the other knows; it is ignored, and the link stays."""
+
+    name: str
+
+
 Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer
-external_tag(
-    Extension,
+_VARIANTS: Final = (
     struct(Want),
     struct(Start),
     struct(Report),
@@ -136,6 +142,8 @@ external_tag(
     struct(Ask),
     struct(Answer),
 )
+_KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
+external_tag(Extension, *_VARIANTS)
 
 
 def render_extension(message: Extension) -> bytes:
@@ -143,8 +151,11 @@ def render_extension(message: Extension) -> bytes:
     return dumps({TAG: unstructure(message, Extension)})
 
 
-def parse_extension(body: object) -> Extension:
-    """``body`` is what stands under ``Trio`` and is no ``Step``; WireError if it is unknown."""
+def parse_extension(body: object) -> Extension | UnknownExtension:
+    """``body`` is what stands under ``Trio`` and is no ``Step``; WireError if it is malformed."""
+    name = tag_of(body)
+    if name is not None and name not in _KNOWN:
+        return UnknownExtension(name)
     return structure(body, Extension)
 
 

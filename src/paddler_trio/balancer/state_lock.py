@@ -1,0 +1,73 @@
+"""One balancer at a time for one state file.
+
+Two would each publish what it read and overwrite what the other stored. The lock is the system's
+(``flock``) on a file beside the state, ``PATH.lock``: it ends with the process, however that ends,
+and the file may stay. It holds the number of the process that locked it last, for people.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from paddler_trio.errors import StateDatabaseError
+
+log = structlog.get_logger("state")
+
+_CANNOT_BE_LOCKED: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOLCK, errno.EOPNOTSUPP}
+"""A folder that is only read, or a file system without locks: no reason not to serve."""
+_MAX_PID_CHARS: Final = 20
+
+
+@contextmanager
+def locked(state: Path | None) -> Iterator[None]:
+    """Hold the lock of this state file; None is no file. Blocks for as long as a file is opened.
+
+    Raises:
+      StateDatabaseError: another process holds it.
+    """
+    if state is None:
+        yield
+        return
+    path = state.with_name(f"{state.name}.lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno not in _CANNOT_BE_LOCKED:
+            raise StateDatabaseError(f"cannot open {path}: {error.strerror}") from error
+        log.warning("the state file is not locked", path=str(path), reason=error.strerror)
+        yield
+        return
+    try:
+        _lock(descriptor, path, state)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, state: Path) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise StateDatabaseError(f"{path} is no regular file: remove it")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, _MAX_PID_CHARS, 0).decode(errors="replace").strip()
+        raise StateDatabaseError(
+            f"another balancer (process {holder or 'unknown'}) uses {state} and holds the lock on "
+            f"{path}: stop it, or give this one a --state-database of its own"
+        ) from error
+    except OSError as error:
+        if error.errno not in _CANNOT_BE_LOCKED:
+            raise StateDatabaseError(f"cannot lock {path}: {error.strerror}") from error
+        log.warning("the state file is not locked", path=str(path), reason=error.strerror)
+    else:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

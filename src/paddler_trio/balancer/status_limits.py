@@ -1,0 +1,132 @@
+"""What of an agent's word about itself is believed, kept and shown.
+
+Everything here is sent to whoever watches the fleet, again and again, so it has limits far above
+what agents say honestly. A number that the balancer counts with ends the link when it is out of
+range; a text that is only shown is cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import attrs
+
+from paddler_trio.errors import WireError
+from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelPath
+from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.trio_link import Report
+
+MAX_SLOTS: Final = 4096
+"""llama.cpp runs 256 sequences at most."""
+MAX_NAME_CHARS: Final = 256
+MAX_ISSUES: Final = 512
+MAX_ISSUE_CHARS: Final = 65536
+"""Of each text: a chat template that does not compile is one."""
+MAX_ISSUES_CHARS: Final = 1024 * 1024
+"""Of all texts of all issues; those that do not fit are left out."""
+MAX_PATH_CHARS: Final = 16384
+MAX_DETAIL_CHARS: Final = 16384
+MAX_DIGEST_CHARS: Final = 256
+MAX_FIGURES: Final = 128
+
+_T = TypeVar("_T", bound=attrs.AttrsInstance)
+
+
+def identity_problem(agent_id: str, name: str | None) -> str | None:
+    """Why nobody may be called so; None if an agent may."""
+    for what, text in (("id", agent_id), ("name", name or "")):
+        if len(text) > MAX_NAME_CHARS:
+            return (
+                f"the agent's {what} has {len(text)} characters, the limit is {MAX_NAME_CHARS}: "
+                f"{text[:40]!r}..."
+            )
+    return None
+
+
+def bounded_status(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
+    """The status with texts and issues within their limits; the same object if they are.
+
+    Raises:
+      WireError: it offers a number of slots that no agent has.
+    """
+    if not 0 <= status.slots_total <= MAX_SLOTS:
+        raise WireError(f"slots_total is {status.slots_total}, must be 0 to {MAX_SLOTS}")
+    return _evolved(
+        status,
+        issues=_bounded_issues(status.issues),
+        model_path=_cut(status.model_path, MAX_PATH_CHARS),
+        download_filename=_cut(status.download_filename, MAX_PATH_CHARS),
+    )
+
+
+def bounded_report(report: Report) -> Report:
+    """The same of what our agents add; ``progress`` is put into 0..1, and of the engine's figures
+    numbers are kept."""
+    progress = report.progress
+    return _evolved(
+        report,
+        phase=_cut(report.phase, MAX_DIGEST_CHARS),
+        wanted_state=_cut(report.wanted_state, MAX_DIGEST_CHARS),
+        served_state=_cut(report.served_state, MAX_DIGEST_CHARS),
+        model=_cut(report.model, MAX_DIGEST_CHARS),
+        detail=_cut(report.detail, MAX_DETAIL_CHARS),
+        progress=None if progress is None else min(1.0, max(0.0, progress)),
+        engine=None if report.engine is None else _figures(report.engine),
+    )
+
+
+def _bounded_issues(issues: tuple[AgentIssue, ...]) -> tuple[AgentIssue, ...]:
+    kept: list[AgentIssue] = []
+    num_chars = 0
+    for issue in issues[:MAX_ISSUES]:
+        bounded = _bounded_issue(issue)
+        num_chars += _num_chars(bounded)
+        if num_chars > MAX_ISSUES_CHARS:
+            break
+        kept.append(bounded)
+    return issues if kept == list(issues) else tuple(kept)
+
+
+def _bounded_issue(issue: AgentIssue) -> AgentIssue:
+    changes: dict[str, object] = {}
+    for field in attrs.fields(type(issue)):
+        value = getattr(issue, field.name)
+        if isinstance(value, str):
+            changes[field.name] = _cut(value, MAX_ISSUE_CHARS)
+        elif isinstance(value, ModelPath):
+            changes[field.name] = _evolved(value, model_path=_cut(value.model_path, MAX_PATH_CHARS))
+    return _evolved(issue, **changes)
+
+
+def _num_chars(issue: AgentIssue) -> int:
+    values = attrs.astuple(issue, recurse=False)
+    texts = [value.model_path if isinstance(value, ModelPath) else value for value in values]
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
+def _figures(engine: Mapping[str, object]) -> Mapping[str, object]:
+    kept: dict[str, object] = {}
+    for name, value in engine.items():
+        is_number = type(value) is int or (type(value) is float and math.isfinite(value))
+        if is_number and len(kept) < MAX_FIGURES and len(name) <= MAX_NAME_CHARS:
+            kept[name] = value
+    return engine if len(kept) == len(engine) else kept
+
+
+def _cut(text: str | None, limit: int) -> str | None:
+    if text is None:
+        return None
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if not text.isascii():  # a frame of ours may carry half a surrogate pair, which cannot be told
+        text = text.encode(errors="replace").decode()
+    return text
+
+
+def _evolved(value: _T, **changes: object) -> _T:
+    """``value`` itself if nothing changes: who compares by identity sees that."""
+    if all(getattr(value, name) == changed for name, changed in changes.items()):
+        return value
+    return attrs.evolve(value, **changes)  # type: ignore[misc]  # a class of attrs, whichever
