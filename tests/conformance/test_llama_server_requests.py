@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fleet import BUNDLED_MODEL, Fleet
 
-from vision_models import encoded, picture
+from vision_models import data_uri, encoded, picture
 
 BOOK: Any = [
     {"role": "system", "content": "Book"},
@@ -569,7 +569,10 @@ def test_images_are_fetched_from_allowed_hosts_only(http: httpx.Client) -> None:
         assert error["code"] == "image_host_not_allowed"
     for url in ("file:///etc/passwd", "ftp://x/y", "http://[", "nonsense"):
         refused(http, "/v1/chat/completions", **wish(url))
-    blind = refused(http, "/v1/chat/completions", **wish("data:image/png;base64,AAAA"))
+    broken = refused(http, "/v1/chat/completions", **wish("data:image/png;base64,AAAA"))
+    assert broken["code"] == "invalid_image"
+    image = data_uri(encoded(picture((9, 9, 9))))
+    blind = refused(http, "/v1/chat/completions", **wish(image))
     assert blind["code"] == "images_not_supported"
 
 

@@ -124,9 +124,14 @@ def server_of(engines: Engines, *, slots: int = 2) -> ModelServer:
         settings=EngineSettings(),
         drain_s=1,
         supervise=engines.supervise,
+        supervise_preparation=_no_preparation,
         on_step=lambda step: None,
         on_engine_gone=lambda reason, *, crashed: None,
     )
+
+
+async def _no_preparation(*_: object) -> None:
+    raise AssertionError("no engine ever comes up here")
 
 
 async def reach(status: AgentStatus, *phases: str) -> None:

@@ -307,6 +307,7 @@ async def dial(peer: Peer) -> list[EventDict]:
         settings=EngineSettings(),
         drain_s=0,
         supervise=_no_engine,
+        supervise_preparation=_no_engine,
         on_step=requests.on_step,
         on_engine_gone=requests.on_engine_gone,
     )

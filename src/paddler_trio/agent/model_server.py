@@ -318,7 +318,7 @@ class ModelServer:
                 self.supervise_preparation,
                 on_up=self._prepared,
                 on_down=self._unprepared,
-                on_crash=lambda crash: log.error("preparation crashed", reason=_flat(crash)),
+                on_crash=self._preparation_crashed,
             )
             self._languages = keeper
             engines.start_soon(keeper.run, name="preparation")
@@ -337,6 +337,18 @@ class ModelServer:
         if keeper is not None and keeper.current is preparation and keeper.first_start.answer:
             self._preparation = preparation
             self._look()
+
+    def _preparation_crashed(self, crash: BaseException) -> None:
+        """The processes will be started again; those that never came up are an issue."""
+        reason = _flat(crash)
+        log.error("preparation crashed", reason=reason)
+        keeper = self._languages
+        if keeper is not None and keeper.first_start.answer is None:
+            self.status.set(
+                detail=reason,
+                issues=frozenset({ModelCannotBeLoaded(keeper.source.paths[0])}),
+                application=AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
+            )
 
     def _unprepared(self, preparation: Preparation) -> None:
         if self._preparation is preparation:
