@@ -57,7 +57,7 @@ _OF_CONSTRAINTS = frozenset({"invalid_grammar", "grammar_with_thinking", "gramma
 _SENDERS_FAULT = ("the prompt is empty", "cannot continue:")
 """How agents begin to say that a prompt cannot be one; Paddler's protocol has no result for it."""
 _PROMPT_TOO_LONG = re.compile(
-    r"the prompt has (\d+) tokens, but one slot of this agent holds (\d+)"
+    r"the prompt has (at least )?(\d+) tokens, but one slot of this agent holds (\d+)"
 )
 
 
@@ -214,11 +214,12 @@ def from_result(result: RawResult) -> ApiError | None:
             text = f"{tag}: {value}"
     too_long = _PROMPT_TOO_LONG.search(text)
     if too_long is not None:
-        num_prompt_tokens, num_cells = map(int, too_long.groups())
+        at_least = too_long[1] or ""
+        num_prompt_tokens, num_cells = int(too_long[2]), int(too_long[3])
         return ApiError(
             400,
-            f"the prompt has {num_prompt_tokens} tokens, which exceeds the available context size "
-            f"of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
+            f"the prompt has {at_least}{num_prompt_tokens} tokens, which exceeds the available context "
+            f"size of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
             "fewer slots used",
             type="exceed_context_size_error",
             code="context_length_exceeded",
