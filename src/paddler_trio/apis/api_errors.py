@@ -219,8 +219,8 @@ def from_result(result: RawResult) -> ApiError | None:
         return ApiError(
             400,
             f"the prompt has {at_least}{num_prompt_tokens} tokens, which exceeds the available "
-            f"context size of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
-            "fewer slots used",
+            f"context size of {num_cells} tokens in one slot; shorten it, or have context_size "
+            "raised or fewer slots used",
             type="exceed_context_size_error",
             code="context_length_exceeded",
             param="messages",
