@@ -27,6 +27,7 @@ from paddler_trio.http.asgi import (
     send_json,
     send_text,
     watch_disconnect,
+    while_connected,
 )
 from paddler_trio.http.cors import Cors
 from paddler_trio.http.json_body import decompress, json_body
@@ -83,6 +84,19 @@ class Answer:
 
 
 # ----------------------------------------------------------------------------------- bodies
+
+
+async def test_what_fails_while_the_client_is_there_fails_as_it_did() -> None:
+    async def work() -> str:
+        raise HttpProblem(400, "no such token")
+
+    with pytest.raises(HttpProblem, match="no such token"):
+        await while_connected(trio.sleep_forever, work)  # type: ignore[arg-type]  # says nothing
+
+
+async def test_what_nobody_waits_for_any_more_ends() -> None:
+    with pytest.raises(ClientGoneError):
+        await while_connected(body_of(end=False), trio.sleep_forever)
 
 
 async def test_a_body_is_joined_from_its_pieces() -> None:

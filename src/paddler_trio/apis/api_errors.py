@@ -57,7 +57,7 @@ _OF_CONSTRAINTS = frozenset({"invalid_grammar", "grammar_with_thinking", "gramma
 _SENDERS_FAULT = ("the prompt is empty", "cannot continue:")
 """How agents begin to say that a prompt cannot be one; Paddler's protocol has no result for it."""
 _PROMPT_TOO_LONG = re.compile(
-    r"the prompt has (\d+) tokens, but one slot of this agent holds (\d+)"
+    r"the prompt has (at least )?(\d+) tokens, but one slot of this agent holds (\d+)"
 )
 
 
@@ -197,11 +197,14 @@ def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
     return ApiError(failure.code, failure.description, headers=headers)
 
 
-def prompt_too_long(num_prompt_tokens: int, num_cells: int, *, param: str = "messages") -> ApiError:
-    """A prompt does not fit a slot of ``num_cells``."""
+def prompt_too_long(
+    num_prompt_tokens: int, num_cells: int, *, param: str = "messages", is_least: bool = False
+) -> ApiError:
+    """A prompt does not fit a slot of ``num_cells``. ``is_least``: nobody counted its tokens."""
+    least = "at least " if is_least else ""
     return ApiError(
         400,
-        f"the prompt has {num_prompt_tokens} tokens, which exceeds the available context size "
+        f"the prompt has {least}{num_prompt_tokens} tokens, which exceeds the available context size "
         f"of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
         "fewer slots used",
         type="exceed_context_size_error",
@@ -228,8 +231,7 @@ def from_result(result: RawResult) -> ApiError | None:
             text = f"{tag}: {value}"
     too_long = _PROMPT_TOO_LONG.search(text)
     if too_long is not None:
-        num_prompt_tokens, num_cells = map(int, too_long.groups())
-        return prompt_too_long(num_prompt_tokens, num_cells)
+        return prompt_too_long(int(too_long[2]), int(too_long[3]), is_least=bool(too_long[1]))
     if tag == "ChatTemplateError":
         param = _blamed(text) or param
     if tag == "MultimodalNotSupported":

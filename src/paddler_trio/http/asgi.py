@@ -122,12 +122,19 @@ async def while_connected(receive: Receive, work: Callable[[], Awaitable[T]]) ->
 
     Errors:
       ClientGoneError: the client left first.
+      Exception: whatever ``work`` raises, as it raised it.
     """
     results: list[T] = []
+    failures: list[Exception] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_disconnect, receive, nursery.cancel_scope.cancel)
-        results.append(await work())
+        try:
+            results.append(await work())
+        except Exception as error:  # noqa: BLE001  # raised below, without the nursery's group
+            failures.append(error)
         nursery.cancel_scope.cancel(reason="the work is done")
+    if failures:
+        raise failures[0]
     if not results:
         raise ClientGoneError("client left before its answer was computed")
     return results[0]

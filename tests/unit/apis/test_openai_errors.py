@@ -34,6 +34,15 @@ def test_a_prompt_that_is_too_long_says_the_numbers() -> None:
     assert error.details == {"n_prompt_tokens": 300, "n_ctx": 256}
 
 
+def test_a_prompt_whose_tokens_were_not_counted_to_the_end_is_told_alike() -> None:
+    said = "the prompt has at least 300 tokens, but one slot of this agent holds 256 (context_size)"
+    error = from_result({"BadRequest": {"field": "prompt", "message": said}})
+    assert error is not None
+    assert error.code == "context_length_exceeded"
+    assert "has at least 300 tokens" in error.message
+    assert error.details == {"n_prompt_tokens": 300, "n_ctx": 256}
+
+
 def test_an_empty_prompt_is_its_senders_fault() -> None:
     refused = refusal(num_prompt_tokens=0, max_tokens=5, cells=256)
     assert refused is not None
