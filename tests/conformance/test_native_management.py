@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -351,7 +352,7 @@ async def test_a_query_is_502_when_the_agent_leaves_and_504_when_it_says_nothing
             assert statuses == [504, 502]
 
 
-async def test_metrics_are_three_gauges_letter_by_letter() -> None:
+async def test_metrics_begin_with_paddlers_three_gauges_letter_by_letter() -> None:
     async with (
         running_balancer() as balancer,
         serving_agent(balancer.management, "a0", slots=2) as agent,
@@ -361,7 +362,7 @@ async def test_metrics_are_three_gauges_letter_by_letter() -> None:
         answer = await balancer.http.get(balancer.management_url("/metrics"))
     kind = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
     assert answer.headers["content-type"] == kind
-    assert answer.text == (
+    assert answer.text.startswith(
         "# HELP paddler_slots_processing Number of processing slots\n"
         "# TYPE paddler_slots_processing gauge\n"
         "paddler_slots_processing 1\n"
@@ -374,3 +375,11 @@ async def test_metrics_are_three_gauges_letter_by_letter() -> None:
         "# TYPE paddler_requests_buffered gauge\n"
         "paddler_requests_buffered 0\n"
     )
+    ours = re.findall(r"^(\w+) \d+$", answer.text, re.MULTILINE)[3:]
+    assert ours == [
+        "paddler_input_bytes",
+        "paddler_input_bytes_limit",
+        "paddler_input_refusals",
+        "paddler_event_loop_lag_milliseconds",
+        "paddler_event_loop_stalls",
+    ]

@@ -16,8 +16,9 @@ class SurfaceLimits:
 
     Attributes:
       max_body_bytes: of a body, before and after decompression; images travel inside it.
-      max_json_values, max_json_containers: scalars, names and containers in a body, and objects
-        and arrays alone; a prompt as token ids is one value for each token.
+      max_json_values: scalars, names and containers in a body; a prompt as token ids is one value
+        for each token.
+      max_json_containers: objects and arrays in a body.
       max_nesting: objects and arrays inside one another in a body.
       max_messages: in one conversation.
       max_choices: ``n`` and ``best_of``.

@@ -48,6 +48,8 @@ DEFAULT_LIMITS: Final = JsonLimits()
 UNCOUNTED_BYTES: Final = 16_384
 """A text this short holds 5,461 values at the most: counting it would not change its fate."""
 
+ESTIMATED_BYTES: Final = 65_536
+"""Of a text this short the bound is good enough for what it will take."""
 VALUE_BYTES: Final = 48
 """An integer, or the head of a string, and its place in a list."""
 CONTAINER_BYTES: Final = 128
@@ -154,6 +156,7 @@ def decoded_bytes(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) 
     if len(text) <= UNCOUNTED_BYTES:
         return len(text)
     count = check_count(text, limits)
-    if not count.is_exact and count.values * VALUE_BYTES > len(text):
+    may_be_less = not count.is_exact and count.values * VALUE_BYTES > len(text)
+    if may_be_less and len(text) > ESTIMATED_BYTES:
         count = count_of(text)  # or prose would pay for its commas
     return len(text) + count.values * VALUE_BYTES + count.containers * CONTAINER_BYTES

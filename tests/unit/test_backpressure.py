@@ -1,0 +1,136 @@
+"""``docs/backpressure.md`` says what the code does: its numbers are the constants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paddler_trio.agent import balancer_link, engine_process
+from paddler_trio.agent import embedding_requests as embedding
+from paddler_trio.agent.questions import MAX_QUESTIONS
+from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.balancer import api_v2, inference_socket
+from paddler_trio.config import BalancerConfig
+from paddler_trio.engine.pipe import OUTBOX_FRAMES
+from paddler_trio.http import input_budget as budget
+from paddler_trio.http import json_body
+from paddler_trio.http.app_tasks import HTTP_INBOX_BYTES
+from paddler_trio.http.asgi import BODY_DEADLINE_S
+from paddler_trio.http.bounded_websocket import MESSAGE_DEADLINE_S
+from paddler_trio.http.connection import RECEIVE_BYTES
+from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
+from paddler_trio.nursery_tree.loop_lag import STALL_S
+from paddler_trio.nursery_tree.request import OUTBOX_STEPS
+from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
+from paddler_trio.wire import json_limits, json_text
+from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
+from paddler_trio.wire.trio.written_work import (
+    CONTINUATION_BYTES,
+    MAX_PADDLER_WORK_BYTES,
+    MAX_WORK_BYTES,
+)
+
+PAGE = (Path(__file__).parents[2] / "docs" / "backpressure.md").read_text()
+KIB, MIB = 1024, 1024**2
+
+
+def sizes() -> dict[str, str]:
+    """The second column of the table by the first."""
+    rows = [line.split("|")[1:3] for line in PAGE.splitlines() if line.startswith("| ")]
+    return {queue.strip(): size.strip() for queue, size in rows[1:]}
+
+
+def test_every_row_of_the_table_is_what_the_constants_say() -> None:
+    config, limits, surface = BalancerConfig(), HttpLimits(), SurfaceLimits()
+    counts = json_limits.DEFAULT_LIMITS
+    assert config.max_connections == limits.max_connections
+    assert config.input_memory_bytes == budget.DEFAULT_BYTES
+    assert surface.max_json_values == counts.max_values
+    assert surface.max_json_containers == counts.max_containers
+    assert surface.max_body_bytes == api_v2.MAX_BODY_BYTES
+    assert BODY_DEADLINE_S == MESSAGE_DEADLINE_S
+    assert MAX_WORK_BYTES + CONTINUATION_BYTES == MAX_FRAME_BYTES
+    expected = {
+        "connections per port": f"`--max-connections` ({config.max_connections})",
+        "bytes held of all requests and messages of the balancer": (
+            f"`--input-memory` ({config.input_memory_bytes // MIB} MiB); "
+            f"clients may spend {budget.PUBLIC_SHARE * 100:.0f} % of it"
+        ),
+        "of one request or message, not counted in it": (
+            f"the first {budget.FREE_BYTES // KIB} KiB"
+        ),
+        "request body": (
+            f"{json_body.MAX_JSON_BODY_BYTES // MIB} MiB on Paddler's routes and for operators, "
+            f"{api_v2.MAX_BODY_BYTES // MIB} MiB on ours"
+        ),
+        "bytes out of one compressed byte": (
+            f"{json_body.MAX_INFLATION}, beyond the first "
+            f"{json_body.FREE_INFLATED_BYTES // MIB} MiB"
+        ),
+        "WebSocket message": f"{limits.max_websocket_message_bytes // MIB} MiB",
+        "JSON in one body or message": (
+            f"{counts.max_values:,} values, {counts.max_containers:,} objects and arrays"
+        ),
+        "nesting of JSON": (f"{json_text.MAX_DEPTH} levels, {surface.max_nesting} on our surface"),
+        "time for one body or message": (
+            f"{BODY_DEADLINE_S:g} s; beyond {budget.FREE_BYTES // KIB} KiB also "
+            f"{budget.PACE_BYTES // KIB} KiB in every {budget.PACE_S:g} s"
+        ),
+        "body bytes that a route has not read": f"{HTTP_INBOX_BYTES // KIB} KiB",
+        f"threads that decode what is over {budget.INLINE_BYTES // KIB} KiB": (
+            "1 for clients, 1 for operators and agents"
+        ),
+        "requests waiting for a slot": (
+            f"`--max-buffered-requests` ({config.max_buffered_requests})"
+        ),
+        "sub-batches of one embedding call that wait": "1",
+        "requests on one inference WebSocket": f"{inference_socket.MAX_REQUESTS_PER_SOCKET}",
+        "steps in a request's outbox": f"{OUTBOX_STEPS}",
+        "request as an agent of ours is sent it": (
+            f"{MAX_WORK_BYTES // MIB} MiB, and {CONTINUATION_BYTES // MIB} MiB for tokens to go on "
+            "after"
+        ),
+        "request as an agent of Paddler's is sent it": (
+            f"16 MiB less {(16 * MIB - MAX_PADDLER_WORK_BYTES) // KIB} KiB"
+        ),
+        "frames towards one agent": f"{OUTGOING_FRAMES}",
+        "frames from an agent to its balancer": f"{balancer_link.OUTGOING_FRAMES}",
+        "frames read ahead on the agent": f"{balancer_link.READ_AHEAD_FRAMES}",
+        "frames towards the engine": f"{engine_process.TO_ENGINE_FRAMES}",
+        "tokens of one embedding request in the engine": (
+            f"less than two portions of {embedding.PORTION_TOKENS:,}, or one longer chunk"
+        ),
+        "steps from the engine": f"{OUTBOX_FRAMES}, then its pipe",
+        "processor time of one preparation": (
+            f"{BASE_CPU_S:g} s, and {CPU_S_PER_MB:g} s for each MB of the request, "
+            f"{MAX_CPU_S:g} s at most"
+        ),
+        "memory of one preparation": (f"{MEMORY_BYTES // MIB} MiB beside what the fork server has"),
+        "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
+    }
+    told = sizes()
+    for queue, size in expected.items():
+        assert told[queue] == size, queue
+
+
+def test_the_arithmetic_is_right() -> None:
+    page = " ".join(PAGE.split())
+    values, containers = json_limits.VALUE_BYTES, json_limits.CONTAINER_BYTES
+    assert f"({values} bytes a value, {containers} an object or array)" in page
+    public_bytes = budget.DEFAULT_BYTES * budget.PUBLIC_SHARE
+    assert f"by default {public_bytes // (2 * MIB):.0f} of them" in page
+    assert public_bytes // (2 * 20 * MIB) == 4
+    assert "with images of 20 MiB, four" in page
+    header_bytes = HttpLimits().max_header_bytes
+    each_kib = 20 + (RECEIVE_BYTES + header_bytes + budget.FREE_BYTES) // KIB
+    assert f"64 KiB read at once, 16 KiB of headers and these make {each_kib} KiB" in page
+    connections = BalancerConfig().max_connections
+    assert f"{each_kib * connections // KIB} MiB for a port with all its {connections}" in page
+    assert f"({json_limits.SLICE_BYTES // KIB} KiB each)" in page
+    assert f"({json_text.RUN_VALUES:,} scalars, {json_text.RUN_CHARS:,} characters)" in page
+    assert f"more than {STALL_S * 1000:.0f} ms is logged" in page
+
+
+def test_a_short_text_cannot_hold_many_values() -> None:
+    assert json_limits.UNCOUNTED_BYTES // 3 == 5_461
+    assert json_limits.UNCOUNTED_BYTES <= budget.FREE_BYTES <= budget.INLINE_BYTES
