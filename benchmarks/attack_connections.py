@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from attack_call import AwaitAnswers, Call, HalfClose, Pause, Step, dumps, head, request
+from attack_call import AwaitAnswers, Call, HalfClose, Pause, Port, Step, dumps, head, request
 from attack_value import ABANDON_S, SURFACES, Attack, ask, attack_of, honest_call, prose, whole
 
 CHAT = "/v1/chat/completions"
@@ -16,7 +16,7 @@ def slow_heads(dice: random.Random, scale: float) -> Attack:
     text = head("POST", CHAT, {"X-Slow": "a" * 40})[:-4]
 
     def calls() -> list[Call]:
-        steps: list[bytes | Pause] = []
+        steps: list[Step] = []
         for place in range(0, len(text), 8):
             steps += [text[place : place + 8], Pause(0.1)]
         return [Call(steps=steps, may_be_cut=True, leave_after_s=1.0) for _ in range(number)]
@@ -31,9 +31,7 @@ def slow_bodies(dice: random.Random, scale: float) -> Attack:
 
     def calls() -> list[Call]:
         framing = {"Transfer-Encoding": "chunked"} if is_chunked else {"Content-Length": "1000"}
-        steps: list[bytes | Pause] = [
-            head("POST", CHAT, framing | {"Content-Type": "application/json"})
-        ]
+        steps: list[Step] = [head("POST", CHAT, framing | {"Content-Type": "application/json"})]
         for _ in range(20):
             steps += [b"1\r\n \r\n" if is_chunked else b"  ", Pause(0.1)]
         return [Call(steps=steps, may_be_cut=True, leave_after_s=0.5) for _ in range(number)]
@@ -60,21 +58,23 @@ def unfinished(dice: random.Random, scale: float) -> Attack:
     """Large bodies, all but their last byte, on many connections at once, which then wait."""
     number = whole(dice, 10, 60, scale)
     size_bytes = whole(dice, 1_000_000, 20_000_000, min(scale, 1.0))
-    path = dice.choice([CHAT, "/api/v2/generate", "/completion", "/v1/embeddings", "/tokenize"])
+    paths = [CHAT, "/api/v2/generate", "/completion", "/v1/embeddings", "/tokenize"]
+    return unfinished_of(number, size_bytes, dice.choice(paths))
 
+
+def unfinished_of(number: int, size_bytes: int, path: str) -> Attack:
     def calls() -> list[Call]:
         body = bytes(size_bytes)  # the same bytes for all: the attacker needs no memory for them
         framing = {"Content-Type": "application/json", "Content-Length": str(size_bytes + 1)}
-        steps = [head("POST", path, framing), body]
+        steps: list[Step] = [head("POST", path, framing), body]
         # refused is as good as held
         return [Call(steps=steps, leave_after_s=1.0, may_be_cut=True) for _ in range(number)]
 
     def honest() -> list[Call]:
-        return [honest_call(CHAT, size_bytes)]  # one of them; all would be the attack
+        return [honest_call(CHAT, 60_000)]  # more of them would be the attack
 
-    return Attack(
-        name=f"{path} {number} x {size_bytes >> 20} MiB unfinished", calls=calls, honest=honest
-    )
+    name = f"{path} {number} x {size_bytes / 1e6:.1f} MB unfinished"
+    return Attack(name=name, calls=calls, honest=honest)
 
 
 def half_closed(dice: random.Random, scale: float) -> Attack:
@@ -85,7 +85,7 @@ def half_closed(dice: random.Random, scale: float) -> Attack:
     number = whole(dice, 10, 100, scale)
 
     def calls() -> list[Call]:
-        steps = [text[:cut], HalfClose()]
+        steps: list[Step] = [text[:cut], HalfClose()]
         return [Call(steps=steps, may_be_cut=True) for _ in range(number)]
 
     return attack_of(f"{path} {number} half-closed after {cut} B", calls, path)
@@ -103,13 +103,13 @@ def pipelined(dice: random.Random, scale: float) -> Attack:
 
     def honest() -> list[Call]:
         one = request(path, body, method="GET" if body is None else "POST")
-        return [Call(steps=[one] * 1) for _ in range(number)]
+        return [Call(steps=[one]) for _ in range(number)]
 
     return Attack(name=f"{number} x {path} in one write", calls=calls, honest=honest)
 
 
 def kept(dice: random.Random, scale: float) -> Attack:
-    """An honest pooled client: each request in one write, after the answer before it or ahead of it.
+    """An honest pooled client: each request in one write, after the answer before it or ahead.
 
     Nothing here may be cut: what is sent ahead has to wait, however long it is.
     """
@@ -167,31 +167,30 @@ def _long(path: str, is_stream: bool) -> dict[str, object]:
     return body
 
 
-def slow_readers(dice: random.Random, scale: float) -> Attack:
-    """Streams that nobody reads."""
+def heavy_streams(dice: random.Random, scale: float) -> Attack:
+    """Long answers with twenty alternatives for each token, left after two seconds."""
     number = whole(dice, 4, 20, scale)
 
     def calls() -> list[Call]:
-        # a pause keeps the connection open; the receiver below reads, the kernel's buffers fill
-        body = _long("/v1/chat/completions", is_stream=True) | {
-            "logprobs": True,
-            "top_logprobs": 20,
-        }
+        body = _long(CHAT, is_stream=True) | {"logprobs": True, "top_logprobs": 20}
         return [Call(steps=[request(CHAT, body)], leave_after_s=2.0) for _ in range(number)]
 
-    return attack_of(f"{number} streams with log probabilities, left", calls, CHAT)
+    def honest() -> list[Call]:
+        body = _long(CHAT, is_stream=True)
+        return [Call(steps=[request(CHAT, body)], leave_after_s=2.0) for _ in range(number)]
+
+    return Attack(name=f"{number} streams with alternatives, left", calls=calls, honest=honest)
 
 
 def connections(dice: random.Random, scale: float) -> Attack:
     """Connections that say nothing, or rubbish, on every port."""
     number = whole(dice, 100, 1500, scale)
     text = dice.choice([b"", b"\r\n", b"\x16\x03\x01\x02\x00\x01", dice.randbytes(200), b"GET "])
-    port = dice.choice(["inference", "management"])
+    port: Port = dice.choice(["inference", "management"])
 
     def calls() -> list[Call]:
         return [
-            Call(port=port, steps=[text], leave_after_s=0.5, may_be_cut=True)  # type: ignore[arg-type]
-            for _ in range(number)
+            Call(port=port, steps=[text], leave_after_s=0.5, may_be_cut=True) for _ in range(number)
         ]
 
     def honest() -> list[Call]:
@@ -218,13 +217,13 @@ def before_keys(dice: random.Random, scale: float) -> Attack:
         text = head("GET", "/" + "%2f" * 5000)
     else:
         text = head("GET", "/v1/models?" + "a=b&" * 3700)
-    port = dice.choice(["guarded", "guarded", "management", "inference"])
+    port: Port = dice.choice(["guarded", "guarded", "management", "inference"])
 
     def calls() -> list[Call]:
-        return [Call(port=port, steps=[text], may_be_cut=True) for _ in range(number)]  # type: ignore[arg-type]
+        return [Call(port=port, steps=[text], may_be_cut=True) for _ in range(number)]
 
     def honest() -> list[Call]:
         plain = head("GET", "/v1/models", {"X-Long": "a" * (len(text) // 2)})
-        return [Call(port=port, steps=[plain]) for _ in range(number)]  # type: ignore[arg-type]
+        return [Call(port=port, steps=[plain]) for _ in range(number)]
 
     return Attack(name=f"{number} x {kind} on {port}", calls=calls, honest=honest)

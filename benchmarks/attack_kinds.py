@@ -10,11 +10,11 @@ from attack_connections import (
     before_keys,
     connections,
     half_closed,
+    heavy_streams,
     kept,
     pipelined,
     slow_bodies,
     slow_heads,
-    slow_readers,
     small_chunks,
     unfinished,
 )
@@ -32,6 +32,7 @@ from attack_generation import (
     tokens,
     tools,
 )
+from attack_known import KNOWN
 from attack_links import client_floods, client_frames, liars
 from attack_operators import hosts, origins, paths, states
 from attack_pictures import addresses, drawings, pictures
@@ -56,13 +57,19 @@ KINDS: Mapping[str, Sequence[Generator]] = {
     "before-keys": (before_keys,),
     "kept": (kept,),
     "slow": (slow_heads, slow_bodies, small_chunks, half_closed, connections),
-    "abandoned": (abandoned, slow_readers, pipelined),
+    "abandoned": (abandoned, heavy_streams, pipelined),
 }
 """Each name is what ``--only`` takes; a kind's generators take turns."""
 
 
 def attack_at(kind: str, number: int, seed: int, scale: float = 1.0) -> Attack:
-    """The attack of this kind in round ``number``: the same for the same arguments, always."""
-    generators = KINDS[kind]
+    """The attack of this kind in round ``number``: the same for the same arguments, always.
+
+    The first rounds are the attacks that did harm once, where ``scale`` is 1.
+    """
+    known = KNOWN.get(kind, ()) if scale == 1.0 else ()
     dice = random.Random(f"{seed} {kind} {number}")
+    if number < len(known):
+        return known[number](dice, scale)
+    generators = KINDS[kind]
     return generators[number % len(generators)](dice, scale)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping, Sequence
 
-from attack_call import Call, Pause, Step, dumps, frame, websocket
+from attack_call import Call, Pause, Port, dumps, frame, request, websocket
 from attack_generation import structure_of
-from attack_value import Attack, prose, whole
+from attack_value import Attack, honest_call, prose, whole
 
 INFERENCE_SOCKET = "/api/v1/inference_socket"
 AGENT_SOCKET = "/api/v1/agent_socket/liar"
 OURS = "paddler-trio.1"
+STAY_S = 1.0
+ONLOOKERS: Sequence[tuple[Port, str]] = (
+    ("inference", "/slots"),
+    ("inference", "/props"),
+    ("management", "/api/v1/agents"),
+    ("management", "/api/v2/agents"),
+    ("management", "/metrics"),
+)
+"""What somebody looks at while an agent lies."""
 
 
 def _status(**changes: object) -> dict[str, object]:
@@ -31,11 +41,6 @@ def _status(**changes: object) -> dict[str, object]:
     }
 
 
-def _register(name: str | None, **changes: object) -> bytes:
-    snapshot = {"name": name, "slot_aggregated_status_snapshot": _status(**changes)}
-    return frame(dumps({"Notification": {"RegisterAgent": snapshot}}))
-
-
 def _update(**changes: object) -> bytes:
     told = {"UpdateAgentStatus": {"slot_aggregated_status_snapshot": _status(**changes)}}
     return frame(dumps({"Notification": told}))
@@ -46,13 +51,69 @@ def _raw_prompt(text: str, number: int = 0) -> bytes:
     return dumps({"Request": {"id": f"r{number}", "request": prompt}})
 
 
+def lying(
+    what: str,
+    status: Mapping[str, object],
+    frames: Sequence[bytes] = (),
+    *,
+    name: str = "liar",
+    is_ours: bool = True,
+) -> Attack:
+    """An agent that registers with this status, sends these frames, and leaves after a second.
+
+    ``is_ours``: it speaks what agents of this package do, beyond Paddler's.
+    """
+    snapshot = {"name": name, "slot_aggregated_status_snapshot": _status(**status)}
+    registration = frame(dumps({"Notification": {"RegisterAgent": snapshot}}))
+    usual = {"name": "new", "slot_aggregated_status_snapshot": _status()}
+    honest = [frame(dumps({"Notification": {"RegisterAgent": usual}})), _update(version=1)]
+
+    def calls_of(sent: Sequence[bytes]) -> list[Call]:
+        steps = [*websocket(AGENT_SOCKET, sent, subprotocol=OURS if is_ours else "")]
+        agent = Call(
+            port="management", steps=steps, answers=0, leave_after_s=STAY_S, may_be_cut=True
+        )
+        looks = [
+            Call(port=port, steps=[Pause(STAY_S / 2), request(path, method="GET")])
+            for port, path in ONLOOKERS
+        ]
+        return [agent, *looks]
+
+    return Attack(
+        name=f"agent{' of ours' if is_ours else ''}: {what}",
+        calls=lambda: calls_of([registration, *frames]),
+        honest=lambda: calls_of(honest),
+    )
+
+
+def on_inference_socket(
+    what: str,
+    frames: Callable[[], Sequence[bytes]],
+    size_bytes: int,
+    *,
+    leaves_s: float | None = None,
+) -> Attack:
+    """Frames on an inference socket, and as a yardstick a prompt that is as long, by HTTP."""
+
+    def calls() -> list[Call]:
+        steps = websocket(INFERENCE_SOCKET, frames())
+        return [Call(steps=steps, answers=0, may_be_cut=True, leave_after_s=leaves_s)]
+
+    def honest() -> list[Call]:
+        return [honest_call("/api/v2/generate", min(size_bytes, 30_000_000))]
+
+    return Attack(name=f"inference socket: {what}", calls=calls, honest=honest)
+
+
 def client_frames(dice: random.Random, scale: float) -> Attack:
     """A large frame on the inference socket: structure, text, fragments, or no JSON at all."""
     size_bytes = whole(dice, 500_000, 48_000_000, scale)
-    kind = dice.choice(["structure", "text", "fragments", "unknown", "binary"])
+    kind = dice.choice(["structure", "structure", "text", "fragments", "unknown", "binary"])
     name, made = kind, b""
     if kind == "structure":
         name, made = structure_of(dice, size_bytes)
+    elif kind == "fragments":
+        size_bytes = min(size_bytes, 400_000)
 
     def frames() -> list[bytes]:
         if kind == "structure":
@@ -60,15 +121,18 @@ def client_frames(dice: random.Random, scale: float) -> Attack:
         if kind == "text":
             return [frame(_raw_prompt(prose(size_bytes)))]
         if kind == "fragments":
-            text = _raw_prompt(prose(min(size_bytes, 400_000)))
+            text = _raw_prompt(prose(size_bytes))
             first = frame(text[:1], is_last=False)
             middle = [frame(bytes([b]), opcode=0, is_last=False) for b in text[1:-1]]
-            return [first, *middle, frame(text[-1:], opcode=0)]
+            return [b"".join([first, *middle, frame(text[-1:], opcode=0)])]
         if kind == "unknown":
-            return [frame(b'{"Request":{"id":"r","request":{"Unknown":' + b"[]," * 9 + b"1}}}")]
+            return [frame(b'{"Request":{"id":"r","request":{"Unknown":[' + b"[]," * 9 + b"1]}}}")]
         return [frame(bytes(size_bytes), opcode=2)]
 
-    return _socket(f"{name}, {size_bytes >> 10} KiB", INFERENCE_SOCKET, frames, "", size_bytes)
+    # what is no request is not answered: the client waits a second and leaves
+    leaves_s = STAY_S if kind != "text" else None
+    what = f"{name}, {size_bytes >> 10} KiB"
+    return on_inference_socket(what, frames, size_bytes, leaves_s=leaves_s)
 
 
 def client_floods(dice: random.Random, scale: float) -> Attack:
@@ -78,9 +142,8 @@ def client_floods(dice: random.Random, scale: float) -> Attack:
     if kind == "requests":
         flood = [frame(_raw_prompt("a", n)) for n in range(number)]
     elif kind == "stops":
-        flood = [
-            frame(dumps({"Notification": {"StopRespondingTo": f"x{n}"}})) for n in range(number)
-        ]
+        stops = ({"Notification": {"StopRespondingTo": f"x{n}"}} for n in range(number))
+        flood = [frame(dumps(stop)) for stop in stops]
     elif kind == "pings":
         flood = [frame(b"p" * 100, opcode=9)] * number
     elif kind == "same id":
@@ -88,9 +151,8 @@ def client_floods(dice: random.Random, scale: float) -> Attack:
     else:
         flood = [frame(b'{"Request":{"id":"bad"}}')] * number
     together = b"".join(flood)
-    return _socket(
-        f"{number} {kind}", INFERENCE_SOCKET, lambda: [together], "", len(together), leaves_s=2.0
-    )
+    what = f"{number} {kind}"
+    return on_inference_socket(what, lambda: [together], len(together), leaves_s=2.0)
 
 
 def liars(dice: random.Random, scale: float) -> Attack:
@@ -99,79 +161,39 @@ def liars(dice: random.Random, scale: float) -> Attack:
     kind = dice.choice(
         ["slots", "name", "issues", "floods", "variants", "steps", "frame", "path", "reports"]
     )
-    ours = dice.choice(["", OURS])
-    name = f"agent: {kind} {number}"
-
-    def frames() -> list[Step]:
-        if kind == "slots":
-            return [_register("liar", slots_total=2**31 - 1, desired_slots_total=2**31 - 1)]
-        if kind == "name":
-            return [_register("n" * number * 200)]
-        if kind == "issues":
-            issues = [{"ModelFileDoesNotExist": {"model_path": f"/{n}"}} for n in range(number)]
-            return [_register("liar", issues=issues)]
-        if kind == "floods":
-            updates = b"".join(_update(version=n, download_current=n) for n in range(number // 10))
-            return [_register("liar"), updates]
-        if kind == "variants":
-            unknown = frame(dumps({"Notification": {"Unheard": {"of": 1}}}))
-            return [_register("liar"), unknown * 100, frame(b'{"Response":{"request_id":"x"}}')]
-        if kind == "steps":
-            entry = {"id": "nobody", "tokens": [1], "results": [{"ContentToken": "a"}]}
-            return [_register("liar"), frame(dumps({"Trio": {"Step": [entry] * number}}))]
-        if kind == "frame":
-            return [_register("liar"), frame(structure_of(dice, number * 300)[1])]
-        if kind == "path":
-            return [_register("\x00\n\x1b[2J", model_path="/\x00" * number)]
-        engine = {"figure": [0] * number}
-        report = {"Report": {"phase": "serving", "wanted_state": None, "served_state": None}}
-        report["Report"] |= {"model": None, "progress": 1.0, "detail": "d" * number}  # type: ignore[dict-item]
-        report["Report"]["engine"] = engine  # type: ignore[assignment]
-        return [_register("liar"), frame(dumps({"Trio": report}))]
-
-    def calls() -> list[Call]:
-        steps = [*websocket(AGENT_SOCKET, (), subprotocol=ours), *frames(), Pause(0.2)]
-        agent = Call(port="management", steps=steps, answers=0, leave_after_s=0.8, may_be_cut=True)
-        return [agent, *_onlookers()]
-
-    def honest() -> list[Call]:
-        steps = websocket(AGENT_SOCKET, (), subprotocol=ours)
-        steps += [_register("new"), *(_update(version=n) for n in range(5)), Pause(0.2)]
-        agent = Call(port="management", steps=steps, answers=0, leave_after_s=0.8, may_be_cut=True)
-        return [agent, *_onlookers()]
-
-    return Attack(name=f"{name}{', ours' if ours else ''}", calls=calls, honest=honest)
-
-
-def _onlookers() -> list[Call]:
-    """Clients that look at the agents while one of them lies."""
-    from attack_call import request
-
-    pages = [("inference", "/slots"), ("inference", "/props"), ("management", "/api/v1/agents")]
-    pages += [("management", "/metrics"), ("management", "/api/v2/agents")]
-    return [
-        Call(port=port, steps=[Pause(0.5), request(path, method="GET")])  # type: ignore[arg-type]
-        for port, path in pages
-    ]
-
-
-def _socket(
-    name: str,
-    path: str,
-    frames: object,
-    subprotocol: str,
-    size_bytes: int,
-    *,
-    leaves_s: float | None = None,
-) -> Attack:
-    """Frames on an inference socket, and as a yardstick a prompt that is as long, by HTTP."""
-    from attack_value import honest_call
-
-    def calls() -> list[Call]:
-        steps = websocket(path, frames(), subprotocol=subprotocol)  # type: ignore[operator]
-        return [Call(steps=steps, answers=0, may_be_cut=True, leave_after_s=leaves_s)]
-
-    def honest() -> list[Call]:
-        return [honest_call("/api/v2/generate", min(size_bytes, 30_000_000))]
-
-    return Attack(name=f"inference socket: {name}", calls=calls, honest=honest)
+    is_ours = dice.random() < 0.5
+    status: dict[str, object] = {}
+    frames: list[bytes] = []
+    name = "liar"
+    if kind == "slots":
+        status = {"slots_total": 2**31 - 1, "desired_slots_total": 2**31 - 1}
+    elif kind == "name":
+        name = "n" * number * 200
+    elif kind == "issues":
+        issues = [{"ModelFileDoesNotExist": {"model_path": f"/{n}"}} for n in range(number)]
+        status = {"issues": issues}
+    elif kind == "floods":
+        floods = range(number // 10)
+        frames = [b"".join(_update(version=n, download_current=n) for n in floods)]
+    elif kind == "variants":
+        frames = [frame(dumps({"Notification": {"Unheard": {"of": 1}}})) * 100]
+        frames += [frame(b'{"Response":{"request_id":"x"}}')]
+    elif kind == "steps":
+        entry = {"id": "nobody", "tokens": [1], "results": [{"ContentToken": "a"}]}
+        frames = [frame(dumps({"Trio": {"Step": [entry] * number}}))]
+    elif kind == "frame":
+        frames = [frame(structure_of(dice, number * 300)[1])]
+    elif kind == "path":
+        name, status = "\x00\n\x1b[2J", {"model_path": "/\x00" * number}
+    else:
+        report = {
+            "phase": "serving",
+            "wanted_state": None,
+            "served_state": None,
+            "model": None,
+            "progress": 1.0,
+            "detail": "d" * number,
+            "engine": {"figure": [0] * number},
+        }
+        frames = [frame(dumps({"Trio": {"Report": report}}))]
+    return lying(f"{kind} {number}", status, frames, name=name, is_ours=is_ours)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
-from attack_call import Call, head, request
-from attack_value import Attack, whole
+from attack_call import Call, Pause, head, request
+from attack_value import Attack, ask, whole
+
+from paddler_trio.engine.proof import BUNDLED_MODEL
 
 STATE = "/api/v1/balancer_desired_state"
 EXTENDED = "/api/v2/balancer_desired_state"
+APPLIED_S = 2.0
 REFUSED = frozenset({400, 403, 404, 405, 413, 415, 421, 422})
 
-_STATE: dict[str, Any] = {
+EMPTY_STATE: dict[str, Any] = {
     "chat_template_override": None,
     "inference_parameters": {
         "n_batch": 2048,
@@ -44,9 +48,8 @@ def paths(dice: random.Random, scale: float) -> Attack:
     """Model and projection paths that no file system has: refused, and never stored."""
     path = dice.choice(["/m\x00.gguf", "\x00", "/" + "a/" * 9000, "/" + "n" * 5000, "/\udcff.gguf"])
     field = dice.choice(["model", "multimodal_projection"])
-    return _put(
-        f"{field} path {path[:8]!r} of {len(path)}", _STATE | {field: {"LocalToAgent": path}}
-    )
+    body = EMPTY_STATE | {field: {"LocalToAgent": path}}
+    return put(f"{field} path {path[:8]!r} of {len(path)}", body)
 
 
 def states(dice: random.Random, scale: float) -> Attack:
@@ -57,8 +60,7 @@ def states(dice: random.Random, scale: float) -> Attack:
             ["context_size", "n_batch", "embedding_batch_size", "penalty_last_n", "top_k"]
         )
         value = dice.choice([2**31 - 1, 2**31, 2**32 - 1, 10**30, -1])
-        parameters = _STATE["inference_parameters"] | {name: value}
-        return _put(f"{name} {value}", _STATE | {"inference_parameters": parameters})
+        return put(f"{name} {value}", serving(**{name: value}), then_asks=True)
     if kind == "template":
         content = dice.choice(
             [
@@ -70,20 +72,21 @@ def states(dice: random.Random, scale: float) -> Attack:
             ]
         )
         override = {"chat_template_override": {"content": content}}
-        return _put(
-            f"template {content[:30]!r}", _STATE | override | {"use_chat_template_override": True}
+        return put(
+            f"template {content[:30]!r}",
+            EMPTY_STATE | override | {"use_chat_template_override": True},
         )
     if kind == "url":
         url = dice.choice(
             ["http://127.0.0.1:1/a.gguf", "file:///etc/passwd", "http://" + "a" * 9000]
         )
-        return _put(f"url {url[:20]}", _STATE | {"model": {"Url": {"url": url}}})
+        return put(f"url {url[:20]}", EMPTY_STATE | {"model": {"Url": {"url": url}}})
     if kind == "repository":
         place = {"filename": "../" * 99, "repo_id": "a" * 9000, "revision": "\x00"}
-        return _put("repository", _STATE | {"model": {"HuggingFace": place}})
+        return put("repository", EMPTY_STATE | {"model": {"HuggingFace": place}})
     extras = {"engine": {"lora": ["/\x00"] * whole(dice, 10, 9000, scale)}}
-    body = {"state": _STATE, "extras": extras}
-    return _put("extras with a NUL", body, path=EXTENDED)
+    body = {"state": EMPTY_STATE, "extras": extras}
+    return put("extras with a NUL", body, path=EXTENDED)
 
 
 def hosts(dice: random.Random, scale: float) -> Attack:
@@ -100,12 +103,12 @@ def hosts(dice: random.Random, scale: float) -> Attack:
     }
     texts = [
         request(STATE, method="GET", host=evil),
-        request(STATE, _STATE | {"model": "None"}, method="PUT", host=evil),
+        request(STATE, EMPTY_STATE | {"model": "None"}, method="PUT", host=evil),
         head("GET", "/api/v1/agent_socket/page", upgrade, host=evil),
         request("/api/v1/agents", method="GET", host=evil),
     ]
     text = dice.choice(texts)
-    return _judged(f"Host: {evil}, {text.split(b' HTTP')[0].decode()}", [text])
+    return refused(f"Host: {evil}, {text.split(b' HTTP')[0].decode()}", [text])
 
 
 def origins(dice: random.Random, scale: float) -> Attack:
@@ -117,39 +120,49 @@ def origins(dice: random.Random, scale: float) -> Attack:
             {"Origin": "null", "Content-Type": "application/x-www-form-urlencoded"},
         ]
     )
-    # an agent by name; the fleet's are called a1, a2, ...
     texts = [
         head("POST", "/api/v2/agents/a1/drain", headers | {"Content-Length": "0"}),
         head("DELETE", "/api/v2/agents/a1/drain", headers | {"Content-Length": "0"}),
     ]
-    return _judged(f"a drain with {', '.join(headers)}", [dice.choice(texts)])
+    return refused(f"a drain with {', '.join(headers)}", [dice.choice(texts)])
 
 
-def _put(name: str, body: object, *, path: str = STATE) -> Attack:
-    """A PUT that may be refused or stored; whoever is told of it has to survive it."""
-    text = request(path, _escaped(body), method="PUT")
+def put(name: str, body: object, *, path: str = STATE, then_asks: bool = False) -> Attack:
+    """A PUT that may be refused or stored; whoever is told of it has to survive it.
 
-    def honest() -> list[Call]:
-        return [Call(port="management", steps=[request(STATE, _STATE, method="PUT")])]
+    ``then_asks``: somebody asks for an answer when agents had some time to apply it.
+    """
+    question = Call(steps=[Pause(APPLIED_S), request("/completion", ask("/completion"))])
+    questions = [question] if then_asks else []
+
+    def calls_of(state: object) -> list[Call]:
+        return [Call(port="management", steps=[_put_of(path, state)]), *questions]
 
     return Attack(
         name=f"PUT {name}",
-        calls=lambda: [Call(port="management", steps=[text])],
-        honest=honest,
+        calls=lambda: calls_of(body),
+        honest=lambda: calls_of(serving() if path == STATE else body),
         changes_state=True,
     )
 
 
-def _judged(name: str, texts: list[bytes]) -> Attack:
+def serving(**parameters: object) -> dict[str, Any]:
+    """A state with the bundled model, and these inference parameters."""
+    changed = EMPTY_STATE["inference_parameters"] | parameters
+    return EMPTY_STATE | {
+        "model": {"LocalToAgent": str(BUNDLED_MODEL)},
+        "inference_parameters": changed,
+    }
+
+
+def _put_of(path: str, body: object) -> bytes:
+    return request(path, json.dumps(body).encode(), method="PUT")  # lone surrogates stay escapes
+
+
+def refused(name: str, texts: list[bytes]) -> Attack:
     calls = [Call(port="management", steps=[text], expects=REFUSED) for text in texts]
 
     def honest() -> list[Call]:
         return [Call(port="management", steps=[request("/api/v1/agents", method="GET")])]
 
     return Attack(name=name, calls=lambda: calls, honest=honest, changes_state=True)
-
-
-def _escaped(body: object) -> bytes:
-    import json
-
-    return json.dumps(body).encode()  # lone surrogates stay escapes

@@ -254,11 +254,13 @@ def showing(path: str, uris: list[str]) -> Body:
     parts: list[Body] = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
     text: Body = {"type": "text", "text": "What is this?"}
     if path == "/v1/responses":
-        images = [{"type": "input_image", "image_url": uri} for uri in uris]
-        content = [*images, {"type": "input_text", "text": "What is this?"}]
+        inputs = [{"type": "input_image", "image_url": uri} for uri in uris]
+        content = [*inputs, {"type": "input_text", "text": "What is this?"}]
         return ask(path, input=[{"role": "user", "content": content}])
     if path == "/v1/messages":
-        images = [{"type": "image", "source": {"type": "url", "url": uri}} for uri in uris]
+        images: list[Body] = [
+            {"type": "image", "source": {"type": "url", "url": uri}} for uri in uris
+        ]
         return ask(path, messages=[{"role": "user", "content": [*images, text]}])
     messages = [{"role": "user", "content": [*parts, text]}]
     if path == "/api/v2/generate":

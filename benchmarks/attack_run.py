@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 import trio
-from attack_call import Answered, Call, perform
+from attack_call import Answered, Call, perform, request
 from attack_fleet import AttackedFleet, FleetError
 from attack_judge import MIB, Beside, Cost, Result, Rules, judged, only_timing
 from attack_kinds import attack_at
@@ -88,11 +88,13 @@ class Run:
         alone = self._cost(fleet, attack.calls(), attack.deadline_s)
         self._restore(fleet, attack)
         beside = None
-        if alone.quiet_s is not None and self._still(fleet, members):
+        if alone.quiet_s is not None and (attack.changes_state or fleet.members() == members):
             beside = self._beside(fleet, attack)
             self._restore(fleet, attack)
         now = fleet.members()
         lost = [name for name, pid in members.items() if now.get(name) != pid]
+        if attack.changes_state:  # an engine that is swapped is not lost
+            lost = [name for name in lost if not name.startswith("engine")]
         lost += fleet.watchdog.killed[killed:]
         result = Result(
             kind=kind,
@@ -107,9 +109,6 @@ class Run:
         if lost or alone.quiet_s is None or result.disconnected:
             self._renew(must_end=alone.quiet_s is None)
         return judged(result, self.rules)
-
-    def _still(self, fleet: AttackedFleet, members: dict[str, int]) -> bool:
-        return fleet.members() == members
 
     def _cost(self, fleet: AttackedFleet, calls: Sequence[Call], deadline_s: float) -> Cost:
         """Play the calls alone, and wait until the fleet rests."""
@@ -263,8 +262,6 @@ async def play(
 
 def warm_up() -> list[Call]:
     """An honest request to every surface, so that a fleet's memory is that of one in use."""
-    from attack_call import request
-
     texts = [request(path, ask(path, prose(20_000))) for path in SURFACES]
     texts += [request(path, ask(path)) for path in SURFACES]
     uri = data_uri(honest_picture(200_000), "image/png")

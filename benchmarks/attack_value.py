@@ -99,7 +99,7 @@ CONSTRAINED = ("/v1/chat/completions", "/completion", "/v1/completions", "/api/v
 SAMPLED = (*CONSTRAINED, "/v1/responses")
 
 
-def ask(path: str, text: str = "Once upon a time", **more: object) -> Body:
+def ask(path: str, text: str = "Once upon a time", /, **more: object) -> Body:
     """The honest body of a surface, with more fields."""
     return {**SURFACES[path](text), **more}
 
@@ -141,7 +141,8 @@ def attack_of(name: str, calls: Callable[[], Sequence[Call]], path: str, **more:
 
 def whole(dice: random.Random, low: int, high: int, scale: float) -> int:
     """A number between them, small ones as likely as large ones, times ``scale``, at least 1."""
-    return max(1, round(low * (high / low) ** dice.random() * scale))
+    chosen: float = low * (high / low) ** dice.random()
+    return max(1, round(chosen * scale))
 
 
 def _size(size_bytes: int) -> str:
