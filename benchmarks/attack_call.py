@@ -61,7 +61,7 @@ class Call:
       steps: in order. Bytes are sent in pieces of at most 1 MiB, while answers are read.
       answers: HTTP answers to wait for; 0 for a WebSocket, which is left when it falls silent.
       leave_after_s: close so long after the last step, whatever was received; None to stay.
-      may_be_cut: a connection that is closed without an answer is fine here.
+      may_be_cut: a connection that is closed without an answer, or a word in it, is fine here.
       expects: the statuses that are right; empty for any answer or typed error.
     """
 
@@ -103,7 +103,8 @@ class Answered:
         for fault in (b'"code":500', b'"code":502', b'"code": 502', b"died while"):
             if fault in self.body:
                 return f"an error inside the answer: {self.words()}"
-        if self.statuses and self.statuses[-1] in range(400, 600) and not self._says_why():
+        is_error = bool(self.statuses) and self.statuses[-1] in range(400, 600)
+        if is_error and not call.may_be_cut and not self._says_why():
             return f"status {self.statuses[-1]} without a word"
         return None
 

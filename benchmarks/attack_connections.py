@@ -14,11 +14,12 @@ def slow_heads(dice: random.Random, scale: float) -> Attack:
     """Heads that come letter by letter, on many connections."""
     number = whole(dice, 20, 300, scale)
     text = head("POST", CHAT, {"X-Slow": "a" * 40})[:-4]
+    pause_s = 0.1 * min(1.0, 10 * scale)
 
     def calls() -> list[Call]:
         steps: list[Step] = []
         for place in range(0, len(text), 8):
-            steps += [text[place : place + 8], Pause(0.1)]
+            steps += [text[place : place + 8], Pause(pause_s)]
         return [Call(steps=steps, may_be_cut=True, leave_after_s=1.0) for _ in range(number)]
 
     return attack_of(f"{number} slow heads", calls, CHAT)
@@ -28,12 +29,13 @@ def slow_bodies(dice: random.Random, scale: float) -> Attack:
     """Bodies that come piece by piece, in chunks of one byte or without an end."""
     number = whole(dice, 10, 200, scale)
     is_chunked = dice.random() < 0.5
+    pause_s = 0.1 * min(1.0, 10 * scale)
 
     def calls() -> list[Call]:
         framing = {"Transfer-Encoding": "chunked"} if is_chunked else {"Content-Length": "1000"}
         steps: list[Step] = [head("POST", CHAT, framing | {"Content-Type": "application/json"})]
         for _ in range(20):
-            steps += [b"1\r\n \r\n" if is_chunked else b"  ", Pause(0.1)]
+            steps += [b"1\r\n \r\n" if is_chunked else b"  ", Pause(pause_s)]
         return [Call(steps=steps, may_be_cut=True, leave_after_s=0.5) for _ in range(number)]
 
     return attack_of(f"{number} slow bodies{', chunked' if is_chunked else ''}", calls, CHAT)

@@ -7,10 +7,8 @@ Every process has a limit on its address space and dies with this one; each is k
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -33,8 +31,7 @@ POLL_S = 0.05
 ADDRESS_SPACE_BYTES = 12 << 30
 SLOTS = 4
 CONTEXT_TOKENS = 4096
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+_BOUNDED = Path(__file__).with_name("attack_bounded.py")
 
 
 class FleetError(Exception):
@@ -173,12 +170,14 @@ class AttackedFleet:
     def _start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
             self._daemons[name] = subprocess.Popen(
-                [sys.executable, "-m", "paddler_trio", *arguments, "--log-json"],
+                [
+                    *(sys.executable, str(_BOUNDED), str(ADDRESS_SPACE_BYTES)),
+                    *(sys.executable, "-m", "paddler_trio", *arguments, "--log-json"),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_bounded,  # before any thread of the attacker matters
             )
 
     def _record(self, name: str, event: str) -> Mapping[str, Any]:
@@ -226,9 +225,3 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _bounded() -> None:
-    """In the child: die with the attacker, and never have more memory than this."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))

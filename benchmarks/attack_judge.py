@@ -35,7 +35,8 @@ class Rules:
 @attrs.frozen
 class Cost:
     """Calls played alone: CPU seconds of the fleet, growth of its memory at the peak and at the
-    end, and how long it was busy after the last of them was over (None: it did not end)."""
+    end, and how long it was busy after the last of them was over (None: it did not end).
+    ``was_refused``: every HTTP answer was an error of the client's."""
 
     cpu_s: float
     peak_bytes: int
@@ -43,6 +44,7 @@ class Cost:
     quiet_s: float | None
     problems: Sequence[str]
     took_s: float
+    was_refused: bool
 
 
 @attrs.frozen

@@ -89,7 +89,8 @@ _MERGED = {
 }
 _MESSAGE = {"role": "user", "content": "a"}
 _MANY = 32_000_000
-_ALTERNATIVES = " | ".join(f'"alternative number {n}"' for n in range(10_000))
+_ALTERNATIVES = " | ".join(f'"alternative {n}"' for n in range(10_000))
+_GBNF = {"type": "gbnf", "grammar": f"root ::= {_ALTERNATIVES}", "root": "root"}
 _BIASES = [[f"text {n}", 0.5] for n in range(60_000)]
 _SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": _MERGED}}
 
@@ -281,6 +282,12 @@ KNOWN: Mapping[str, Sequence[Generator]] = {
             "/completion",
             4,
             ask("/completion", grammar=f"root ::= {_ALTERNATIVES}"),
+        ),
+        _left(
+            "a grammar of 10,000 alternatives",
+            "/api/v2/generate",
+            4,
+            ask("/api/v2/generate", constraint=_GBNF),
         ),
         _left(
             "60,000 messages",

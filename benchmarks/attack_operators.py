@@ -148,10 +148,9 @@ def put(name: str, body: object, *, path: str = STATE, then_asks: bool = False) 
 
 def serving(**parameters: object) -> dict[str, Any]:
     """A state with the bundled model, and these inference parameters."""
-    changed = EMPTY_STATE["inference_parameters"] | parameters
     return EMPTY_STATE | {
         "model": {"LocalToAgent": str(BUNDLED_MODEL)},
-        "inference_parameters": changed,
+        "inference_parameters": EMPTY_STATE["inference_parameters"] | parameters,
     }
 
 

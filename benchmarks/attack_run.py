@@ -88,7 +88,9 @@ class Run:
         alone = self._cost(fleet, attack.calls(), attack.deadline_s)
         self._restore(fleet, attack)
         beside = None
-        if alone.quiet_s is not None and (attack.changes_state or fleet.members() == members):
+        # a state that was taken may well be one in which nobody is answered
+        is_fair = alone.was_refused if attack.changes_state else fleet.members() == members
+        if alone.quiet_s is not None and is_fair:
             beside = self._beside(fleet, attack)
             self._restore(fleet, attack)
         now = fleet.members()
@@ -135,6 +137,7 @@ class Run:
             quiet_s=quiet_s,
             problems=problems,
             took_s=ended_s - began_s,
+            was_refused=all(400 <= s < 500 for answer in answered for s in answer.statuses),
         )
 
     def _until_quiet(self, pids: Sequence[int]) -> float | None:
