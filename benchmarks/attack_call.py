@@ -110,7 +110,8 @@ class Answered:
 
     def words(self) -> str:
         """The text of the answer, shortened."""
-        return " ".join(self._last_body().decode(errors="replace").split())[:160]
+        text = " ".join(self._last_body().decode(errors="replace").split())[:160]
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
 
     def _says_why(self) -> bool:
         return self.statuses[-1] in (404, 405) or len(self._last_body()) >= 10

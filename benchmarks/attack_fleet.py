@@ -113,10 +113,13 @@ class AttackedFleet:
         self._wait(is_serving, within_s, "all agents serve")
 
     def restore(self) -> None:
-        """Desire again what is to be served, of all agents; harmless where nothing was changed."""
-        self._ask("PUT", "/api/v1/balancer_desired_state", self.state).raise_for_status()
-        for number in range(1, self.agents + 1):
-            self._ask("DELETE", f"/api/v2/agents/a{number}/drain")
+        """Desire again what is to be served, of all agents; FleetError if that cannot be said."""
+        try:
+            self._ask("PUT", "/api/v1/balancer_desired_state", self.state).raise_for_status()
+            for number in range(1, self.agents + 1):
+                self._ask("DELETE", f"/api/v2/agents/a{number}/drain")
+        except httpx.HTTPError as error:
+            raise FleetError(f"the state is not put back: {error!r}") from error
 
     def end(self) -> None:
         """Kill everything, by id."""
