@@ -45,6 +45,7 @@ class Run:
     _fleet: AttackedFleet | None = None
     _neighbour: Neighbour | None = None
     _base_bytes: int = 0
+    _is_broken: bool = False
 
     @classmethod
     @contextmanager
@@ -90,7 +91,7 @@ class Run:
         beside = None
         # a state that was taken may well be one in which nobody is answered
         is_fair = alone.was_refused if attack.changes_state else fleet.members() == members
-        if alone.quiet_s is not None and is_fair:
+        if alone.quiet_s is not None and is_fair and not self._is_broken:
             beside = self._beside(fleet, attack)
             self._restore(fleet, attack)
         now = fleet.members()
@@ -98,6 +99,8 @@ class Run:
         if attack.changes_state:  # an engine that is swapped is not lost
             lost = [name for name in lost if not name.startswith("engine")]
         lost += fleet.watchdog.killed[killed:]
+        if self._is_broken:
+            lost.append("the fleet does not serve again")
         result = Result(
             kind=kind,
             number=number,
@@ -109,7 +112,7 @@ class Run:
             disconnected=fleet.lost_links(since_bytes=at_bytes),
         )
         if lost or alone.quiet_s is None or result.disconnected:
-            self._renew(must_end=alone.quiet_s is None)
+            self._renew(must_end=alone.quiet_s is None or self._is_broken)
         return judged(result, self.rules)
 
     def _cost(self, fleet: AttackedFleet, calls: Sequence[Call], deadline_s: float) -> Cost:
@@ -204,13 +207,14 @@ class Run:
         return self._fleet
 
     def _restore(self, fleet: AttackedFleet, attack: Attack) -> None:
-        """Put the desired state back; a fleet that does not come back to it is renewed later."""
-        if attack.changes_state:
+        """Put the desired state back; a fleet that does not come back to it is broken."""
+        if attack.changes_state and not self._is_broken:
             try:
                 fleet.restore()
                 fleet.wait_serving(RECOVERY_S)
             except FleetError as error:
                 self.say(f"    {error}"[:200])
+                self._is_broken = True
 
     def _renew(self, *, must_end: bool) -> None:
         """Go on with this fleet if it recovers, else with another."""
@@ -230,6 +234,7 @@ class Run:
         if self._fleet is not None:
             self._fleet.end()
             self._fleet = None
+        self._is_broken = False
 
     def _judge_kept(self) -> None:
         if self._fleet is None:
