@@ -8,7 +8,7 @@ it needs and sees the end of every task.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -194,7 +194,12 @@ async def next_event(stream: trio.SocketStream, parser: h11.Connection) -> Json:
 
 @asynccontextmanager
 async def open_answer(
-    address: str, method: str, path: str, body: Json = None
+    address: str,
+    method: str,
+    path: str,
+    body: Json = None,
+    *,
+    more_headers: Sequence[tuple[str, str]] = (),
 ) -> AsyncIterator[Answer]:
     """Send one request on a connection of its own and read as far as the headers of the answer."""
     host, _, port = address.rpartition(":")
@@ -202,7 +207,7 @@ async def open_answer(
     async with stream:
         parser = h11.Connection(h11.CLIENT)
         content = b"" if body is None else json.dumps(body).encode()
-        headers = [("Host", address), ("Content-Length", str(len(content)))]
+        headers = [("Host", address), ("Content-Length", str(len(content))), *more_headers]
         if body is not None:
             headers.append(("Content-Type", "application/json"))
         request = h11.Request(method=method, target=path, headers=headers)

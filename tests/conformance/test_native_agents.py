@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import pytest
 import trio
 import trio_websocket
-from native_client import Json, running_balancer, text_of
+from native_client import RAW, RAW_PROMPT, Json, open_answer, running_balancer, text_of
 from paddler_agent import dial, serving_agent, status_snapshot
 
 AGENT_FIELDS = {
@@ -211,6 +213,50 @@ async def test_nothing_is_dispatched_between_a_new_state_and_the_slots_that_serv
             wire_id, _ = await agent.next_request()
             await agent.done(wire_id)
             await balancer.wait_buffered(0)
+
+
+async def test_requests_reach_an_agent_as_they_came_and_one_for_each_slot_that_is_freed() -> None:
+    slots, requests = 8, 64
+    async with (
+        running_balancer(max_buffered_requests=requests) as balancer,
+        serving_agent(balancer.management, "a0", slots=slots) as agent,
+        AsyncExitStack() as answers,
+    ):
+        for number in range(requests):
+            await answers.enter_async_context(balancer.generate(raw_prompt=f"number {number}"))
+        running: list[str] = []
+        prompts: list[str] = []
+        while len(prompts) < requests:
+            while len(running) < slots and len(prompts) < requests:
+                wire_id, body = await agent.next_request()
+                running.append(wire_id)
+                prompts.append(body["ContinueFromRawPrompt"]["raw_prompt"])
+            assert await balancer.metric("slots_processing") == slots
+            assert await balancer.metric("requests_buffered") == requests - len(prompts)
+            assert len(agent.requests()) == len(prompts)
+            await agent.answer(running.pop(len(prompts) % slots))
+        assert prompts == [f"number {number}" for number in range(requests)]
+
+
+async def test_a_client_with_one_request_is_not_behind_anothers_backlog() -> None:
+    async with (
+        running_balancer() as balancer,
+        serving_agent(balancer.management, "a0") as agent,
+        AsyncExitStack() as answers,
+    ):
+        for name in (*["greedy"] * 12, "modest"):
+            body = RAW_PROMPT | {"raw_prompt": name}
+            headers = [("X-Paddler-Client", name)]
+            await answers.enter_async_context(
+                open_answer(balancer.inference, "POST", RAW, body, more_headers=headers)
+            )
+        prompts: list[str] = []
+        for _ in range(13):
+            wire_id, request = await agent.next_request()
+            prompts.append(request["ContinueFromRawPrompt"]["raw_prompt"])
+            await agent.answer(wire_id)
+        assert sorted(prompts) == ["greedy"] * 12 + ["modest"]
+        assert prompts.index("modest") <= 2
 
 
 async def test_a_request_that_runs_when_the_state_changes_may_finish() -> None:

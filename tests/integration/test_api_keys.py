@@ -239,6 +239,7 @@ def test_management_and_agents_need_a_key_of_their_own(tmp_path: Path) -> None:
             assert "--token-file" in reason
         with daemon("with", *agent, "--name=with", f"--token-file={token}") as with_token:
             with_token.wait_for_log("linked to the balancer")
+            balancer.wait_for_log("agent joined")
             (view,) = get(f"{url}/api/v2/agents", manage).json()["agents"]
             assert view["name"] == "with"
             assert manage not in with_token.tail(5000)

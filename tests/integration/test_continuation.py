@@ -16,6 +16,8 @@ AGENTS = 3
 SLOTS = 4
 STREAMS = 24
 ROUNDS = 6
+LONG_TOKENS = 1500
+"""Many times what is produced between a first token and our noticing it."""
 GREEDY = {"temperature": 0.0, "penalty_repeat": 1.0, "penalty_presence": 0.0}
 
 
@@ -87,7 +89,8 @@ def test_a_hung_engine_is_killed_and_its_streams_go_on_elsewhere() -> None:
         async def run() -> None:
             async with trio.open_nursery() as nursery:
                 for number, heard in enumerate(all_heard):
-                    nursery.start_soon(listen, fleet.inference, CONVERSATION, story(number), heard)
+                    body = story(number, max_tokens=LONG_TOKENS)
+                    nursery.start_soon(listen, fleet.inference, CONVERSATION, body, heard)
                 await until_first_tokens(all_heard, 4)
                 os.kill(hung, signal.SIGSTOP)
 
@@ -107,7 +110,8 @@ def test_a_stopped_agent_loses_its_streams_to_others_and_comes_back() -> None:
         async def run() -> None:
             async with trio.open_nursery() as nursery:
                 for number, heard in enumerate(all_heard):
-                    nursery.start_soon(listen, fleet.inference, CONVERSATION, story(number), heard)
+                    body = story(number, max_tokens=LONG_TOKENS)
+                    nursery.start_soon(listen, fleet.inference, CONVERSATION, body, heard)
                 await until_first_tokens(all_heard, 4)
                 for pid in (fleet.agents["a1"].pid, fleet.agents["a1"].engine_pid):
                     assert pid is not None

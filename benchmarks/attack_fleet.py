@@ -1,0 +1,230 @@
+"""The fleet that is attacked: a balancer, agents, and a balancer that asks for API keys.
+
+The bundled model is served with a projection of random weights, so that images go all the way.
+Every process has a limit on its address space and dies with this one; each is known by its id, and
+:meth:`AttackedFleet.end` ends whatever is left of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+from attack_processes import Watchdog, descendants, is_alive, is_engine
+
+from paddler_trio.engine.proof import BUNDLED_MODEL
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from vision_models import write_projector
+
+START_S = 60.0
+POLL_S = 0.05
+ADDRESS_SPACE_BYTES = 12 << 30
+SLOTS = 4
+CONTEXT_TOKENS = 4096
+_BOUNDED = Path(__file__).with_name("attack_bounded.py")
+
+
+class FleetError(Exception):
+    """The fleet does not come up, so there is nothing to attack."""
+
+
+@attrs.define(eq=False)
+class AttackedFleet:
+    """See the module docstring. ``memory_bytes``: of all its processes together, then one dies."""
+
+    folder: Path
+    agents: int
+    memory_bytes: int
+    addresses: dict[str, str] = attrs.field(factory=dict)
+    """``inference``, ``management`` and ``guarded`` to ``host:port``."""
+    state: dict[str, Any] = attrs.field(factory=dict)
+    """What is served, as the management port has it."""
+    watchdog: Watchdog = attrs.field(init=False)
+    _daemons: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict)
+    _engines: set[int] = attrs.field(factory=set)
+    """All that were ever seen: one that is stuck may outlive its agent."""
+
+    @classmethod
+    def start(cls, folder: Path, *, agents: int, memory_bytes: int) -> AttackedFleet:
+        """All of it; FleetError after which everything is ended if it does not serve in time."""
+        fleet = cls(folder, agents, memory_bytes)
+        fleet.watchdog = Watchdog(fleet.pids, memory_bytes)
+        try:
+            fleet._start_all()
+        except BaseException:
+            fleet.end()
+            raise
+        return fleet
+
+    def pids(self) -> list[int]:
+        """The daemons that were started, alive or not."""
+        return [daemon.pid for daemon in self._daemons.values()]
+
+    def members(self) -> dict[str, int]:
+        """What must not be lost, by name: the daemons that live and their engines."""
+        found = {}
+        for name, daemon in self._daemons.items():
+            if not is_alive(daemon.pid):
+                continue
+            found[name] = daemon.pid
+            engines = [pid for pid in descendants([daemon.pid]) if is_engine(pid)]
+            self._engines.update(engines)
+            if engines:
+                found[f"engine of {name}"] = engines[0]
+        return found
+
+    def log_bytes(self) -> int:
+        """A place in the balancer's log, for :meth:`lost_links`."""
+        return (self.folder / "balancer.log").stat().st_size
+
+    def lost_links(self, *, since_bytes: int) -> int:
+        """How often one of our agents left the balancer after a place in its log."""
+        names = {f"a{number}" for number in range(1, self.agents + 1)}
+        with (self.folder / "balancer.log").open("rb") as log:
+            log.seek(since_bytes)
+            records = [json.loads(line) for line in log if line.startswith(b"{")]
+        return sum(r.get("event") == "agent left" and r.get("agent") in names for r in records)
+
+    def wait_serving(self, within_s: float = START_S) -> None:
+        """Until all agents serve the model, each in all its slots; FleetError if they do not."""
+        digest = ""
+
+        def is_serving() -> bool:
+            nonlocal digest
+            view = self._ask("GET", "/api/v2/agents").json()
+            digest = view["desired_state_digest"]
+            return len(view["agents"]) == self.agents and all(
+                agent["is_accepting"]
+                and agent["slots_total"] == SLOTS
+                and agent["served_state"] == digest
+                for agent in view["agents"]
+            )
+
+        self._wait(is_serving, within_s, "all agents serve")
+
+    def restore(self) -> None:
+        """Desire again what is to be served, of all agents; FleetError if that cannot be said."""
+        try:
+            self._ask("PUT", "/api/v1/balancer_desired_state", self.state).raise_for_status()
+            for number in range(1, self.agents + 1):
+                self._ask("DELETE", f"/api/v2/agents/a{number}/drain")
+        except httpx.HTTPError as error:
+            raise FleetError(f"the state is not put back: {error!r}") from error
+
+    def end(self) -> None:
+        """Kill everything, by id."""
+        self.members()
+        self.watchdog.end()
+        children = [pid for pid in descendants(self.pids()) if pid not in self.pids()]
+        for daemon in self._daemons.values():
+            daemon.kill()
+        for daemon in self._daemons.values():
+            daemon.wait()
+        for pid in children:  # those not reaped yet; a stopped one does not see its pipe close
+            _kill(pid)
+        for pid in self._engines:
+            if is_engine(pid):
+                _kill(pid)
+
+    # ------------------------------------------------------------- private
+
+    def _start_all(self) -> None:
+        projector = self.folder / "projector.gguf"
+        if not projector.exists():
+            write_projector(projector)
+        doors = ("--inference-addr=127.0.0.1:0", "--management-addr=127.0.0.1:0")
+        self._start("balancer", "balancer", *doors, "--max-buffered-requests=30")
+        keys = self.folder / "keys"
+        if not keys.exists():
+            subprocess.run(
+                [sys.executable, "-m", "paddler_trio", "key", "new", "one", "--file", str(keys)],
+                check=True,
+                capture_output=True,
+            )
+        self._start("guarded", "balancer", *doors, f"--api-key-file={keys}")
+        up = self._record("balancer", "balancer up")
+        self.addresses = {
+            "inference": up["inference"][0],
+            "management": up["management"][0],
+            "guarded": self._record("guarded", "balancer up")["inference"][0],
+        }
+        state = self._ask("GET", "/api/v1/balancer_desired_state").json()
+        state["model"] = {"LocalToAgent": str(BUNDLED_MODEL)}
+        state["multimodal_projection"] = {"LocalToAgent": str(projector)}
+        state["inference_parameters"] |= {"context_size": CONTEXT_TOKENS}
+        self.state = state
+        self.restore()
+        for number in range(1, self.agents + 1):
+            management = f"--management-addr={self.addresses['management']}"
+            self._start(f"a{number}", "agent", management, f"--slots={SLOTS}", f"--name=a{number}")
+        self.wait_serving()
+        self.members()
+
+    def _start(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self._daemons[name] = subprocess.Popen(
+                [
+                    *(sys.executable, str(_BOUNDED), str(ADDRESS_SPACE_BYTES)),
+                    *(sys.executable, "-m", "paddler_trio", *arguments, "--log-json"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _record(self, name: str, event: str) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+
+        def is_there() -> bool:
+            for line in (self.folder / f"{name}.log").read_text(errors="replace").splitlines():
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue  # half a line, or words of a library
+                if record.get("event") == event:
+                    found.update(record)
+                    return True
+            return False
+
+        self._wait(is_there, START_S, f"{name} logs {event!r}")
+        return found
+
+    def _wait(self, is_so: Callable[[], bool], within_s: float, what: str) -> None:
+        give_up_s = time.monotonic() + within_s
+        reason: object = ""
+        while time.monotonic() < give_up_s:
+            try:
+                if is_so():
+                    return
+            except httpx.TransportError as error:
+                reason = repr(error)
+            for name, daemon in self._daemons.items():
+                if daemon.poll() is not None:
+                    raise FleetError(f"{name} ended ({daemon.returncode}): {self._tail(name)}")
+            time.sleep(POLL_S)
+        raise FleetError(f"not so within {within_s:g} s: {what} {reason}")
+
+    def _tail(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-600:]
+
+    def _ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+        url = f"http://{self.addresses['management']}{path}"
+        return httpx.request(method, url, json=body, trust_env=False, timeout=5.0)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

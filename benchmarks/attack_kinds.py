@@ -1,0 +1,75 @@
+"""All kinds of attacks by name, and the one that is tried at any place of a run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from attack_connections import (
+    abandoned,
+    before_keys,
+    connections,
+    half_closed,
+    heavy_streams,
+    kept,
+    pipelined,
+    slow_bodies,
+    slow_heads,
+    small_chunks,
+    unfinished,
+)
+from attack_generation import (
+    biases,
+    bombs,
+    constraints,
+    extreme_numbers,
+    growing,
+    inflated,
+    penalties,
+    preparation,
+    stops,
+    templates,
+    tokens,
+    tools,
+)
+from attack_known import KNOWN
+from attack_links import client_floods, client_frames, liars
+from attack_operators import hosts, origins, paths, states
+from attack_pictures import addresses, drawings, pictures
+from attack_value import Attack, Generator
+
+KINDS: Mapping[str, Sequence[Generator]] = {
+    "sampling": (penalties, penalties, extreme_numbers, stops, biases),
+    "drawings": (drawings,),
+    "inflated": (inflated, inflated, bombs),
+    "sockets": (client_frames, client_frames, client_floods),
+    "constraints": (constraints, constraints, tools),
+    "growing": (growing,),
+    "preparation": (preparation, preparation, templates),
+    "paths": (paths,),
+    "unfinished": (unfinished,),
+    "hosts": (hosts,),
+    "origins": (origins,),
+    "pictures": (pictures, pictures, addresses),
+    "tokens": (tokens,),
+    "agents": (liars,),
+    "states": (states,),
+    "before-keys": (before_keys,),
+    "kept": (kept,),
+    "slow": (slow_heads, slow_bodies, small_chunks, half_closed, connections),
+    "abandoned": (abandoned, heavy_streams, pipelined),
+}
+"""Each name is what ``--only`` takes; a kind's generators take turns."""
+
+
+def attack_at(kind: str, number: int, seed: int, scale: float = 1.0) -> Attack:
+    """The attack of this kind in round ``number``: the same for the same arguments, always.
+
+    The first rounds are the attacks that did harm once, where ``scale`` is 1.
+    """
+    known = KNOWN.get(kind, ()) if scale == 1.0 else ()
+    dice = random.Random(f"{seed} {kind} {number}")
+    if number < len(known):
+        return known[number](dice, scale)
+    generators = KINDS[kind]
+    return generators[number % len(generators)](dice, scale)
