@@ -16,6 +16,7 @@ from encoder_models import write_bert
 from paddler_trio.agent.embedding_requests import PORTION_TOKENS, EmbeddingRequests
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError
 from paddler_trio.language.prompting import Language
@@ -150,7 +151,7 @@ class Agent:
 
     @classmethod
     def of(cls, nursery: trio.Nursery, vocabulary: Vocabulary) -> Agent:
-        requests = EmbeddingRequests(AgentStatus(4))
+        requests = EmbeddingRequests(AgentStatus(4), PreparationTurns())
         engine = Answering(requests, nursery)
         parameters = InferenceParameters(enable_embeddings=True)
         models = Models(ServedModel(Prepares(Speaking(vocabulary, parameters)), engine))
