@@ -34,6 +34,7 @@ class BalancerConfig:
     metrics_prefix: str = "paddler_"
     drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
     max_continuations: int = attrs.field(default=2, validator=ge(0))
+    continuation_wait_s: float = attrs.field(default=3.0, validator=ge(0))
     agent_silence_s: float = attrs.field(default=5.0, validator=ge(0.1))
     max_connections: int = attrs.field(default=4096, validator=ge(1))
     input_memory_bytes: int = attrs.field(default=256 * 1024**2, validator=ge(1024**2))

@@ -30,6 +30,8 @@ class AgentLink:
     """The subprotocols it offered."""
     socket: trio_websocket.WebSocketConnection
     stream: trio.SocketStream
+    pause_s: float = attrs.field(default=0.0, init=False)
+    """After every frame that is read."""
     received: list[Json] = attrs.field(factory=list, init=False)
     times_s: list[float] = attrs.field(factory=list, init=False)
     is_closed: bool = attrs.field(default=False, init=False)
@@ -110,6 +112,21 @@ class AgentLink:
                 while not self.is_closed:
                     await self._news.wait()
 
+    async def forward(self, request_id: str, pause_s: float) -> list[Json]:
+        """What the client of a request hears: one result after the other, each taking so long; and
+        nothing any more from the moment the agent deregisters, as with a 4.1 balancer."""
+        heard: list[Json] = []
+        while not (heard and ends(heard[-1])) and not self.has_deregistered:
+            await trio.sleep(pause_s)
+            results = self.results(request_id)
+            if len(results) > len(heard) and not self.has_deregistered:
+                heard.append(results[len(heard)])
+        return heard
+
+    @property
+    def has_deregistered(self) -> bool:
+        return self.is_closed or {"Notification": "DeregisterAgent"} in self.received
+
     async def run_reader(self) -> None:
         try:
             while True:
@@ -118,6 +135,9 @@ class AgentLink:
                     self.received.append(frame)
                     self.times_s.append(trio.current_time())
                     self._news.notify_all()
+                if frame == {"Notification": "DeregisterAgent"}:
+                    await self.socket.aclose()
+                await trio.sleep(self.pause_s)
         except trio_websocket.ConnectionClosed:
             async with self._news:
                 self.is_closed = True

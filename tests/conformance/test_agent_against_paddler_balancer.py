@@ -348,6 +348,33 @@ async def test_what_is_wrong_with_a_model_is_an_issue_until_it_is_right(tmp_path
         assert (await link.wait_serving(SLOTS))["issues"] == []
 
 
+@pytest.mark.parametrize(("reads_s", "forwards_s"), [(0.0, 0.005), (0.02, 0.001)])
+async def test_an_agent_that_leaves_loses_nothing_of_its_last_answer(
+    reads_s: float, forwards_s: float
+) -> None:
+    """A 4.1 balancer forwards nothing any more once an agent deregistered or closed, whatever it
+    has read: so both must wait, also for one that reads slowly."""
+    async with linked_agent() as (_, agent, link):
+        await link.set_state(state(BUNDLED_MODEL))
+        await link.wait_serving(SLOTS)
+        heard: list[Json] = []
+
+        async def client() -> None:
+            heard.extend(await link.forward("last", forwards_s))
+
+        async with trio.open_nursery() as nursery:
+            await link.ask("last", raw_prompt(40))
+            nursery.start_soon(client)
+            await link.wait_results("last", 1)
+            link.pause_s = reads_s
+            agent.signal(signal.SIGTERM)
+        assert len(heard) == 41
+        assert [*heard[-1]["GeneratedToken"]] == ["Done"]
+        await link.wait(lambda link: link.has_deregistered, "it deregisters")
+        await link.wait_closed()
+        assert await trio.to_thread.run_sync(agent.wait) == 0
+
+
 @pytest.mark.parametrize("way", ["crash", "close"])
 async def test_a_lost_balancer_is_dialled_again_and_finds_the_model_still_loaded(way: str) -> None:
     async with linked_agent() as (balancer, agent, link):

@@ -125,3 +125,23 @@ def test_a_stopped_agent_loses_its_streams_to_others_and_comes_back() -> None:
             os.kill(pid, signal.SIGCONT)
         view = fleet.wait_serving()
         assert all(agent["slots_processing"] == 0 for agent in view["agents"])
+
+
+def test_the_only_agent_dies_and_its_clients_soon_hear_what_happened() -> None:
+    options = ("--continuation-wait=500", "--buffered-request-timeout=60000")
+    with Fleet.start(agents=1, slots=2, balancer_options=options) as fleet:
+        fleet.desire(BUNDLED_MODEL, context_size=4096, **GREEDY)
+        fleet.wait_serving()
+        heard = Heard()
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(listen, fleet.inference, CONVERSATION, story(1), heard)
+                await until_first_tokens([heard], 1)
+                fleet.agents["a1"].signal(signal.SIGKILL)
+
+        trio.run(run)
+        assert heard.endings == ["Error 502"]
+        assert heard.error is not None
+        assert heard.error.startswith("The agent was lost after ")
+        assert "connected within 5" in heard.error

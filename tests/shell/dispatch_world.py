@@ -94,7 +94,7 @@ class World:
         self.nursery = nursery
         self.agents = 0
 
-    def agent(self, *, slots: int = 1, ours: bool = True, model: str = "m") -> Peer:
+    def agent(self, *, slots: int = 1, ours: bool = True, model: str | None = "m") -> Peer:
         self.agents += 1
         outgoing, frames = trio.open_memory_channel[bytes](100)
         connection = AgentConnection(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import attrs
 import pytest
 import trio
-from dispatch_world import LIMITS, heard, status_of, world
+from dispatch_world import LIMITS, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Failure
-from paddler_trio.wire.trio.trio_link import Start
+from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Failure, Request
+from paddler_trio.wire.trio.trio_link import Report, Start
 
 # ------------------------------------------------------------------------ the plain way
 
@@ -130,37 +130,112 @@ async def test_what_a_paddler_agent_began_nobody_can_continue(autojump_clock: Mo
         assert await heard(request) == ("a", Failure(502, "Agent controller connection closed"))
 
 
-async def test_another_model_never_continues_an_answer(autojump_clock: MockClock) -> None:
+async def lost_after_a_token(here: World, model: str = "m") -> Request:
+    """An agent that streamed one token is gone; what else is connected the caller decides."""
+    lost = here.agent(model=model)
+    request = here.submit()
+    await wait_all_tasks_blocked()
+    lost.says("1.1", "a")
+    here.dispatcher.leave(lost.connection)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"), [(True, "the others serve a different model"), (False, "Paddler 4.1")]
+)
+async def test_what_nobody_here_can_continue_waits_shortly_and_is_told_why(
+    ours: bool, words: str, autojump_clock: MockClock
+) -> None:
     async with world() as here:
-        lost = here.agent(model="old")
-        request = here.submit()
-        await wait_all_tasks_blocked()
-        lost.says("1.1", "a")
-        other = here.agent(model="new")
-        here.dispatcher.leave(lost.connection)
+        request = await lost_after_a_token(here, "old")
+        other = here.agent(ours=ours, model="new")
         text, failure = await heard(request)
         assert text == "a"
+        assert trio.current_time() == pytest.approx(LIMITS.continuation_wait_s)
         assert failure is not None
         assert failure.code == 502
-        assert "different model" in failure.description
+        assert failure.description.startswith("The agent was lost after 1 tokens, and no agent ")
+        assert "within 3000ms" in failure.description
+        assert words in failure.description
         assert other.sent() == []
 
 
-async def test_a_continuation_waits_for_its_model_while_nobody_serves(
+async def test_the_only_agent_dies_and_its_answer_fails_shortly_after(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        lost = here.agent()
-        request = here.submit()
-        await wait_all_tasks_blocked()
-        lost.says("1.1", "a")
-        here.dispatcher.leave(lost.connection)
-        await trio.sleep(5)
+        text, failure = await heard(await lost_after_a_token(here))
+        assert text == "a"
+        assert trio.current_time() == pytest.approx(LIMITS.continuation_wait_s)
+        assert failure == Failure(
+            502,
+            "The agent was lost after 1 tokens, and no agent that can continue the answer "
+            "connected within 3000ms",
+        )
+
+
+async def test_the_only_agent_is_back_in_time_and_goes_on(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        request = await lost_after_a_token(here)
+        await trio.sleep(2.9)
         back = here.agent()
         await wait_all_tasks_blocked()
         assert back.sent() == ["start 1.2"]
         back.says("1.2", "b", done=True)
         assert await heard(request) == ("ab", None)
+
+
+async def test_an_agent_that_still_loads_is_waited_for_as_long_as_for_a_slot(
+    autojump_clock: MockClock,
+) -> None:
+    """An engine crash: the agent is connected, and its engine is not back yet."""
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        agent.says("1.1", "a")
+        agent.connection.status = status_of(0)
+        agent.connection.refresh_readiness()
+        here.dispatcher.update(agent.connection)
+        here.dispatcher.hand_back(agent.lease("1.1"), "crash", suspects=0)
+        await trio.sleep(9)
+        agent.connection.status = status_of(1)
+        agent.connection.refresh_readiness()
+        here.dispatcher.update(agent.connection)
+        await wait_all_tasks_blocked()
+        assert agent.sent() == ["start 1.1", "start 1.2"]
+        agent.says("1.2", "b", done=True)
+        assert await heard(request) == ("ab", None)
+
+
+async def test_an_agent_that_loads_what_nobody_knows_yet_is_waited_for(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        request = await lost_after_a_token(here)
+        await trio.sleep(2)
+        again = here.agent(slots=0, model=None)
+        await trio.sleep(5)
+        again.connection.report = Report("serving", None, None, "m", None, None)
+        again.connection.status = status_of(1)
+        again.connection.refresh_readiness()
+        here.dispatcher.update(again.connection)
+        await wait_all_tasks_blocked()
+        again.says("1.2", "b", done=True)
+        assert await heard(request) == ("ab", None)
+
+
+async def test_hope_that_comes_and_goes_is_counted_from_its_end(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        request = await lost_after_a_token(here)
+        await trio.sleep(2)
+        again = here.agent(slots=0)
+        await trio.sleep(2)
+        here.dispatcher.leave(again.connection)
+        _, failure = await heard(request)
+        assert trio.current_time() == pytest.approx(7)
+        assert failure is not None
+        assert failure.code == 502
 
 
 async def test_placements_are_bounded(autojump_clock: MockClock) -> None:
@@ -188,10 +263,11 @@ async def test_a_request_under_which_two_engines_died_is_given_up(
             agent.connection.status = status_of(0)
             agent.connection.refresh_readiness()
             here.dispatcher.update(agent.connection)
-            here.dispatcher.hand_back(agent.lease(f"1.{number}"), "crash", engine_died=True)
+            here.dispatcher.hand_back(agent.lease(f"1.{number}"), "crash", suspects=1)
         _, failure = await heard(request)
         assert failure is not None
-        assert "2 engines died" in failure.description
+        assert failure.code == 502
+        assert "2 engines or agents died" in failure.description
 
 
 # ------------------------------------------------------------------------------- stops

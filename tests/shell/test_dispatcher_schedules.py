@@ -229,8 +229,8 @@ class Schedule:
         if (found := self.a_lease()) is not None:
             agent, lease = found
             for _ in range(self.rng.randint(1, 2)):
-                died = self.rng.random() < 0.5
-                self.dispatcher.hand_back(lease, "engine gone", engine_died=died)
+                suspects = self.rng.choice([0, 0, 1, 3])
+                self.dispatcher.hand_back(lease, "engine gone", suspects=suspects)
             del agent.counts[lease.wire_id]
 
     async def break_frame(self) -> None:

@@ -80,9 +80,9 @@ async def test_a_request_handed_back_twice_is_placed_once(autojump_clock: MockCl
         lease = agent.lease("1.1")
         closes(here, agent)
         for _ in range(3):
-            here.dispatcher.hand_back(lease, "crash", engine_died=True)
+            here.dispatcher.hand_back(lease, "crash", suspects=1)
         await wait_all_tasks_blocked()
-        here.dispatcher.hand_back(lease, "crash", engine_died=True)
+        here.dispatcher.hand_back(lease, "crash", suspects=1)
         assert other.sent() == ["start 1.2"]
         other.says("1.2", "a", done=True)
         assert await heard(request) == ("a", None)
@@ -96,7 +96,7 @@ async def test_an_agent_that_goes_on_after_handing_back_is_not_heard(
         request = here.submit()
         await wait_all_tasks_blocked()
         lease = agent.lease("1.1")
-        here.dispatcher.hand_back(lease, "crash", engine_died=True)
+        here.dispatcher.hand_back(lease, "crash", suspects=1)
         assert agent.connection.lease("1.1") is None
         lease.deliver("GeneratedToken", [{"ContentToken": "late"}, DONE], ends=True, tokens=[1])
         await wait_all_tasks_blocked()
@@ -131,7 +131,7 @@ async def test_a_stopped_request_that_is_handed_back_is_not_placed_again(
         await wait_all_tasks_blocked()
         request.stop()
         await wait_all_tasks_blocked()
-        here.dispatcher.hand_back(agent.lease("1.1"), "crash", engine_died=True)
+        here.dispatcher.hand_back(agent.lease("1.1"), "crash", suspects=1)
         await wait_all_tasks_blocked()
         assert here.nothing_is_left()
         assert other.sent() == []
@@ -257,7 +257,7 @@ async def test_cancelling_everything_right_after_anything_leaks_nothing(
             case "finish":
                 agent.says("1.1", "b", done=True)
             case "hand back":
-                here.dispatcher.hand_back(agent.lease("1.1"), "crash", engine_died=True)
+                here.dispatcher.hand_back(agent.lease("1.1"), "crash", suspects=1)
         with trio.CancelScope(shield=True):
             for _ in range(ticks):
                 await trio.lowlevel.checkpoint()
@@ -278,7 +278,7 @@ async def test_two_agents_that_hand_back_in_one_tick_forget_the_request(
         request = here.submit()
         for number, agent in enumerate(agents, 1):
             closes(here, agent)
-            here.dispatcher.hand_back(agent.lease(f"1.{number}"), "crash", engine_died=False)
+            here.dispatcher.hand_back(agent.lease(f"1.{number}"), "crash", suspects=0)
         for agent in agents:
             assert agent.connection.slots_processing == 0
         request.stop()

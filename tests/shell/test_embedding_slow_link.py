@@ -14,7 +14,9 @@ import trio
 
 from encoder_models import write_bert
 from paddler_trio.agent.embedding_requests import PORTION_TOKENS, EmbeddingRequests
+from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError
 from paddler_trio.language.prompting import Language
@@ -74,7 +76,7 @@ class Link:
     """What was sent, as far as it was let through."""
 
     frames: list[Any] = attrs.field(factory=list)
-    handed_back: list[bool] = attrs.field(factory=list)
+    handed_back: list[int | None] = attrs.field(factory=list)
     room: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(0))
     hands_back: bool = True
 
@@ -85,8 +87,14 @@ class Link:
     def respond(self, wire_id: str, response: object) -> None:
         raise AssertionError(f"an answer that overtakes: {response}")
 
-    def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None:
-        self.handed_back.append(engine_died)
+    def acknowledge(self, wire_id: str) -> None:
+        pass
+
+    async def sent(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
+        self.handed_back.append(suspects)
 
     def read(self, count: int) -> None:
         for _ in range(count):
@@ -143,7 +151,7 @@ class Agent:
 
     @classmethod
     def of(cls, nursery: trio.Nursery, vocabulary: Vocabulary) -> Agent:
-        requests = EmbeddingRequests(AgentStatus(4))
+        requests = EmbeddingRequests(AgentStatus(4), PreparationTurns())
         engine = Answering(requests, nursery)
         parameters = InferenceParameters(enable_embeddings=True)
         models = Models(ServedModel(Prepares(Speaking(vocabulary, parameters)), engine))
@@ -219,8 +227,8 @@ async def test_an_engine_that_dies_while_the_link_waits_is_told_as_such(
         agent.link.read(10)
         await agent.until_sent(10)
         agent.engine.is_gone = True
-        agent.requests.on_engine_gone("it crashed", crashed=True)
+        agent.requests.on_engine_gone("it crashed", Suspects(embeddings={10**6: 1}))
         agent.link.read(NUM_DOCUMENTS)
-    assert agent.link.handed_back == [True]
+    assert agent.link.handed_back == [0], "it died over another one"
     assert 10 <= len(agent.link.frames) <= 10 + 2 * WINDOW
     assert not agent.requests._by_key

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from client_lines import documents_of
 from language import answer, embedding
-from scenario import Shape
+from scenario import Poison, Shape
 from watched_dispatcher import WatchedDispatcher
 from world import SLACK_S, Story, World
 
@@ -139,13 +139,16 @@ def _lost_for_good(story: Story, description: str, world: World) -> bool:
         return story.was_named_by_broken_frame
     if description.startswith("Response channel closed"):
         return world.killed
-    if "engines died" in description:
-        return story.engines_died >= 2
-    if "a different model" in description:
+    if "died while they worked" in description:
+        deadly = [other.ask.poison for other in world.stories.values() if other.ask.poison]
+        are_told_apart = deadly.count(Poison.AGENT) < 2 and not any(
+            agent.is_paddler for agent in world.scenario.agents
+        )
+        is_innocent = story.ask.poison is None and world.scenario.temper == "poisoned"
+        is_innocent = is_innocent and are_told_apart
+        return story.suspicions >= 2 and not is_innocent
+    if "that can continue the answer" in description:
         return story.was_stranded
     if "continuations" in description:
         return story.grants >= 3
-    if "as many as may" in description:
-        again = sum(other.grants >= 2 for other in world.stories.values())
-        return story.grants >= 2 and again >= 3
     return description == "Agent controller connection closed" and story.spoke_without_tokens

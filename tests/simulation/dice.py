@@ -1,8 +1,9 @@
 """A scenario from a seed.
 
-Seeds differ in temper: some have no faults at all, some only those that no client may notice, most
-have everything. Most put all times on a grid, so that many things happen at the same instant, in
-whatever order the scheduler takes them; that is where mistakes hide.
+Seeds differ in temper: some have no faults at all, some only those that no client may notice, some
+only requests that kill what works on them, most have everything. Most put all times on a grid, so
+that many things happen at the same instant, in whatever order the scheduler takes them; that is
+where mistakes hide.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import attrs
-from scenario import AgentPlan, Ask, ClientPlan, Fault, Order, Reading, Scenario, Shape, Strike
+from scenario import (
+    AgentPlan,
+    Ask,
+    ClientPlan,
+    Fault,
+    Order,
+    Poison,
+    Reading,
+    Scenario,
+    Shape,
+    Strike,
+)
 
 HARMLESS = (Fault.UNKNOWN, Fault.STALE, Fault.BINARY, Fault.TWIN, Fault.SHRINK)
 RECOVERABLE = (*HARMLESS, Fault.RESET, Fault.BURST_RESET, Fault.LEAVE, Fault.CRASH)
@@ -26,6 +38,8 @@ class _Dice:
     """Draws of one scenario, and what bounds them."""
 
     rng: random.Random
+    poison: float
+    """How likely a request is one."""
     is_rough: bool
     is_calm: bool
     on_grid: bool
@@ -45,13 +59,20 @@ class _Dice:
 def draw(seed: int) -> Scenario:
     """The scenario of this seed."""
     rng = random.Random(seed)
-    temper = rng.choice(["calm", "recoverable", "rough", "rough", "rough"])
+    temper = rng.choice(["calm", "recoverable", "rough", "rough", "rough", "poisoned"])
     rough = temper == "rough"
-    dice = _Dice(rng, rough, temper == "calm", rng.random() < 0.7, rng.choice([2.0, 6.0, 15.0]))
+    dice = _Dice(
+        rng,
+        {"calm": 0.0, "poisoned": 0.2}.get(temper, 0.02),
+        rough,
+        temper in ("calm", "poisoned"),
+        rng.random() < 0.7,
+        rng.choice([2.0, 6.0, 15.0]),
+    )
     num_agents = rng.randint(1, 4)
     paddler = rng.randrange(num_agents) if dice.chance(0.3) else None
     swaps = [Order(0.0, "e0" if dice.chance(0.08) else "m0")]
-    if temper != "calm" and dice.chance(0.3):
+    if not dice.is_calm and dice.chance(0.3):
         swaps += [
             Order(dice.time_s(0, dice.span_s), rng.choice(["m0", "m1", "m2", "e0"]))
             for _ in range(rng.randint(1, 2))
@@ -135,7 +156,8 @@ def _client(dice: _Dice, n: int, *, embeds: bool) -> ClientPlan:
         if twin.shape is Shape.DUPLICATE:  # of a request that lives
             asks[m] = attrs.evolve(ask, shape=Shape.RAW, stop_after_s=math.inf)
     if not is_socket and embeds and dice.chance(0.5):
-        asks = [attrs.evolve(asks[0], shape=Shape.EMBEDDING, max_tokens=rng.randint(0, 7))]
+        few = rng.randint(0, 7)
+        asks = [attrs.evolve(asks[0], shape=Shape.EMBEDDING, max_tokens=few, poison=None)]
     return ClientPlan(
         name=name,
         is_socket=is_socket,
@@ -169,4 +191,5 @@ def _ask(dice: _Dice, prompt: str, *, is_socket: bool, is_first: bool) -> Ask:
         at_s=0.0 if is_first else rng.choice([0.0, dice.time_s(0, 2)]),
         max_tokens=rng.choice([1, 5, 20, 40]),
         stop_after_s=dice.time_s(0, 2) if stops else math.inf,
+        poison=rng.choice(list(Poison)) if dice.chance(dice.poison) else None,
     )

@@ -76,6 +76,13 @@ class Shape(Enum):
     DUPLICATE = "a request under an id that is in flight"
 
 
+class Poison(Enum):
+    """What a request kills, whoever works on it."""
+
+    ENGINE = "the engine that computes it"
+    AGENT = "the agent that prepares it"
+
+
 @attrs.frozen
 class Ask:
     """One request. ``max_tokens`` counts documents in an embedding batch. ``stop_after_s`` only on
@@ -86,6 +93,7 @@ class Ask:
     at_s: float
     max_tokens: int
     stop_after_s: float = math.inf
+    poison: Poison | None = None
 
 
 @attrs.frozen

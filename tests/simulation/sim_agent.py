@@ -8,6 +8,7 @@ own weights would have drawn.
 from __future__ import annotations
 
 import json
+import math
 import random
 from typing import Any
 
@@ -16,8 +17,8 @@ import trio
 from agent_words import Standing, response_frame, step_frame, summary
 from expectations import Expectations
 from language import tokens_of
-from scenario import AgentPlan
-from sim_engine import Produced, Running, SimEngine
+from scenario import AgentPlan, Poison
+from sim_engine import CRASH_S, Produced, Running, SimEngine
 from sim_wire import Wire
 from world import World, documents_in, prompt_in
 
@@ -38,6 +39,8 @@ class Frame:
     text: str
     queued_s: float
     speaks_of: tuple[Running, ...] = ()
+    is_acknowledgement: bool = False
+    """It says only that they are worked on."""
     is_last: bool = False
     """The connection is lost with it."""
 
@@ -59,6 +62,11 @@ class SimAgent:
     away_until_s: float = attrs.field(default=0.0, init=False)
     frames_before_reset: int | None = attrs.field(default=None, init=False)
     """Of the next pass, before the connection is lost."""
+    is_dead: bool = attrs.field(default=False, init=False)
+    """A request killed it; the connection does not know yet."""
+    turns: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    """Of requests that may have killed an agent, one is prepared at a time."""
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _version: int = attrs.field(default=0, init=False)
     _frames: trio.MemorySendChannel[Frame] | None = attrs.field(default=None, init=False)
 
@@ -70,6 +78,7 @@ class SimAgent:
     async def run(self) -> None:
         """Dial, serve, redial, until the balancer's doors are closed."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self.engine.follow)
             nursery.start_soon(self.engine.draw)
             await trio.sleep(self.plan.joins_at_s)
@@ -87,7 +96,7 @@ class SimAgent:
         wire = self.world.dial_agent(self.plan, kernel_messages=self.rng.choice([2, 16]))
         if wire is None:
             return False
-        self.is_leaving = False
+        self.is_leaving = self.is_dead = False
         self.expectations = Expectations(self.plan, self.world)
         frames, outgoing = trio.open_memory_channel[Frame](OUTGOING_FRAMES)
         self.wire, self._frames = wire, frames
@@ -118,7 +127,7 @@ class SimAgent:
                 self.world.fail(f"{self.plan.id} had to wait for the balancer's reader")
             for running in frame.speaks_of:
                 self.world.heard_of(int(running.wire_id.partition(".")[0]))
-                running.story.spoke_without_tokens |= (
+                running.story.spoke_without_tokens |= not frame.is_acknowledgement and (
                     self.plan.is_paddler or running.documents is not None
                 )
 
@@ -180,10 +189,24 @@ class SimAgent:
             self._send(b"", is_last=True)
             self.frames_before_reset = None
 
-    def say_hand_back(self, running: Running, reason: str, *, engine_died: bool) -> None:
-        self._note(f"hand back {running.wire_id}: {reason}")
-        frame = render_extension(HandBack(running.wire_id, reason, engine_died))
+    def say_hand_back(self, running: Running, reason: str, *, suspects: int | None) -> None:
+        self._note(f"hand back {running.wire_id}: {reason}, {suspects} suspects")
+        died = suspects is not None
+        frame = render_extension(HandBack(running.wire_id, reason, died, suspects))
         self._send(frame, (running,))
+
+    def acknowledge(self, running: Running) -> None:
+        """Its preparation goes on."""
+        self._note(f"acknowledges {running.wire_id}")
+        self._send(step_frame([Produced(running, [], [])]), (running,), is_acknowledgement=True)
+
+    def die(self, of: Running) -> None:
+        """The whole process, after everything it said is out."""
+        self._note(f"dies of {of.wire_id}")
+        self.is_dead = True
+        self.away_until_s = trio.current_time() + CRASH_S
+        self.engine.forget_all()
+        self._send(b"", is_last=True)
 
     def say_raw(self, text: str) -> None:
         self._note(f"says {text[:120]}")
@@ -210,6 +233,8 @@ class SimAgent:
     # ---------------------------------------------------------------- what it is told
 
     def _handle(self, frame: Any, sent_s: float) -> None:
+        if self.is_dead:
+            return
         match frame:
             case {"Notification": {"SetState": {"desired_state": state}}}:
                 self._on_state(structure(state, AgentDesiredState), sent_s)
@@ -228,7 +253,10 @@ class SimAgent:
                 self._on_start(wire_id, work, sent_s, seed=0, drawn=[])
             case {"Trio": {"Start": start}}:
                 seed, drawn = start["seed"], list(start["tokens"])
-                self._on_start(start["id"], start["request"], sent_s, seed=seed, drawn=drawn)
+                isolated = start.get("isolated")
+                self._on_start(
+                    start["id"], start["request"], sent_s, seed=seed, drawn=drawn, isolated=isolated
+                )
             case _:
                 self.world.fail(f"{self.plan.id} was told {json.dumps(frame)[:100]}")
 
@@ -241,7 +269,14 @@ class SimAgent:
             self.publish()
 
     def _on_start(
-        self, wire_id: str, work: Any, sent_s: float, *, seed: int, drawn: list[int]
+        self,
+        wire_id: str,
+        work: Any,
+        sent_s: float,
+        *,
+        seed: int,
+        drawn: list[int],
+        isolated: str | None = None,
     ) -> None:
         engine = self.engine
         story = self.world.story_of(work)
@@ -252,18 +287,47 @@ class SimAgent:
             sent_s=sent_s,
             stood_still_s=max(self.frozen_until_s, engine.stalled_until_s),
         )
-        ready_s = trio.current_time() + self.plan.prefill_s
-        running = Running(wire_id, story, seed, drawn, documents_in(work), ready_s)
+        running = Running(wire_id, story, seed, drawn, documents_in(work), math.inf, isolated)
         if not self.plan.is_paddler and (self.is_leaving or engine.served is None):
-            self.say_hand_back(running, "no model here now", engine_died=False)
+            self.say_hand_back(running, "no model here now", suspects=None)
             return
         if wire_id in engine.running:
             self.world.fail(f"{self.plan.id} was given {wire_id} twice")
         if drawn and drawn != tokens_of(story.ask.prompt, seed, str(engine.weights), len(drawn)):
             self.world.fail(f"{self.plan.id} must continue what {engine.weights} did not begin")
-        if seed and any(earlier.seed not in (seed, 0) for earlier in story.beginnings):
+        if (
+            seed
+            and running.documents is None
+            and any(earlier.seed not in (seed, 0) for earlier in story.beginnings)
+        ):
             self.world.fail(f"{story.ask.prompt} got another seed")
         engine.take(running)
+        assert self._nursery is not None
+        self._nursery.start_soon(self._prepare, running)
+
+    async def _prepare(self, running: Running) -> None:
+        """Half of what passes before its first token."""
+        if running.isolated == "agent":
+            async with self.turns:
+                if self._has(running):
+                    self.acknowledge(running)
+                await self._render(running)
+        else:
+            await self._render(running)
+        if self._has(running):
+            running.ready_s = trio.current_time() + self.plan.prefill_s / 2
+            if not self.plan.is_paddler:
+                self.acknowledge(running)
+
+    async def _render(self, running: Running) -> None:
+        await trio.sleep(self.plan.prefill_s / 2)
+        await self.wait_thawed()
+        if self._has(running) and running.story.ask.poison is Poison.AGENT:
+            running.story.kills += 1
+            self.die(running)
+
+    def _has(self, running: Running) -> bool:
+        return self.engine.running.get(running.wire_id) is running and not running.is_stopped
 
     def _on_close(self, wire: Wire, code: int, sent_s: float) -> None:
         self._note(f"closed with {code}")
@@ -279,9 +343,19 @@ class SimAgent:
 
     # ----------------------------------------------------------------------- private
 
-    def _send(self, text: bytes, about: tuple[Running, ...] = (), *, is_last: bool = False) -> None:
+    def _send(
+        self,
+        text: bytes,
+        about: tuple[Running, ...] = (),
+        *,
+        is_acknowledgement: bool = False,
+        is_last: bool = False,
+    ) -> None:
         if self._frames is not None:
-            self._frames.send_nowait(Frame(text.decode(), trio.current_time(), about, is_last))
+            now_s = trio.current_time()
+            self._frames.send_nowait(
+                Frame(text.decode(), now_s, about, is_acknowledgement, is_last)
+            )
 
     def _note(self, what: str) -> None:
         self.world.note(self.plan.id, what)

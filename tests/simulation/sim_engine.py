@@ -13,8 +13,11 @@ from typing import Protocol
 import attrs
 import trio
 from language import Result, done, embedding, results_at, token_at
-from scenario import AgentPlan
+from scenario import AgentPlan, Poison
 from world import Beginning, Story, World
+
+CRASH_S = 1 / 8
+"""How long an engine that a request killed cannot be loaded again."""
 
 
 @attrs.define(eq=False)
@@ -28,6 +31,7 @@ class Running:
     documents: list[str] | None
     ready_s: float
     """When its prompt is computed."""
+    isolated: str | None = None
     stop_sent_s: float = math.inf
     has_begun: bool = False
 
@@ -53,7 +57,9 @@ class Voice(Protocol):
 
     def say_step(self, produced: list[Produced]) -> None: ...
 
-    def say_hand_back(self, running: Running, reason: str, *, engine_died: bool) -> None: ...
+    def say_hand_back(self, running: Running, reason: str, *, suspects: int | None) -> None: ...
+
+    def die(self, of: Running) -> None: ...
 
     async def wait_thawed(self) -> None: ...
 
@@ -93,17 +99,21 @@ class SimEngine:
         self.running.clear()
         self._wake()
 
-    def hand_back_all(self, reason: str, *, engine_died: bool) -> None:
+    def hand_back_all(self, reason: str, *, suspects: list[Running] | None = None) -> None:
+        """``suspects``: None if it did not die."""
         for running in list(self.running.values()):
-            self.voice.say_hand_back(running, reason, engine_died=engine_died)
+            among = None
+            if suspects is not None:
+                among = len(suspects) if running in suspects else 0
+            self.voice.say_hand_back(running, reason, suspects=among)
         self.forget_all()
 
-    def crash(self, for_s: float) -> None:
+    def crash(self, for_s: float, suspects: list[Running]) -> None:
         """Everything on it is lost; it cannot be loaded again for a while."""
         self.is_up, self.served = False, None
         self.down_until_s = trio.current_time() + for_s
         self.voice.publish()
-        self.hand_back_all("the engine died", engine_died=True)
+        self.hand_back_all("the engine died", suspects=suspects)
 
     async def wait_idle(self) -> None:
         while self.running:
@@ -138,13 +148,30 @@ class SimEngine:
             is_loading = self.plan.is_paddler and not self.is_up  # of ours nothing would run now
             if now_s < self.stalled_until_s or is_loading:
                 continue
-            produced = [
-                self._draw_one(running)
-                for running in list(self.running.values())
+            ready = [
+                running
+                for running in self.running.values()
                 if running.ready_s <= now_s or running.is_stopped
             ]
+            if self._dies_of(ready):
+                continue
+            produced = [self._draw_one(running) for running in ready]
             if produced:
                 self.voice.say_step(produced)
+
+    def _dies_of(self, ready: list[Running]) -> bool:
+        """One of them kills the engine, in a batch with all that are not isolated or alone."""
+        for running in ready:
+            if running.is_stopped or running.story.ask.poison is not Poison.ENGINE:
+                continue
+            running.story.kills += 1
+            if self.plan.is_paddler:
+                self.voice.die(running)
+            else:
+                batch = [other for other in ready if not other.isolated]
+                self.crash(CRASH_S, [running] if running.isolated else batch)
+            return True
+        return False
 
     def _draw_one(self, running: Running) -> Produced:
         ask, tokens = running.story.ask, running.tokens
@@ -208,7 +235,7 @@ class SimEngine:
         self.voice.publish()
         with trio.move_on_after(self.plan.drain_s):
             await self.wait_idle()
-        self.hand_back_all("the engine is being stopped", engine_died=False)
+        self.hand_back_all("the engine is being stopped")
 
     def _wake(self) -> None:
         self._news.set()

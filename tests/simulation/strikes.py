@@ -45,7 +45,7 @@ async def _strike(agent: SimAgent, strike: Strike, rng: random.Random) -> None:
             if wire is not None:
                 wire.doom = "frozen"
         case Fault.CRASH if engine.is_up and not agent.plan.is_paddler:
-            engine.crash(strike.for_s)
+            engine.crash(strike.for_s, suspects=[])
         case Fault.LEAVE if wire is not None:
             await _leave(agent, strike)
         case Fault.MALFORMED if wire is not None:

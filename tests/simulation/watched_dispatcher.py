@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import trio
-from scenario import Shape
 from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
@@ -59,7 +58,8 @@ class WatchedDispatcher(Dispatcher):
             self.world.fail(f"{agent.id} has {total} slots and holds {held} requests")
         self._check_may_be_placed(request)
         for other in self._requests.values():
-            is_before = other.key < request.key and self._waits(other) and not self._kind(other)
+            may_have_any = not (self._kind(other) or other.suspicions)
+            is_before = other.key < request.key and self._waits(other) and may_have_any
             if is_before and self._classes[other.key] == self._classes[request.key]:
                 self.world.fail(f"{prompt} overtook {prompt_in(other.work.body)}")
         self._story(request).grants += 1
@@ -80,13 +80,12 @@ class WatchedDispatcher(Dispatcher):
             waited_s = trio.current_time() - began_s
             story.longest_wait_s = max(story.longest_wait_s, waited_s)
 
-    def _fail_stranded(self) -> None:
-        models = {agent.model for agent in self.agents.values()}
-        serving = any(a.is_accepting and a.status.slots_total for a in self.agents.values())
+    def _note_stranded(self) -> None:
+        models = {agent.model for agent in self.agents.values() if agent.speaks_trio}
         for request in self._requests.values():
-            if self._waits(request) and serving and request.tokens and request.model not in models:
+            if self._waits(request) and request.tokens and not models & {None, request.model}:
                 self._story(request).was_stranded = True
-        super()._fail_stranded()
+        super()._note_stranded()
 
     def _tell_client(self, request: Request, outcome: Outcome) -> None:
         story = self._story(request)
@@ -109,10 +108,10 @@ class WatchedDispatcher(Dispatcher):
                 pass
         super()._tell_client(request, outcome)
 
-    def hand_back(self, lease: Lease, reason: str, *, engine_died: bool) -> None:
+    def hand_back(self, lease: Lease, reason: str, *, suspects: int) -> None:
         if self._leases.get(lease.request.key) is lease:
-            self._story(lease.request).engines_died += engine_died
-        super().hand_back(lease, reason, engine_died=engine_died)
+            self._story(lease.request).suspicions += suspects > 0
+        super().hand_back(lease, reason, suspects=suspects)
 
     # -------------------------------------------------------------------- agents
 
@@ -128,6 +127,10 @@ class WatchedDispatcher(Dispatcher):
             self.world.note("balancer", f"{agent.id} is gone: {wire.doom}")
             if wire.doom is None and not wire.gone and not self.world.is_ending:
                 self.world.fail(f"{agent.id} was thrown out for nothing")
+            for lease in agent._leases.values():
+                words = 1 if lease.isolated == "agent" else 0
+                was_prepared = lease.num_deliveries != words or agent.said_goodbye
+                self._story(lease.request).suspicions += not was_prepared
         super().leave(agent)
 
     def check_nobody_lingers(self) -> None:
@@ -164,12 +167,14 @@ class WatchedDispatcher(Dispatcher):
             self.world.fail(f"{prompt} begins although the balancer is shutting down")
         if request.placements > limits.max_continuations:
             self.world.fail(f"{prompt} was placed {request.placements} times already")
-        if story.engines_died >= limits.max_engines_lost and story.ask.shape is not Shape.EMBEDDING:
-            self.world.fail(f"{prompt} goes on although {story.engines_died} engines died under it")
+        if story.kills >= limits.max_suspicions:
+            self.world.fail(f"{prompt} goes on although it killed {story.kills} times")
 
     def _check_nothing_is_free_for(self, request: Request) -> None:
         kind = self._kind(request)
         for agent in self.agents.values():
+            if request.suspicions and not agent.speaks_trio:
+                continue  # it could not be kept apart there
             free = agent.usable_slots - self.slots_processing(agent.key)
             if agent.is_accepting and free > 0 and kind in (None, agent.model):
                 prompt = prompt_in(request.work.body)

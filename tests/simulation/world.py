@@ -78,7 +78,10 @@ class Story:
     """It has output whose tokens the agent did not say: nobody can continue it."""
     beginnings: list[Beginning] = attrs.field(factory=list)
     grants: int = 0
-    engines_died: int = 0
+    suspicions: int = 0
+    """How often an engine or an agent died that it may have killed, for all anybody knows."""
+    kills: int = 0
+    """How often it did."""
     outcomes: set[str] = attrs.field(factory=set)
     """How its leases ended, by the class of the outcome."""
     status: int | None = None

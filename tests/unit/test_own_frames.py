@@ -134,6 +134,7 @@ extensions = st.one_of(
         request=st.just({"ContinueFromRawPrompt": {"raw_prompt": "a", "max_tokens": 3}}),
         seed=st.integers(0, 2**32 - 1),
         tokens=tokens.map(tuple),
+        isolated=st.sampled_from([None, "engine", "agent"]),
     ),
     st.builds(
         trio_link.Report,
@@ -144,7 +145,13 @@ extensions = st.one_of(
         progress=st.none() | st.sampled_from([0.0, 0.25, 1.0]),
         detail=st.none() | texts,
     ),
-    st.builds(trio_link.HandBack, id=texts, reason=texts, engine_died=st.booleans()),
+    st.builds(
+        trio_link.HandBack,
+        id=texts,
+        reason=texts,
+        engine_died=st.booleans(),
+        suspects=st.none() | st.integers(0, 2**32 - 1),
+    ),
     st.builds(trio_link.GetTree, id=texts),
 )
 

@@ -29,6 +29,7 @@ from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, WireError, leaves
 from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.nursery_tree.printed_tree import running_tree
+from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.codec import dumps, loads
 from paddler_trio.wire.paddler.messages import (
     AgentRequest,
@@ -71,7 +72,12 @@ STATUS_INTERVAL_S = 1.0
 HEARTBEAT_S = 2.0
 HEARTBEAT_DEADLINE_S = 5.0
 CONNECT_S = 10.0
-GOODBYE_S = 1.0
+CLOSE_S = 1.0
+GOODBYE_S = 5.0
+"""For everything that was said to be taken, before an agent that leaves closes anyway."""
+FORWARDING_S = 0.5
+"""A balancer of Paddler's that hears of a leaving agent drops the results that it has read and not
+passed on yet. It never says when that is done; it reads and forwards in moments."""
 READ_AHEAD_FRAMES = 64
 OUTGOING_FRAMES = 2048
 """Ten seconds of one frame a pass at 200 passes/s; a balancer that lags more is given up."""
@@ -126,7 +132,7 @@ class BalancerLink:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def leave(self) -> None:
-        """Deregister and close; what was queued goes out first, within a second."""
+        """Deregister and close; what was said is taken first, within ``GOODBYE_S``."""
         self._leaving.set()
         if self._connection is not None:
             await self._connection.say_goodbye()
@@ -167,7 +173,7 @@ class BalancerLink:
                     finally:
                         self._connection = None
                         self.requests.stop_all_of(connection)
-                        with trio.move_on_after(GOODBYE_S, shield=True):
+                        with trio.move_on_after(CLOSE_S, shield=True):
                             await socket.aclose()
                         nursery.cancel_scope.cancel(reason="the connection has ended")
         except* (
@@ -211,7 +217,12 @@ class _Connection:
     _unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _reason: str = attrs.field(default="the balancer closed the connection", init=False)
-    _flushed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _answered_s: float = attrs.field(default=-math.inf, init=False)
+    """When a result was given to be sent."""
+    _queued: int = attrs.field(default=0, init=False)
+    """Frames that were ever queued; ``_written`` counts those that are out."""
+    _written: Changes = attrs.field(factory=Changes, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.hands_back = self.socket.subprotocol == SUBPROTOCOL
@@ -230,26 +241,49 @@ class _Connection:
             port=self.link.port,
             speaks_trio=self.hands_back,
         )
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, name="writer to balancer")
-                nursery.start_soon(self._write_large, name="writer of large frames to balancer")
-                nursery.start_soon(self._publish_changes, name="status publisher")
-                nursery.start_soon(self._beat, name="heartbeat")
-                await self._read()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, name="writer to balancer")
+                    nursery.start_soon(self._write_large, name="writer of large frames to balancer")
+                    nursery.start_soon(self._publish_changes, name="status publisher")
+                    nursery.start_soon(self._beat, name="heartbeat")
+                    await self._read()
+        finally:
+            self._over.set()
         return self._reason
 
     async def say_goodbye(self) -> None:
-        """Deregister after everything queued; returns when it is out or a second has passed."""
+        """Deregister once everything said was taken; returns when the balancer has closed the
+        connection, which it does when it reads that, or after ``GOODBYE_S``."""
+        with trio.move_on_after(GOODBYE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._deregister, name="deregistration")
+                await self._over.wait()
+                nursery.cancel_scope.cancel(reason="the connection has ended")
+        self._end("this agent is leaving")
+
+    async def _deregister(self) -> None:
+        if not self.hands_back:
+            await self._until_forwarded()
         self._send(render(DeregisterAgent()))
         self._frames.close()
-        with trio.move_on_after(GOODBYE_S, shield=True):
-            await self._flushed.wait()
-        self._end("this agent is leaving")
+
+    async def _until_forwarded(self) -> None:
+        """A pong says that everything before the ping was read, and how busy the balancer is."""
+        await self.sent()
+        pinged_s = trio.current_time()
+        try:
+            await self.socket.ping()
+        except trio_websocket.ConnectionClosed:
+            return
+        round_trip_s = trio.current_time() - pinged_s
+        await trio.sleep_until(self._answered_s + FORWARDING_S + 4 * round_trip_s)
 
     # ---------------------------------------------------------------- Reply
 
     def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None:
+        self._answered_s = trio.current_time()
         if self.hands_back:
             self._step.append({"id": wire_id, "tokens": tokens, "results": results})
             return
@@ -268,6 +302,7 @@ class _Connection:
 
     def respond(self, wire_id: str, response: object) -> None:
         """Paddler's response, as one frame of its own."""
+        self._answered_s = trio.current_time()
         envelope = {"generated_by": None, "request_id": wire_id, "response": response}
         self._send(dumps({"Response": envelope}))
 
@@ -279,18 +314,30 @@ class _Connection:
         """Send a frame that is large, or one of many; waits until those before it are under way,
         so that embeddings never fill the queue that everybody shares."""
         await self._large_frames.send(frame)
+        self._answered_s = trio.current_time()
 
-    def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None:
+    def acknowledge(self, wire_id: str) -> None:
+        """An entry without tokens and results; a balancer of Paddler's has no ear for it."""
+        if self.hands_back:
+            self.results(wire_id, [], [])
+            self.flush()
+
+    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
         """The status goes first: the balancer must know that we have no slots now."""
         self._publish()
-        self._send(render_extension(HandBack(wire_id, reason, engine_died)))
+        died = suspects is not None
+        self._send(render_extension(HandBack(wire_id, reason, died, suspects)))
+
+    async def sent(self) -> None:
+        """Wait until every frame that was queued before this call is out."""
+        await self._written.wait_beyond(self._queued - 1)
 
     # ---------------------------------------------------------------- tasks
 
     async def _write(self) -> None:
         async for frame in self._outgoing:
             await self.socket.send_message(frame.decode())
-        self._flushed.set()
+            self._written.notify()
 
     async def _write_large(self) -> None:
         async with self._outgoing_large:
@@ -435,6 +482,7 @@ class _Connection:
     def _send(self, frame: bytes) -> None:
         try:
             self._frames.send_nowait(frame)
+            self._queued += 1
         except trio.WouldBlock:
             self._end("the balancer does not read")
         except (trio.ClosedResourceError, trio.BrokenResourceError):

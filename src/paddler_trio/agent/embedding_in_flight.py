@@ -31,15 +31,25 @@ class EmbeddingReply(Protocol):
         """Queue a small response; it may overtake large ones."""
         ...
 
-    def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None: ...
+    def acknowledge(self, wire_id: str) -> None:
+        """The preparation of the request goes on, see
+        :class:`~paddler_trio.wire.trio.trio_link.Start`; goes out at once."""
+        ...
+
+    async def sent(self) -> None:
+        """Wait until everything that was given is out."""
+        ...
+
+    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None: ...
 
 
 class EngineLostError(EngineError):
-    """The engine is gone in the middle of it."""
+    """The engine is gone in the middle of it; ``suspects`` is as in a
+    :class:`~paddler_trio.wire.trio.trio_link.HandBack`, None if no engine died."""
 
-    def __init__(self, reason: str, *, crashed: bool) -> None:
+    def __init__(self, reason: str, suspects: int | None) -> None:
         super().__init__(reason)
-        self.crashed = crashed
+        self.suspects = suspects
 
 
 @attrs.define
@@ -60,6 +70,8 @@ class EmbeddingInFlight:
     is_extended: bool
     """It was asked by a balancer of ours in our words: results may be ours too."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    isolated: bool = False
+    """An engine may have died of it."""
     waits_for_model: bool = False
     is_unheard: bool = False
     """The link is gone."""
@@ -98,12 +110,12 @@ class EmbeddingInFlight:
         """End it at once; nothing else was said of it."""
         self.reply.respond(self.wire_id, {"Embedding": ending})
 
-    def return_unfinished(self, reason: str, *, engine_died: bool = False) -> None:
+    def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
         """Another agent should take it; a Paddler balancer can only be told that it failed."""
         if self.is_over or self.is_unheard:
             return
         self.is_over = True
         if self.reply.hands_back:
-            self.reply.hand_back(self.wire_id, reason, engine_died=engine_died)
+            self.reply.hand_back(self.wire_id, reason, suspects=suspects)
         else:
             self.answer({"Error": reason})

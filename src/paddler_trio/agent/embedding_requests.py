@@ -25,7 +25,9 @@ from paddler_trio.agent.embedding_in_flight import (
     EngineLostError,
     Portion,
 )
+from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.model_server import ModelServer, Serving
+from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.embedding_documents import (
@@ -64,6 +66,7 @@ class EmbeddingRequests:
     """
 
     status: AgentStatus
+    turns: PreparationTurns
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], EmbeddingInFlight] = attrs.field(factory=dict, init=False)
@@ -82,7 +85,9 @@ class EmbeddingRequests:
     def start(self, frame: RequestFrame, reply: EmbeddingReply) -> None:
         """Work on a request; every way it can go wrong is answered on ``reply``."""
         wire_id = frame.id
-        running = EmbeddingInFlight(wire_id, reply, frame.is_extended)
+        running = EmbeddingInFlight(
+            wire_id, reply, frame.is_extended, isolated=bool(frame.isolated)
+        )
         if (id(reply), wire_id) in self._running:
             running.answer({"Error": f"request id {wire_id!r} is in use already"})
             return
@@ -116,12 +121,15 @@ class EmbeddingRequests:
                 running.arrived.append(embedded)
                 running.news.set()
 
-    def on_engine_gone(self, reason: str, *, crashed: bool) -> None:
+    def on_engine_gone(self, reason: str, suspects: Suspects | None) -> None:
         """Everything that ran on it is lost."""
         for running in self._running.values():
             if running.engine is not None:
                 running.engine = None
-                running.lost = EngineLostError(reason, crashed=crashed)
+                blamed = None
+                if suspects is not None:
+                    blamed = max(map(suspects.of_embeddings, running.portions), default=0)
+                running.lost = EngineLostError(reason, blamed)
                 running.news.set()
 
     # -------------------------------------------------- the life of a request
@@ -138,8 +146,8 @@ class EmbeddingRequests:
             if not running.is_unheard:
                 await self._end(running, ending or running.ending())
         except (EngineError, PreparationError) as error:
-            died = isinstance(error, EngineLostError) and error.crashed
-            running.return_unfinished(str(error), engine_died=died)
+            suspects = error.suspects if isinstance(error, EngineLostError) else None
+            running.return_unfinished(str(error), suspects=suspects)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("the link ended under an embedding request", id=running.wire_id)
         finally:
@@ -155,7 +163,10 @@ class EmbeddingRequests:
         if ready.embedding is None:
             raise EmbeddingRefusedError(ready.embedding_problem)
         max_tokens = ready.embedding.max_tokens
-        prepared = await serving.preparation.prepare(Job(frame, 0, ready), client=frame.client)
+        async with self.turns.turn(frame, running.reply):
+            job = Job(frame, 0, ready)
+            prepared = await serving.preparation.prepare(job, client=frame.client)
+        running.reply.acknowledge(running.wire_id)
         if not isinstance(prepared, PreparedEmbedding):
             assert isinstance(prepared, Refused), "an embedding is prepared or refused"
             return prepared.result
@@ -206,7 +217,7 @@ class EmbeddingRequests:
                 return
             documents = [np.array(gathering.chunks[i], "<i4").tobytes() for i in portion]
             key = next(self._keys)
-            running.engine.send(EmbedDocuments(key, documents))
+            running.engine.send(EmbedDocuments(key, documents, running.isolated))
             running.portions[key] = Portion(portion.start, len(portion))
             self._by_key[key] = running
 

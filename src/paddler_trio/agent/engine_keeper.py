@@ -14,6 +14,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.errors import EngineError
 from paddler_trio.nursery_tree.synchronization import Verdict
@@ -35,14 +36,15 @@ class EngineKeeper:
       load: what every life loads.
       supervise: see :data:`SuperviseEngine`.
       on_up, on_down: told at the start and the end of each life, with the reason of the end and
-        whether it was a crash; synchronous. ``on_down`` only follows an ``on_up``.
+        whom it may be due to, None if it was no crash; synchronous. ``on_down`` only follows an
+        ``on_up``.
       on_progress, on_step, on_figures: see :class:`EngineProcess`.
     """
 
     load: LoadModel
     supervise: SuperviseEngine
     on_up: Callable[[EngineProcess, Ready], None]
-    on_down: Callable[[str, bool], None]
+    on_down: Callable[[str, Suspects | None], None]
     on_crash: Callable[[BaseException], None]
     on_progress: Callable[[float], None]
     on_step: Callable[[Step | EmbeddingStep], None]
@@ -67,7 +69,7 @@ class EngineKeeper:
     async def _live(self) -> None:
         """One life; EngineError if it ends by itself."""
         is_up = False
-        reason, crashed = "the engine was stopped", False
+        reason, suspects = "the engine was stopped", None
 
         def up(ready: Ready) -> None:
             nonlocal is_up
@@ -83,8 +85,8 @@ class EngineKeeper:
             if not self.first_start.give(failure):
                 log.error("the model cannot be loaded again", reason=reason)
         except EngineError as crash:
-            reason, crashed = str(crash), True
+            reason, suspects = str(crash), engine.suspects
             raise
         finally:
             if is_up:
-                self.on_down(reason, crashed)
+                self.on_down(reason, suspects)

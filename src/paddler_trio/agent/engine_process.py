@@ -19,6 +19,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.engine_crash import Suspects, crash_record_file, suspects_in
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine.engine_pipe import (
     LENGTH_BYTES,
@@ -80,6 +81,8 @@ class EngineProcess:
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     ready: Ready | None = attrs.field(default=None, init=False)
     """What it said when it was up."""
+    suspects: Suspects = attrs.field(factory=Suspects, init=False)
+    """Whom it was working for when it died."""
     _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
@@ -111,23 +114,26 @@ class EngineProcess:
             **os.environ,
             "GGML_NO_BACKTRACE": "1",  # on an abort ggml would attach a debugger for seconds
         }
-        process = await trio.lowlevel.open_process(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            # Ctrl-C is the agent's to handle; the engine ends with it. No session of its own: Linux
-            # schedules sessions as groups, and a light group can wait 100 ms beside a busy one.
-            process_group=0,
-        )
-        try:
-            await self._converse(process)
-        finally:
-            self._frames.close()
-            await _end(process)
+        with crash_record_file() as record:
+            process = await trio.lowlevel.open_process(
+                [*self.command, str(record)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[record],
+                env=environment,
+                # Ctrl-C is the agent's to handle; the engine ends with it. No session of its own:
+                # Linux schedules sessions as groups, and a light group can wait 100 ms beside a
+                # busy one.
+                process_group=0,
+            )
+            try:
+                await self._converse(process, record)
+            finally:
+                self._frames.close()
+                await _end(process)
 
-    async def _converse(self, process: trio.Process) -> None:
+    async def _converse(self, process: trio.Process, record: int) -> None:
         failure: EngineError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, process, name="engine pipe writer")
@@ -136,6 +142,7 @@ class EngineProcess:
             failure = await self._read(process)
             if failure is None:  # the pipe ended: wait for the exit status, which says why
                 status = await process.wait()
+                self.suspects = suspects_in(record, status)
                 failure = EngineError(
                     f"the engine died ({_how(status)}); its last words: {self._cause()}"
                 )

@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from paddler_trio import __version__
+from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.agent.file_watch import changes_before, wait_file_changes
@@ -85,9 +86,10 @@ class Serving:
 
 
 class EngineGone(Protocol):
-    """Told that whatever ran on the engine is lost, why, and whether the engine crashed."""
+    """Told that whatever ran on the engine is lost, and why; if the engine crashed, whom that may
+    be due to, else None."""
 
-    def __call__(self, reason: str, *, crashed: bool) -> None: ...
+    def __call__(self, reason: str, suspects: Suspects | None) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -433,10 +435,10 @@ class ModelServer:
         self.status.set(progress=None)
         self._look()
 
-    def _down(self, reason: str, crashed: bool) -> None:
+    def _down(self, reason: str, suspects: Suspects | None) -> None:
         self._engine = None
         self._look()
-        self.on_engine_gone(reason, crashed=crashed)
+        self.on_engine_gone(reason, suspects)
 
     def _crashed(self, crash: BaseException) -> None:
         """The engine died and will be started again; one that never came up is an issue."""

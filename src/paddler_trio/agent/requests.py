@@ -15,8 +15,10 @@ import structlog
 import trio
 
 from paddler_trio.agent.embedding_requests import EmbeddingRequests
+from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.model_server import ModelServer, Serving
+from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.questions import ModelQuestions
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
@@ -50,7 +52,19 @@ class Reply(Protocol):
 
     def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None: ...
 
-    def hand_back(self, wire_id: str, reason: str, *, engine_died: bool) -> None: ...
+    def acknowledge(self, wire_id: str) -> None:
+        """The preparation of the request goes on, see
+        :class:`paddler_trio.wire.trio.trio_link.Start`; goes out at once."""
+        ...
+
+    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
+        """``suspects``: see :class:`paddler_trio.wire.trio.trio_link.HandBack`; None if no engine
+        died."""
+        ...
+
+    async def sent(self) -> None:
+        """Wait until everything that was given is out."""
+        ...
 
     def flush(self) -> None:
         """Everything of one engine pass has been given: it may go out as one frame."""
@@ -80,13 +94,13 @@ class _Running:
             self.reply.results(self.wire_id, tokens, results)
             self.over.give(None)
 
-    def return_unfinished(self, reason: str, *, engine_died: bool = False) -> None:
+    def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
         """Another agent should take it; a Paddler balancer can only be told that it failed."""
         if self.is_over:
             return
         self.is_over = True
         if self.reply.hands_back:
-            self.reply.hand_back(self.wire_id, reason, engine_died=engine_died)
+            self.reply.hand_back(self.wire_id, reason, suspects=suspects)
         else:
             self.reply.results(self.wire_id, [], [{"SamplerError": reason}])
             self.reply.flush()
@@ -109,9 +123,10 @@ class AgentRequests:
     _running: dict[tuple[int, str], _Running] = attrs.field(factory=dict, init=False)
     _by_key: dict[int, _Running] = attrs.field(factory=dict, init=False)
     _keys: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
+    _turns: PreparationTurns = attrs.field(factory=PreparationTurns, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.embeddings = EmbeddingRequests(self.status)
+        self.embeddings = EmbeddingRequests(self.status, self._turns)
         self.questions = ModelQuestions()
 
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
@@ -213,12 +228,14 @@ class AgentRequests:
             assert running.key is not None
             _tell(running.engine, StopSequence(running.key))
 
-    def on_engine_gone(self, reason: str, *, crashed: bool) -> None:
-        """Everything that ran on it is lost; other agents may still answer."""
-        self.embeddings.on_engine_gone(reason, crashed=crashed)
-        for running in list(self._by_key.values()):
+    def on_engine_gone(self, reason: str, suspects: Suspects | None) -> None:
+        """Everything that ran on it is lost; other agents may still answer. ``suspects``: whom its
+        death may be due to, None if it was stopped in order."""
+        self.embeddings.on_engine_gone(reason, suspects)
+        for key, running in list(self._by_key.items()):
             running.engine = None
-            running.return_unfinished(reason, engine_died=crashed)
+            blamed = None if suspects is None else suspects.of_sequence(key)
+            running.return_unfinished(reason, suspects=blamed)
 
     # -------------------------------------------------- the life of a request
 
@@ -252,7 +269,10 @@ class AgentRequests:
         ready = serving.engine.ready
         assert ready is not None, "an engine that serves was ready once"
         key = next(self._keys)
-        prepared = await serving.preparation.prepare(Job(frame, key, ready), client=frame.client)
+        async with self._turns.turn(frame, running.reply):
+            job = Job(frame, key, ready)
+            prepared = await serving.preparation.prepare(job, client=frame.client)
+        running.reply.acknowledge(running.wire_id)
         if not isinstance(prepared, PreparedGeneration):
             assert isinstance(prepared, Refused), "a generation is prepared or refused"
             running.finish([], [prepared.result])

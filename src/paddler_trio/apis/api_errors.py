@@ -204,8 +204,8 @@ def prompt_too_long(
     least = "at least " if is_least else ""
     return ApiError(
         400,
-        f"the prompt has {least}{num_prompt_tokens} tokens, which exceeds the available context size "
-        f"of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
+        f"the prompt has {least}{num_prompt_tokens} tokens, which exceeds the available context "
+        f"size of {num_cells} tokens in one slot; shorten it, or have context_size raised or "
         "fewer slots used",
         type="exceed_context_size_error",
         code="context_length_exceeded",

@@ -20,19 +20,9 @@ from paddler_trio.apis.shapes import (
     Text,
     Whole,
 )
+from paddler_trio.wire.engine.sampling_limits import MAX_BREAKER_CHARS, MAX_BREAKERS, STAGES
 
 MAX_INT32 = 2**31 - 1
-STAGES = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
 _SPECULATIVE: dict[str, Shape] = {
     "type": Text(64),
     "n_max": Whole(0, MAX_INT32),
@@ -79,8 +69,8 @@ def sampling_fields() -> tuple[Field, ...]:
         Field("dry_penalty_last_n", whole, "How far DRY looks back; -1 for the whole context."),
         Field(
             "dry_sequence_breakers",
-            ListOf(Text(64, least_chars=1), 1, 64),
-            "Texts that DRY does not look across.",
+            ListOf(Text(MAX_BREAKER_CHARS, least_chars=1), 1, MAX_BREAKERS),
+            "Texts that DRY does not look across; 256 bytes together.",
         ),
         Field("min_keep", Whole(0, 100_000), "Samplers leave at least so many tokens."),
         Field(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from paddler_trio.apis.generation_fields import STAGES
 from paddler_trio.wire.engine.engine_pipe import DRY_BREAKERS
+from paddler_trio.wire.engine.sampling_limits import STAGES
 
 Json = dict[str, object]
 

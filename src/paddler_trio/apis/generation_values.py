@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paddler_trio.apis.api_errors import invalid
-from paddler_trio.apis.generation_fields import MAX_INT32, STAGES
+from paddler_trio.apis.generation_fields import MAX_INT32
 from paddler_trio.apis.shapes import texts
 from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.engine.sampling_limits import STAGES
 
 _STAGE_LETTERS = dict(zip("edskypmxt", STAGES, strict=True))
 _DIRECT = (

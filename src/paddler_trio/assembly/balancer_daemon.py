@@ -143,6 +143,7 @@ def balancer_parts(
             buffered_timeout_s=config.buffered_request_timeout_s,
             item_timeout_s=config.inference_item_timeout_s,
             continuation=ContinuationLimits(max_continuations=config.max_continuations),
+            continuation_wait_s=config.continuation_wait_s,
         )
     )
     states = DesiredStateKeeper(open_state_database(config.state_database), dispatcher)

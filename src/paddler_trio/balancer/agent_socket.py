@@ -321,10 +321,13 @@ class _Link:
                 agent.report = report
                 if agent.refresh_readiness() or not same:
                     self.socket.dispatcher.update(agent)
-            case HandBack(wire_id, reason, engine_died):
+            case HandBack(wire_id, reason, engine_died, suspects):
                 lease = agent.lease(wire_id)
                 if lease is not None:
-                    self.socket.dispatcher.hand_back(lease, reason, engine_died=engine_died)
+                    among = 1 if suspects is None else suspects
+                    self.socket.dispatcher.hand_back(
+                        lease, reason, suspects=among if engine_died else 0
+                    )
             case Tree(wire_id, tree):
                 agent.answer(wire_id, tree)
             case Answer(wire_id) as answer:

@@ -59,6 +59,14 @@ def balancer(
         int,
         typer.Option(min=0, help="How often a request goes on elsewhere after losing its agent."),
     ] = 2,
+    continuation_wait: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Milliseconds an answer waits for an agent that can continue it to connect; "
+            "then 502.",
+        ),
+    ] = 3_000,
     agent_silence: Annotated[
         int, typer.Option(min=100, help="Milliseconds without a word after which an agent is gone.")
     ] = 5_000,
@@ -127,6 +135,7 @@ def balancer(
         metrics_prefix=metrics_prefix,
         drain_timeout_s=drain_timeout / 1000,
         max_continuations=max_continuations,
+        continuation_wait_s=continuation_wait / 1000,
         agent_silence_s=agent_silence / 1000,
         max_connections=max_connections,
         input_memory_bytes=input_memory * 1024**2,

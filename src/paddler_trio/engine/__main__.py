@@ -5,11 +5,14 @@ prints goes to standard error, where the agent picks it up as log lines. Three t
 decodes, one reads the pipe and prepares requests, one writes what passes produced. Others embed and
 look at images, if that is wanted.
 When the pipe closes, the agent is gone or wants us gone: the process ends at once, whatever it is
-computing.
+computing. The argument is the descriptor of a file in which every thread says whom it works for,
+so that the agent can tell who may be the cause when the process dies.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import mmap
 import os
 import sys
 import threading
@@ -38,6 +41,7 @@ from paddler_trio.errors import EngineError, WireError
 from paddler_trio.heap import settle
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
+from paddler_trio.wire.engine.crash_record import RECORD_BYTES, Activity, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingStep,
@@ -71,6 +75,7 @@ def main() -> None:
     os.dup2(2, 1)
     lib.llama_log_set(_log, None)
     pipe = Pipe(sys.stdin.buffer, writer_fd)
+    record = _open_record()
     load = pipe.receive()
     if load is None:
         return
@@ -90,7 +95,7 @@ def main() -> None:
         pipe.send(LoadFailed("encoder" if knows_no_chat else "model", problem or ENCODER_ONLY))
         return
     if context is not None and not (llama.can_generate and context.remembers):
-        _only_embed(pipe, llama, load, context)
+        _only_embed(pipe, llama, load, context, record)
     projector, projection_problem = _open_projector(llama, load)
     try:
         shape = llama.open_context(
@@ -123,9 +128,10 @@ def main() -> None:
         commands,
         outbox.put,
         counters,
-        DrawingPool(load.threads, llama.n_vocab),
+        DrawingPool(load.threads, llama.n_vocab, record),
         load.settings.max_drafts,
         draft_model,
+        record.cells(Activity.DECODING, threading.get_ident()),
     )
     embedder: Embedder | None = None
     if context is not None:
@@ -136,8 +142,9 @@ def main() -> None:
             lambda: not loop.streams.is_idle,
             pipe.send,
             counters,
+            record,
         )
-        embedder.start(on_crash=lambda: os._exit(1))
+        embedder.start(on_crash=partial(_give_up, record))
     vision: Vision[Admitted] | None = None
     if projector is not None:
         vision = Vision(
@@ -147,9 +154,10 @@ def main() -> None:
             ImageCache(load.settings.image_cache_bytes),
             partial(admit, llama, shape),
             commands.put,
+            record,
         )
-        vision.start(on_crash=lambda: os._exit(1))
-    _start_reading(pipe, llama, loop, embedder, vision)
+        vision.start(on_crash=partial(_give_up, record))
+    _start_reading(pipe, llama, record, loop, embedder, vision)
     pipe.send(
         Ready(
             shape.cells,
@@ -162,8 +170,29 @@ def main() -> None:
             projection_problem=projection_problem,
         )
     )
-    outbox.start(on_crash=lambda: os._exit(1))
-    loop.run_forever()
+    outbox.start(on_crash=partial(_give_up, record))
+    try:
+        loop.run_forever()
+    except Exception:
+        record.failed(threading.get_ident())
+        raise
+
+
+def _open_record() -> CrashRecord:
+    """Where the agent looks when we die; without one, started by hand, nobody does."""
+    if len(sys.argv) < 2:
+        return CrashRecord.unread()
+    descriptor = int(sys.argv[1])
+    record = CrashRecord(memoryview(mmap.mmap(descriptor, RECORD_BYTES)))
+    os.lseek(descriptor, RECORD_BYTES, os.SEEK_SET)
+    faulthandler.enable(descriptor)
+    return record
+
+
+def _give_up(record: CrashRecord) -> NoReturn:
+    """This thread failed, and without it the engine is no use."""
+    record.failed(threading.get_ident())
+    os._exit(1)
 
 
 def _load_model(pipe: Pipe, load: LoadModel) -> Llama:
@@ -216,11 +245,15 @@ def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, st
     return projector, ""
 
 
-def _only_embed(pipe: Pipe, llama: Llama, load: LoadModel, context: EmbeddingContext) -> NoReturn:
+def _only_embed(
+    pipe: Pipe, llama: Llama, load: LoadModel, context: EmbeddingContext, record: CrashRecord
+) -> NoReturn:
     """The life of an engine whose model is an encoder."""
     counters = Counters(pipe.send)
-    embedder = Embedder(context, llama.n_vocab, load.threads, lambda: False, pipe.send, counters)
-    _start_reading(pipe, llama, None, embedder)
+    embedder = Embedder(
+        context, llama.n_vocab, load.threads, lambda: False, pipe.send, counters, record
+    )
+    _start_reading(pipe, llama, record, None, embedder)
     pipe.send(
         Ready(
             cells=0,
@@ -231,12 +264,17 @@ def _only_embed(pipe: Pipe, llama: Llama, load: LoadModel, context: EmbeddingCon
             embedding=context.shape,
         )
     )
-    embedder.run_forever()
+    try:
+        embedder.run_forever()
+    except Exception:
+        record.failed(threading.get_ident())
+        raise
 
 
 def _start_reading(
     pipe: Pipe,
     llama: Llama,
+    record: CrashRecord,
     loop: DecodeLoop | None,
     embedder: Embedder | None,
     vision: Vision[Admitted] | None = None,
@@ -244,13 +282,14 @@ def _start_reading(
     """All is loaded: from here on the collector must not stop those who compute."""
     settle()
     threading.Thread(
-        target=_read_requests, args=(pipe, llama, loop, embedder, vision), daemon=True
+        target=_read_requests, args=(pipe, llama, record, loop, embedder, vision), daemon=True
     ).start()
 
 
 def _read_requests(
     pipe: Pipe,
     llama: Llama,
+    record: CrashRecord,
     loop: DecodeLoop | None,
     embedder: Embedder | None,
     vision: Vision[Admitted] | None,
@@ -261,6 +300,7 @@ def _read_requests(
     than one that is restarted.
     """
     status = 1
+    doing = record.cells(Activity.ADMITTING, threading.get_ident())
     try:
         while (frame := pipe.receive()) is not None:
             match frame:
@@ -273,7 +313,9 @@ def _read_requests(
                     elif frame.images and vision is not None:
                         vision.take(frame)
                     else:
+                        doing.begin(key)
                         loop.commands.put(admit(llama, loop.shape, frame))
+                        doing.end()
                 case StopSequence():
                     if vision is not None:
                         vision.stop(frame.key)
@@ -300,6 +342,7 @@ def _read_requests(
         status = 0
     finally:
         if status:
+            record.failed(threading.get_ident())
             traceback.print_exc()
         os._exit(status)
 

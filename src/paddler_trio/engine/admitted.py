@@ -13,6 +13,7 @@ from paddler_trio.engine.vision import Embeddings
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.image_tokens import image_of, is_image, words_of
 from paddler_trio.wire.engine.engine_pipe import Ending, StartSequence
+from paddler_trio.wire.engine.sampling_limits import sampling_problem
 
 
 @attrs.frozen
@@ -43,6 +44,9 @@ def admit(
     if len(words) < len(start.tokens):
         unseen = (t for t in start.tokens if is_image(t) and image_of(t) not in embeddings)
         stray = next(unseen, stray)
+    problem = sampling_problem(start.sampling, n_vocab=shape.n_vocab, logprobs=start.logprobs)
+    if problem is not None:
+        return Ending(start.key, "refused", len(words), 0, problem)
     if stray is not None:
         detail = f"token {stray} is outside the vocabulary of {shape.n_vocab}"
         return Ending(start.key, "refused", len(words), 0, detail)

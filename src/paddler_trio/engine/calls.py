@@ -3,12 +3,12 @@
 An image needs a call of its own. With regions of their own, sequences in one call all pay for the
 longest of them: those that generate are computed without a long prompt beside them, and their
 tokens are out before it. In a pool everybody pays for everything anyway, and one call reads the
-weights once.
+weights once. A sequence that may have killed an engine is computed by itself, after all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import attrs
@@ -41,15 +41,23 @@ class Call:
     rows: list[tuple[Share, int]]
 
 
-def part(shares: tuple[Share, ...], *, is_unified: bool) -> list[tuple[Share, ...]]:
-    """The shares of a pass, as many together as llama.cpp is to compute in one call."""
-    images = [(s,) for s in shares if is_image(s.sequence.tokens[s.start])]
-    words = [s for s in shares if not images or (s,) not in images]
+def part(
+    shares: tuple[Share, ...], *, is_unified: bool, isolated: Collection[int] = frozenset()
+) -> list[tuple[Share, ...]]:
+    """The shares of a pass, as many together as llama.cpp is to compute in one call; those of
+    ``isolated`` sequences each in a call of its own."""
+    single = [
+        share
+        for share in shares
+        if share.sequence.key in isolated or is_image(share.sequence.tokens[share.start])
+    ]
+    words = [share for share in shares if not single or share not in single]
+    calls = [(share,) for share in single]
     if is_unified:
-        return [call for call in (tuple(words), *images) if call]
+        return [call for call in (tuple(words), *calls) if call]
     generating = tuple(s for s in words if s.sequence.is_generating)
     prompts = tuple(s for s in words if not s.sequence.is_generating)
-    return [call for call in (generating, prompts, *images) if call]
+    return [call for call in (generating, prompts, *calls) if call]
 
 
 def fill(llama: Llama, shares: tuple[Share, ...], contents: list[Content]) -> Call:

@@ -37,6 +37,7 @@ from paddler_trio.scheduler.batching.image_tokens import (
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.scheduler.batching.streams import Cut, Placement, Replaced, Streams
+from paddler_trio.wire.engine.crash_record import ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
     Drawn,
     Ending,
@@ -55,6 +56,9 @@ _FAILURES = {
 }
 """What llama.cpp's codes mean."""
 PROGRESS_INTERVAL_S = 0.5
+ISOLATED_TOKENS = 64
+"""A sequence that may have killed an engine is computed by itself until it has drawn so many: more
+than were on their way to the agent when that engine died."""
 _MAX_FAILURES = 3
 """Sequences failed one after the other without a pass that worked between them."""
 
@@ -83,6 +87,8 @@ class _Running:
     sampler: Sampler
     content: Content
     drafting: Drafting
+    innocent_from: int = 0
+    """From this length on it may be computed together with others."""
     placed_s: float | None = None
     first_drawn_s: float | None = None
     next_progress_s: float = 0.0
@@ -110,6 +116,8 @@ class DecodeLoop:
     pool: DrawingPool
     max_drafts: int = 0
     draft_model: DraftModel | None = None
+    doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
+    """Where the thread of this loop says whom it works for."""
     _requests: dict[int, _Running] = attrs.field(factory=dict, init=False)
     _drawn: list[Drawn] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
@@ -146,7 +154,9 @@ class DecodeLoop:
     def run_pass(self) -> None:
         """Plan, decode, draw and report once."""
         while (placement := self.streams.start_next()) is not None:
+            self.doing.begin(placement.sequence.key)
             self._settle(placement)
+            self.doing.end()
         if self.max_drafts and self.shape.rules.can_trim:
             self._guess()
         generating = self.streams.num_generating
@@ -157,7 +167,8 @@ class DecodeLoop:
         )
         self._cut(*self.streams.make_room(budget))
         shares = self.streams.plan(token_budget=self.shape.n_batch, prompt_budget=budget)
-        for together in part(shares, is_unified=self.shape.is_unified):
+        isolated = frozenset(filter(self._is_isolated, self._requests))
+        for together in part(shares, is_unified=self.shape.is_unified, isolated=isolated):
             self._decode(together)
             self._report_step()
         self._report_step()
@@ -180,7 +191,8 @@ class DecodeLoop:
                     sequence,
                     sampler,
                     Content.of(start.tokens, embeddings),
-                    Drafting(self.max_drafts),
+                    Drafting(0 if start.isolated else self.max_drafts),
+                    sequence.num_tokens + ISOLATED_TOKENS if start.isolated else 0,
                 )
                 self.streams.enqueue(sequence)
             case Ending():
@@ -219,13 +231,17 @@ class DecodeLoop:
                 self.streams.lost_prefix(sequence)
         self.counters.now.cached_tokens += sequence.num_computed
 
+    def _is_isolated(self, key: int) -> bool:
+        request = self._requests[key]
+        return request.sequence.num_tokens < request.innocent_from
+
     def _guess(self) -> None:
         generating = [sequence for sequence in self.streams.running if sequence.is_generating]
         if self.draft_model is not None:
-            self.draft_model.guess(
-                [s for s in generating if self._may_draft(s)],
-                count=self.max_drafts,
-            )
+            drafting = [s for s in generating if self._may_draft(s)]
+            self.doing.begin_all([sequence.key for sequence in drafting])
+            self.draft_model.guess(drafting, count=self.max_drafts)
+            self.doing.end()
             return
         for sequence in generating:
             drafts = self._requests[sequence.key].drafting.guess(sequence.tokens)
@@ -249,11 +265,14 @@ class DecodeLoop:
         culprit is alone."""
         contents = [self._requests[share.sequence.key].content for share in shares]
         call = fill(self.llama, shares, contents)
-        self._in_pass = frozenset(share.sequence.key for share in shares)
+        keys = [share.sequence.key for share in shares]
+        self._in_pass = frozenset(keys)
+        self.doing.begin_all(keys)
         started_s = time.perf_counter()
         code = call.compute()
         computed_s = time.perf_counter()
         self._in_pass = frozenset()
+        self.doing.end()
         if code == 0:
             self._failures = 0
             self.streams.commit(shares)
@@ -286,7 +305,9 @@ class DecodeLoop:
                 assert sequence.stream is not None
                 assert sequence.salt is not None, "it shares with nobody"
                 kept = Replaced(sequence.tokens[: sequence.num_computed], sequence.salt)
+                self.doing.begin(sequence.key)
                 self.stored.store(kept, sequence.stream)
+                self.doing.end()
 
     def _note_progress(self, shares: tuple[Share, ...], now_s: float) -> None:
         """Whoever waits for a long prompt hears that it gets on, and everybody that it is whole."""
@@ -323,9 +344,11 @@ class DecodeLoop:
         """The next token of every sequence whose newest one was computed, and of drafts that turn
         out right the ones after it."""
         samplers = [self._requests[share.sequence.key].sampler for share, _ in rows]
-        tokens = first_tokens(self.llama, self.pool, samplers, rows)
+        tokens = first_tokens(self.llama, self.pool, samplers, rows, self.doing)
         for (share, row), token in zip(rows, tokens, strict=True):
+            self.doing.begin(share.sequence.key)
             self._take(share, row, token)
+        self.doing.end()
 
     def _take(self, share: Share, row: int, token: int | GrammarRejectedError) -> None:
         """Keep a drawn token, and go on drawing while the drafts were right."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -12,6 +14,12 @@ from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.sampling import Sampler
 from paddler_trio.scheduler.batching.batch_plan import Share
+from paddler_trio.wire.engine.crash_record import (
+    MAX_DRAWING,
+    Activity,
+    ActivityCells,
+    CrashRecord,
+)
 from paddler_trio.wire.engine.engine_pipe import TokenLogprob
 
 T = TypeVar("T")
@@ -19,7 +27,6 @@ R = TypeVar("R")
 
 WORTH_SHARING = 4 * 32768
 """Logits to look at, all sequences together, below which handing work to threads costs more."""
-MAX_THREADS = 8
 
 
 class DrawingPool:
@@ -28,19 +35,43 @@ class DrawingPool:
     Args:
       threads: as many as the engine computes with; they are idle while tokens are drawn.
       n_vocab: logits of one sequence.
+      record: where each says whom it draws for.
     """
 
-    def __init__(self, threads: int, n_vocab: int) -> None:
+    def __init__(self, threads: int, n_vocab: int, record: CrashRecord | None = None) -> None:
         self._n_vocab = n_vocab
+        self._record = record or CrashRecord.unread()
+        self._numbers = itertools.count(Activity.DRAWING)
+        self._local = threading.local()
         self._executor = (
-            ThreadPoolExecutor(min(threads, MAX_THREADS), "drawing") if threads > 1 else None
+            ThreadPoolExecutor(min(threads, MAX_DRAWING), "drawing", self._enter)
+            if threads > 1
+            else None
         )
 
-    def map(self, draw: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
-        """``draw`` of each item, in order."""
+    def map(
+        self,
+        draw: Callable[[T, ActivityCells], R],
+        items: Sequence[T],
+        doing: ActivityCells,
+    ) -> Iterable[R]:
+        """``draw`` of each item, in order; what it is given with it belongs to the thread it runs
+        in, which may be this one: then it is ``doing``."""
         if self._executor is None or len(items) * self._n_vocab < WORTH_SHARING or len(items) < 2:
-            return map(draw, items)
-        return self._executor.map(draw, items)
+            return (draw(item, doing) for item in items)
+
+        def draw_here(item: T) -> R:
+            try:
+                return draw(item, self._local.doing)
+            except Exception:
+                self._record.failed(threading.get_ident())  # not the thread that will raise it
+                raise
+
+        return self._executor.map(draw_here, items)
+
+    def _enter(self) -> None:
+        """In a new thread of the pool."""
+        self._local.doing = self._record.cells(next(self._numbers), threading.get_ident())
 
 
 def first_tokens(
@@ -48,9 +79,11 @@ def first_tokens(
     pool: DrawingPool,
     samplers: Sequence[Sampler],
     rows: Sequence[tuple[Share, int]],
+    doing: ActivityCells,
 ) -> list[int | GrammarRejectedError]:
     """The token after each share, or why there is none: greedy ones in one go, the others side by
-    side. ``rows`` are all whose logits the pass was asked for, in their order."""
+    side. ``rows`` are all whose logits the pass was asked for, in their order; ``doing`` is this
+    thread's."""
     tokens: list[int | GrammarRejectedError] = [-1] * len(rows)
     if any(sampler.is_argmax for sampler in samplers):
         outputs = [1 + len(share.drafts) for share, _ in rows]
@@ -62,14 +95,18 @@ def first_tokens(
             place += outputs[index]
     rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
 
-    def draw(index: int) -> int | GrammarRejectedError:
+    def draw(index: int, here: ActivityCells) -> int | GrammarRejectedError:
         share, row = rows[index]
+        here.begin(share.sequence.key)
+        token: int | GrammarRejectedError
         try:
-            return samplers[index].draw(row, position=share.sequence.num_tokens)
+            token = samplers[index].draw(row, position=share.sequence.num_tokens)
         except GrammarRejectedError as error:
-            return error
+            token = error
+        here.end()
+        return token
 
-    for index, token in zip(rest, pool.map(draw, rest), strict=True):
+    for index, token in zip(rest, pool.map(draw, rest, doing), strict=True):
         tokens[index] = token
     return tokens
 

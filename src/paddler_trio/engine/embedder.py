@@ -22,6 +22,7 @@ import numpy as np
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
 from paddler_trio.engine.figures import Counters
 from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
+from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingStep,
@@ -47,6 +48,7 @@ class Embedder:
       is_generating: whether the other context works now; asked before each pass.
       report: called once a pass with what it produced; blocks if the agent does not read.
       counters: where passes are counted.
+      record: where this thread says whom it works for.
     """
 
     context: EmbeddingContext
@@ -55,15 +57,18 @@ class Embedder:
     is_generating: Callable[[], bool]
     report: Callable[[EmbeddingStep], None]
     counters: Counters
+    record: CrashRecord = attrs.field(factory=CrashRecord.unread)
     commands: SimpleQueue[EmbeddingCommand] = attrs.field(factory=SimpleQueue, init=False)
     _queue: EmbeddingQueue = attrs.field(init=False)
     _tokens: dict[int, dict[int, Tokens]] = attrs.field(factory=dict, init=False)
     """By request and index: every document that is not answered yet."""
     _step: list[Embedded] = attrs.field(factory=list, init=False)
+    _doing: ActivityCells = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         tokens = min(PASS_TOKENS, self.context.shape.max_tokens)
         self._queue = EmbeddingQueue(tokens, self.context.max_documents)
+        self._doing = self.record.cells(Activity.EMBEDDING, threading.get_ident())
 
     def start(self, on_crash: Callable[[], None]) -> None:
         """Run in a thread of its own, which ends with the process; ``on_crash`` is called if it
@@ -82,6 +87,7 @@ class Embedder:
 
     def run_forever(self) -> NoReturn:
         """Pass after pass; sleeps only while there is nothing to compute."""
+        self._doing = self.record.cells(Activity.EMBEDDING, threading.get_ident())
         while True:
             self.take_commands(wait=self._queue.is_empty)
             self.run_pass()
@@ -110,7 +116,7 @@ class Embedder:
 
     def _apply(self, command: EmbeddingCommand) -> None:
         match command:
-            case EmbedDocuments(key, documents):
+            case EmbedDocuments(key, documents, isolated):
                 taken: dict[int, Tokens] = {}
                 for index, document in enumerate(documents):
                     tokens = np.frombuffer(document, "<i4")
@@ -120,7 +126,10 @@ class Embedder:
                         taken[index] = tokens
                 if taken:
                     self._tokens[key] = taken
-                    self._queue.add([Document(key, i, len(each)) for i, each in taken.items()])
+                    self._queue.add(
+                        [Document(key, i, len(each)) for i, each in taken.items()],
+                        isolated=isolated,
+                    )
             case StopEmbedding(key):
                 self._queue.drop(key)
                 self._tokens.pop(key, None)
@@ -139,9 +148,12 @@ class Embedder:
         """Embed a pack; on failure split it until the culprit is alone (W14)."""
         tokens = [self._tokens[document.key][document.index] for document in pack]
         started_s = time.perf_counter()
+        self._doing.begin_all(sorted({document.key for document in pack}))
         try:
             vectors = self.context.compute(tokens)
+            self._doing.end()
         except EmbeddingFailedError as error:
+            self._doing.end()
             if len(pack) == 1:
                 self._answer(pack[0], b"", str(error))
                 return

@@ -26,19 +26,8 @@ from paddler_trio.engine.llama import Llama, candidates_of, token_rows
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Sampling
+from paddler_trio.wire.engine.sampling_limits import STAGES
 
-STAGES = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
-"""The stages of a chain in llama.cpp's usual order, by its names."""
 _MIROSTAT_CANDIDATES = 100
 _MAX_WAKING_TRIES = 8
 
@@ -273,8 +262,7 @@ def _stage(llama: Llama, sampling: Sampling, name: str, cells: int) -> list[_Sta
         ):
             made = lib.llama_sampler_init_penalties(
                 llama.n_vocab,
-                # llama.cpp takes a negative window for "off"; Paddler's -1 means all of it (W6)
-                cells if s.penalty_last_n < 0 else s.penalty_last_n,
+                _window(s.penalty_last_n, cells),
                 s.penalty_repeat,
                 s.penalty_frequency,
                 s.penalty_presence,
@@ -286,7 +274,7 @@ def _stage(llama: Llama, sampling: Sampling, name: str, cells: int) -> list[_Sta
                 s.dry_multiplier,
                 s.dry_base,
                 s.dry_allowed_length,
-                cells if s.dry_penalty_last_n < 0 else s.dry_penalty_last_n,
+                _window(s.dry_penalty_last_n, cells),
                 (ctypes.c_char_p * len(breakers))(*breakers),
                 len(breakers),
             )
@@ -315,6 +303,12 @@ def _stage(llama: Llama, sampling: Sampling, name: str, cells: int) -> list[_Sta
         case "temperature" if s.temperature != 1.0:
             made = lib.llama_sampler_init_temp(s.temperature)
     return [] if made is None else [_Stage(made, sees_prompt=sees_prompt)]
+
+
+def _window(last_n: int, cells: int) -> int:
+    """How far a penalty looks back. llama.cpp makes memory of this number before any token is there
+    to look at, and takes a negative one for "off"; Paddler's -1 means all of the context (W6)."""
+    return cells if last_n < 0 else min(last_n, cells)
 
 
 def position_seed(seed: int, position: int) -> int:

@@ -25,6 +25,7 @@ import numpy as np
 from paddler_trio.engine.projector import ImageNotEncodableError, Projector, Words
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.image_tokens import image_of, image_tokens
+from paddler_trio.wire.engine.crash_record import Activity, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
 
 NICENESS = 5
@@ -104,6 +105,7 @@ class Vision(Generic[AdmittedT]):
       n_batch: tokens an image may have at most.
       admit: makes of a sequence that is complete what the decode loop takes; may be slow.
       forward: gives that, or an ending, to the decode loop.
+      record: where this thread says whom it works for.
     """
 
     projector: Projector
@@ -112,6 +114,7 @@ class Vision(Generic[AdmittedT]):
     cache: ImageCache
     admit: Callable[[StartSequence, Embeddings], AdmittedT | Ending]
     forward: Callable[[AdmittedT | Ending], None]
+    record: CrashRecord = attrs.field(factory=CrashRecord.unread)
     _arrivals: SimpleQueue[StartSequence] = attrs.field(factory=SimpleQueue, init=False)
     _pending: set[int] = attrs.field(factory=set, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -142,8 +145,12 @@ class Vision(Generic[AdmittedT]):
             self.forward(Ending(key, "stopped", 0, 0))
 
     def run_forever(self) -> NoReturn:
+        doing = self.record.cells(Activity.SEEING, threading.get_ident())
         while True:
-            self.see(self._arrivals.get())
+            start = self._arrivals.get()
+            doing.begin(start.key)
+            self.see(start)
+            doing.end()
 
     def see(self, start: StartSequence) -> None:
         """Encode what one sequence shows and give it on."""

@@ -43,6 +43,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     ReasoningBudget,
     Sampling,
 )
+from paddler_trio.wire.engine.sampling_limits import MAX_LOGPROBS
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
@@ -61,7 +62,6 @@ GenerationWork: TypeAlias = PaddlerWork | Generate
 
 MAX_STOP_TEXTS = 64
 MAX_STOP_CHARS = 1024
-MAX_LOGPROBS = 128
 MAX_SALT_CHARS = 1024
 
 

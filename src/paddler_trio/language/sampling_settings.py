@@ -15,63 +15,31 @@ import attrs
 from paddler_trio.language.refusal import bad_request
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Sampling
+from paddler_trio.wire.engine.sampling_limits import (
+    MAX_BIASED_TOKENS,
+    MAX_BREAKER_CHARS,
+    RANGES,
+    STAGES,
+    breakers_problem,
+    moved_into_range,
+    range_problem,
+)
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.generate import LogitBias, SamplingOverrides
 
-SAMPLERS = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
-"""Stages that may be named, as llama.cpp's server names them."""
-MAX_BIASED_TOKENS = 65536
-MAX_BREAKERS = 64
-MAX_BREAKER_CHARS = 64
 _BAN = -100.0
 """A bias of this or less means never, as OpenAI has it."""
-
-
-@attrs.frozen
-class _Range:
-    """``low`` and ``high`` are included."""
-
-    low: float
-    high: float
-
-
-_ANY_POSITIVE = _Range(0, 3.4e38)
-_SHARE = _Range(0, 1)
-_LOOK_BACK = _Range(-1, 2**31 - 1)
-_RANGES = {
-    "temperature": _ANY_POSITIVE,
-    "dynatemp_range": _ANY_POSITIVE,
-    "dynatemp_exponent": _ANY_POSITIVE,
-    "top_k": _LOOK_BACK,
-    "top_p": _SHARE,
-    "min_p": _SHARE,
-    "typical_p": _SHARE,
-    "top_n_sigma": _Range(-1, 3.4e38),
-    "xtc_probability": _SHARE,
-    "xtc_threshold": _SHARE,
-    "mirostat": _Range(0, 2),
-    "mirostat_tau": _ANY_POSITIVE,
-    "mirostat_eta": _ANY_POSITIVE,
-    "penalty_last_n": _LOOK_BACK,
-    "penalty_repeat": _Range(0.001, 1000),
-    "penalty_frequency": _Range(-1000, 1000),
-    "penalty_presence": _Range(-1000, 1000),
-    "dry_multiplier": _ANY_POSITIVE,
-    "dry_base": _Range(1, 3.4e38),
-    "dry_allowed_length": _Range(0, 2**31 - 1),
-    "dry_penalty_last_n": _LOOK_BACK,
-    "min_keep": _Range(0, 2**31 - 1),
-}
+_OF_THE_CLUSTER = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "penalty_last_n",
+    "penalty_repeat",
+    "penalty_frequency",
+    "penalty_presence",
+)
+"""What an operator chooses for every request."""
 
 
 def sampling_of(
@@ -83,27 +51,27 @@ def sampling_of(
 ) -> Sampling:
     """The settings of one request; ``seed`` is used unless the request has its own.
 
+    The operator's own are moved into range: nobody who sends a request could correct them.
+
     Raises:
       Refusal: a field that is out of range, or names what this vocabulary does not have.
     """
+    usual: dict[str, Any] = {  # of several types
+        name: moved_into_range(name, getattr(parameters, name)) for name in _OF_THE_CLUSTER
+    }
     sampling = Sampling(
-        temperature=parameters.temperature,
-        top_k=parameters.top_k,
-        top_p=parameters.top_p,
-        min_p=parameters.min_p,
-        penalty_last_n=parameters.penalty_last_n,
-        penalty_repeat=parameters.penalty_repeat,
-        penalty_frequency=parameters.penalty_frequency,
-        penalty_presence=parameters.penalty_presence,
+        **usual,
         seed=seed if overrides.seed is None else overrides.seed,
         penalize_prompt=overrides.penalize_prompt,
         ignore_eos=overrides.ignore_eos,
     )
     changes: dict[str, Any] = {}  # of several types
-    for name, limits in _RANGES.items():
+    for name in RANGES:
         value = getattr(overrides, name)
         if value is not None:
-            _check_range(name, value, limits)
+            problem = range_problem(name, value)
+            if problem is not None:
+                raise bad_request(f"sampling.{name}", problem)
             changes[name] = value
     if overrides.samplers is not None:
         changes["samplers"] = _samplers(overrides.samplers)
@@ -114,20 +82,12 @@ def sampling_of(
     return attrs.evolve(sampling, **changes) if changes else sampling
 
 
-def _check_range(name: str, value: float, limits: _Range) -> None:
-    if not limits.low <= value <= limits.high:
-        upper = "" if limits.high >= 2**31 - 1 else f" and at most {limits.high:g}"
-        raise bad_request(
-            f"sampling.{name}", f"{name} is {value:g}, must be at least {limits.low:g}{upper}"
-        )
-
-
 def _samplers(names: Sequence[str]) -> list[str]:
     for place, name in enumerate(names):
-        if name not in SAMPLERS:
+        if name not in STAGES:
             raise bad_request(
                 f"sampling.samplers[{place}]",
-                f"samplers: {name[:80]!r} is none of {', '.join(SAMPLERS)}",
+                f"samplers: {name[:80]!r} is none of {', '.join(STAGES)}",
             )
         if name in names[:place]:
             raise bad_request(f"sampling.samplers[{place}]", f"samplers: {name!r} is there twice")
@@ -140,10 +100,10 @@ def _samplers(names: Sequence[str]) -> list[str]:
 
 def _breakers(texts: Sequence[str]) -> list[str]:
     field = "sampling.dry_sequence_breakers"
-    if len(texts) > MAX_BREAKERS:
-        raise bad_request(
-            field, f"dry_sequence_breakers: {len(texts)} texts, the limit is {MAX_BREAKERS}"
-        )
+    different = list(dict.fromkeys(texts))
+    problem = breakers_problem(different)
+    if problem is not None:
+        raise bad_request(field, problem)
     for place, text in enumerate(texts):
         if not 0 < len(text) <= MAX_BREAKER_CHARS:
             raise bad_request(
@@ -151,7 +111,7 @@ def _breakers(texts: Sequence[str]) -> list[str]:
                 f"dry_sequence_breakers: a text of {len(text)} characters, must have 1 to "
                 f"{MAX_BREAKER_CHARS}",
             )
-    return list(texts)
+    return different
 
 
 def _logit_bias(biases: Sequence[LogitBias], vocabulary: Vocabulary) -> dict[int, float]:

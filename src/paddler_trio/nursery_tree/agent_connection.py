@@ -17,6 +17,7 @@ import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
 from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthBook
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
@@ -146,9 +147,13 @@ class AgentConnection:
         self._leases[lease.wire_id] = lease
         self.slots_processing += 1
         request = lease.request
-        if self.speaks_trio and not request.work.is_embedding_batch:
+        if self.speaks_trio and (lease.isolated or not request.work.is_embedding_batch):
             frame = request.work.start_frame(
-                lease.wire_id, client=request.client, seed=request.seed, tokens=request.tokens
+                lease.wire_id,
+                client=request.client,
+                isolated=lease.isolated,
+                seed=request.seed,
+                tokens=request.tokens,
             )
             self.send(frame)
         else:
@@ -169,6 +174,18 @@ class AgentConnection:
 
     def lease(self, wire_id: str) -> Lease | None:
         return self._leases.get(wire_id)
+
+    def suspects(self) -> dict[RequestKey, int]:
+        """The requests that may be the cause if this agent is lost now, each with how many they
+        are: those that it was preparing. What has results, or waits for the engine, was prepared.
+
+        One whose turn was announced was tried apart, and stands alone. An agent of Paddler's does
+        not say what it prepares and can isolate nothing, so there nobody can be told apart later.
+        """
+        preparing = [lease for lease in self._leases.values() if lease.is_being_prepared]
+        announced = [lease for lease in preparing if lease.is_announced]
+        count = len(preparing) if self.speaks_trio and not announced else 1
+        return {lease.request.key: count for lease in announced or preparing}
 
     # -------------------------------------------------------------- queries
 

@@ -26,7 +26,7 @@ from paddler_trio.nursery_tree.lease import (
     SlowReader,
 )
 from paddler_trio.nursery_tree.printed_tree import explain_this_task
-from paddler_trio.nursery_tree.request import Failure, ModelGone, Request, ShuttingDown, Stopped
+from paddler_trio.nursery_tree.request import Failure, Request, ShuttingDown, Stopped
 from paddler_trio.nursery_tree.synchronization import Changes, Verdict
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthBook
@@ -61,6 +61,8 @@ class DispatchLimits:
     buffered_timeout_s: float = 10.0
     item_timeout_s: float = 30.0
     continuation: ContinuationLimits = attrs.field(factory=ContinuationLimits)
+    continuation_wait_s: float = 3.0
+    """How long an answer that was begun waits for an agent that can continue it to connect."""
     stop_confirmation_s: float = STOP_CONFIRMATION_S
 
 
@@ -83,6 +85,7 @@ class Dispatcher:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _drained: set[str] = attrs.field(factory=set, init=False)
     _rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
+    _stranded: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     _buffered: int = attrs.field(default=0, init=False)
 
@@ -192,7 +195,7 @@ class Dispatcher:
             offers=OURS if agent.speaks_trio else frozenset(),
         )
         self._obey(grants)
-        self._fail_stranded()
+        self._note_stranded()
         self.agents_changed.notify()
 
     def leave(self, agent: AgentConnection) -> None:
@@ -201,46 +204,60 @@ class Dispatcher:
         if self.agents.pop(agent.key, None) is None:
             return
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
+        suspects = {} if agent.said_goodbye else agent.suspects()
         for key in self._ledger.in_order(self._ledger.leave(agent.key)):
-            self._end_lease(key)
-        self._fail_stranded()
+            self._requests[key].may_kill_agents |= key in suspects
+            self._end_lease(key, suspects.get(key, 0))
+        self._note_stranded()
         self.agents_changed.notify()
 
-    def hand_back(self, lease: Lease, reason: str, *, engine_died: bool) -> None:
-        """The agent cannot finish this request, another one may. Safe to say twice."""
+    def hand_back(self, lease: Lease, reason: str, *, suspects: int) -> None:
+        """The agent cannot finish this request, another one may. Safe to say twice.
+
+        ``suspects``: how many requests may have killed the engine, this one among them; 0 if this
+        one did not, or if none died.
+        """
         if self._leases.get(lease.request.key) is not lease:
             return
-        log.warning("handed back", request=lease.request.id, agent=lease.agent.name, reason=reason)
-        if engine_died:
-            lease.request.engines_lost += 1
+        log.warning(
+            "handed back",
+            request=lease.request.id,
+            agent=lease.agent.name,
+            reason=reason,
+            suspects=suspects,
+        )
         self._obey(self._ledger.give_back(lease.request.key))
-        self._end_lease(lease.request.key)
+        self._end_lease(lease.request.key, suspects)
+        self._note_stranded()
         self.agents_changed.notify()
 
-    def _end_lease(self, key: RequestKey) -> None:
-        """The agent of this request is lost: queue it again, in this very step, or give it up."""
+    def _end_lease(self, key: RequestKey, suspects: int) -> None:
+        """The agent of this request is lost: queue it again, in this very step, or give it up.
+
+        ``suspects``: how many may be the cause, this one among them; 0 if this one is not.
+        """
         lease = self._leases.pop(key)
         request = self._requests[key]
         if request.is_over or request.is_stopped or lease.verdict.answer is not None:
             lease.lost("it is over already")
             return
+        if suspects:
+            request.suspicions += 1
         loss = Loss(
             has_output=request.num_results > 0 or bool(request.tokens),
             is_continuable=request.is_continuable,
             continuations=request.continuations,
-            engines_lost=request.engines_lost,
+            suspicions=request.suspicions,
+            suspects=suspects,
         )
-        refused = refusal(
-            loss,
-            self.limits.continuation,
-            continuing_again=sum(other.continuations > 1 for other in self._requests.values()),
-            active=len(self._requests),
-        )
+        refused = refusal(loss, self.limits.continuation)
         if refused is None:
             request.continuations += 1
             request.seat = Verdict()
             kind = request.model if request.tokens else None
-            self._obey([self._ledger.ask_again(key, kind=kind)])
+            ours_are_here = any(agent.speaks_trio for agent in self.agents.values())
+            needs = OURS if request.suspicions and ours_are_here else frozenset()
+            self._obey([self._ledger.ask_again(key, kind=kind, needs=needs)])
             if self.is_draining:
                 request.seat.give(ShuttingDown())
         log.warning(
@@ -248,14 +265,27 @@ class Dispatcher:
             request=request.id,
             agent=lease.agent.label,
             tokens=len(request.tokens),
+            suspects=suspects,
             given_up=refused,
         )
         lease.lost(refused)
 
-    def _fail_stranded(self) -> None:
-        """Answers begun by a model that nobody here serves any more must not be mixed."""
-        for key in self._ledger.stranded():
-            self._requests[key].seat.give(ModelGone())
+    def _note_stranded(self) -> None:
+        """An answer is continued by the model that began it or not at all. While no agent here
+        could, it waits only for one to connect, and not for its turn."""
+        stranded = {key: self._requests[key] for key in self._ledger.stranded()}
+        for key, request in stranded.items():
+            if key not in self._stranded:
+                request.stranded_s = trio.current_time()
+                request.patience.deadline = min(
+                    request.patience.deadline,
+                    request.stranded_s + self.limits.continuation_wait_s,
+                )
+        for key, request in self._stranded.items():
+            if key not in stranded and request.stranded_s is not None:
+                request.stranded_s = None
+                request.patience.deadline = request.patience_ends_s
+        self._stranded = stranded
 
     # ------------------------------------------------- the life of a request
 
@@ -286,24 +316,40 @@ class Dispatcher:
     async def _wait_for_slot(self, request: Request) -> Lease | None:
         began_s = trio.current_time()
         seat = request.seat
-        with trio.move_on_after(self.limits.buffered_timeout_s):  # anew after every loss
+        request.patience_ends_s = deadline_s = began_s + self.limits.buffered_timeout_s
+        if request.stranded_s is not None:
+            deadline_s = min(deadline_s, request.stranded_s + self.limits.continuation_wait_s)
+        request.patience = trio.CancelScope(deadline=deadline_s)  # anew after every loss
+        with request.patience:
             await seat.wait()
         request.left_queue.set()
         request.waited_s += trio.current_time() - began_s
         match seat.answer:  # looked at again: a slot may have come in the tick of the deadline
+            case None if request.stranded_s is not None:
+                request.fail(502, self._why_stranded(request))
             case None:
                 request.fail(504, "Waiting for available slot timed out")
             case ShuttingDown():
                 request.fail(503, "balancer is shutting down")
-            case ModelGone():
-                request.fail(
-                    502, "The agent was lost, and the others serve a different model by now"
-                )
             case Stopped():
                 pass
             case Lease() as lease:
                 return lease
         return None
+
+    def _why_stranded(self, request: Request) -> str:
+        assert request.stranded_s is not None
+        waited_ms = round(1000 * (trio.current_time() - request.stranded_s))
+        serving = [agent for agent in self.agents.values() if agent.is_accepting]
+        words = (
+            f"The agent was lost after {len(request.tokens)} tokens, and no agent that can "
+            f"continue the answer connected within {waited_ms}ms"
+        )
+        if any(agent.speaks_trio for agent in serving):
+            return f"{words}; the others serve a different model"
+        if serving:
+            return f"{words}; the others are Paddler 4.1 agents, which continue no answer"
+        return words
 
     async def _run(self, request: Request, lease: Lease) -> Outcome:
         """Hold the slot until the agent is done with the request, or does not say so in time."""
@@ -374,6 +420,7 @@ class Dispatcher:
         if lease is not None:
             lease.agent.forget(lease)  # if it was cancelled before it could take its slot
         self._obey(self._ledger.end(request.key))
+        self._stranded.pop(request.key, None)
         if self.is_draining:
             request.fail(503, "balancer is shutting down")
         request.fail(502, "Response channel closed before terminator")
@@ -410,6 +457,7 @@ class Dispatcher:
             agent,
             wire_id=f"{request.key}.{request.placements}",
             item_timeout_s=self.limits.item_timeout_s,
+            isolated=_isolated(request) if agent.speaks_trio else None,
         )
         self._leases[request.key] = lease
         if request.seat.give(lease):
@@ -432,6 +480,13 @@ def _too_long(excess: TooLong) -> str:
         f"The request has {excess.size_bytes} bytes as it is sent to an agent, "
         f"at most {excess.most_bytes} are taken"
     )
+
+
+def _isolated(request: Request) -> str | None:
+    """What an agent is told that the request may have killed."""
+    if request.may_kill_agents:
+        return "agent"
+    return "engine" if request.suspicions else None
 
 
 def _ending(failure: Failure | None) -> str:

@@ -53,12 +53,17 @@ Outcome: TypeAlias = Finished | AgentLost | BrokenFrame | SlowReader | NoToken |
 
 @attrs.define(eq=False)
 class Lease:
-    """One request in one slot of one agent. ``wire_id`` is ours, unique on the connection."""
+    """One request in one slot of one agent. ``wire_id`` is ours, unique on the connection;
+    ``isolated``: what the agent was told that the request may have killed, see
+    :class:`~paddler_trio.wire.trio.trio_link.Start`; None for nothing."""
 
     request: Request
     agent: AgentConnection
     wire_id: str
     item_timeout_s: float
+    isolated: str | None = None
+    num_deliveries: int = attrs.field(default=0, init=False)
+    """How often the agent said something of it."""
     verdict: Verdict[Outcome] = attrs.field(factory=Verdict, init=False)
     agent_done: trio.Event = attrs.field(factory=trio.Event, init=False)
     _patience: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -76,6 +81,7 @@ class Lease:
         ``tokens`` are what the results were made of; None if the agent does not say. Without
         knowing the model that drew them, nobody can go on after them.
         """
+        self.num_deliveries += 1
         if ends:
             self.agent_done.set()
         if self.verdict.answer is not None:  # stopped: we only wait for the agent's ending
@@ -94,6 +100,16 @@ class Lease:
         elif ends:
             self.verdict.give(Finished())
 
+    @property
+    def is_announced(self) -> bool:
+        """The agent says when it begins to prepare it."""
+        return self.isolated == "agent"
+
+    @property
+    def is_being_prepared(self) -> bool:
+        """For all we know: an agent of ours says when it has prepared a request."""
+        return self.num_deliveries == (1 if self.is_announced else 0)
+
     def lost(self, refusal: str | None) -> None:
         """The agent will not finish it; see :class:`AgentLost`. Its route is closed at once: the
         request's task may be on its way to another agent before it ever saw this lease."""
@@ -107,4 +123,5 @@ class Lease:
         with self._patience:
             return await self.verdict.wait()
         self.verdict.give(NoToken())
-        return await self.verdict.wait()
+        assert self.verdict.answer is not None
+        return self.verdict.answer  # in this very step: the agent may be about to leave

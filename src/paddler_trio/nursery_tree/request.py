@@ -59,12 +59,7 @@ class ShuttingDown:
     """The balancer takes no more work; who still waits is told so."""
 
 
-@attrs.frozen
-class ModelGone:
-    """It was begun by a model that no agent here serves any more."""
-
-
-Seat: TypeAlias = "Lease | Stopped | ShuttingDown | ModelGone"
+Seat: TypeAlias = "Lease | Stopped | ShuttingDown"
 """How waiting for a slot ends: with a slot on an agent, or without."""
 
 
@@ -102,11 +97,20 @@ class Request:
     """Every result so far came with its tokens: another agent can go on after them."""
     model: str | None = attrs.field(default=None, init=False)
     """Fingerprint of the model that produced ``tokens``."""
-    engines_lost: int = attrs.field(default=0, init=False)
+    suspicions: int = attrs.field(default=0, init=False)
+    """How often an engine or an agent died that this request may have killed."""
+    may_kill_agents: bool = attrs.field(default=False, init=False)
+    """One of those was an agent."""
     continuations: int = attrs.field(default=0, init=False)
     """How often it was placed again after a loss."""
     is_stopped: bool = attrs.field(default=False, init=False)
     is_over: bool = attrs.field(default=False, init=False)
+    patience: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    """Around its newest wait for a slot."""
+    patience_ends_s: float = attrs.field(default=0.0, init=False)
+    """When that wait ends, if the request is not stranded."""
+    stranded_s: float | None = attrs.field(default=None, init=False)
+    """Since when no agent that is connected could ever continue it; None if one could."""
     left_queue: trio.Event = attrs.field(factory=trio.Event, init=False)
     """It has, or had, a slot, or it will never have one."""
     _lease_verdict: Verdict[Outcome] | None = attrs.field(default=None, init=False)

@@ -104,6 +104,7 @@ def _generation(job: Job, language: Language) -> Prepared:
         logprobs=prompt.logprobs,
         reuse_prefix=prompt.reuse_prefix,
         salt=prompt.salt,
+        isolated=bool(job.frame.isolated),
     )
     return PreparedGeneration(encode(start), prompt.output, len(prompt.tokens))
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from paddler_trio.engine import shortlist
 from paddler_trio.engine.llama import Llama, token_rows
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.sampling import STAGES, Sampler
+from paddler_trio.engine.sampling import Sampler
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.wire.engine.engine_pipe import Grammar
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.sampling_limits import STAGES
 from samplings import GREEDY
 
 PLAIN = attrs.evolve(GREEDY, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, penalty_last_n=-1)

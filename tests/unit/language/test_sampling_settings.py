@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddler_trio.language.refusal import Refusal
-from paddler_trio.language.sampling_settings import SAMPLERS, sampling_of
+from paddler_trio.language.sampling_settings import sampling_of
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.sampling_limits import RANGES, STAGES, sampling_problem
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.generate import LogitBias, SamplingOverrides
 
 CLUSTER = InferenceParameters(temperature=0.5, top_k=7, penalty_last_n=-1)
@@ -41,10 +43,12 @@ GOOD: dict[str, Any] = {
     "dry_penalty_last_n": 64,
     "dry_sequence_breakers": ("\n", "."),
     "min_keep": 2,
-    "samplers": SAMPLERS[::-1],
+    "samplers": STAGES[::-1],
     "penalize_prompt": True,
     "ignore_eos": True,
 }
+BULKY = tuple(chr(ord("a") + number) * 64 for number in range(5))
+"""Few enough, and more bytes than all together may have."""
 
 
 def refused(overrides: SamplingOverrides, vocabulary: Vocabulary) -> Any:
@@ -101,6 +105,43 @@ def test_out_of_range_is_told_with_field_value_and_limit(
     assert limit in problem["message"]
 
 
+@given(
+    st.fixed_dictionaries(
+        {
+            name: st.integers(-(2**31), 2**31 - 1)
+            if name in ("top_k", "penalty_last_n")
+            else st.floats(width=32, allow_nan=False, allow_infinity=False).map(float32)
+            for name in (
+                "temperature",
+                "top_k",
+                "top_p",
+                "min_p",
+                "penalty_last_n",
+                "penalty_repeat",
+                "penalty_frequency",
+                "penalty_presence",
+            )
+        }
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_an_operator_sets_is_moved_into_range(
+    vocabulary: Vocabulary, chosen: dict[str, Any]
+) -> None:
+    cluster = InferenceParameters(**chosen)
+    sampling = sampling_of(cluster, SamplingOverrides(), vocabulary, seed=1)
+    assert sampling_problem(sampling, n_vocab=vocabulary.n_tokens, logprobs=-1) is None
+    for name, value in chosen.items():
+        if RANGES[name].low <= value <= RANGES[name].high:
+            assert getattr(sampling, name) == value, "what is in range stays"
+
+
+def test_breakers_that_are_there_twice_count_once(vocabulary: Vocabulary) -> None:
+    overrides = SamplingOverrides(dry_sequence_breakers=("a", "b") * 40)
+    sampling = sampling_of(CLUSTER, overrides, vocabulary, seed=1)
+    assert sampling.dry_sequence_breakers == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [
@@ -108,7 +149,11 @@ def test_out_of_range_is_told_with_field_value_and_limit(
         (SamplingOverrides(samplers=("top_k", "top_k")), "sampling.samplers[1]"),
         (SamplingOverrides(samplers=()), "sampling.samplers"),
         (SamplingOverrides(dry_sequence_breakers=("",)), "sampling.dry_sequence_breakers[0]"),
-        (SamplingOverrides(dry_sequence_breakers=("a",) * 65), "sampling.dry_sequence_breakers"),
+        (
+            SamplingOverrides(dry_sequence_breakers=tuple("abcdefghijklmnopq")),
+            "sampling.dry_sequence_breakers",
+        ),
+        (SamplingOverrides(dry_sequence_breakers=BULKY), "sampling.dry_sequence_breakers"),
         (SamplingOverrides(logit_bias=(LogitBias(token=-1),)), "sampling.logit_bias[0].token"),
         (SamplingOverrides(logit_bias=(LogitBias(token=1, text="a"),)), "sampling.logit_bias[0]"),
         (SamplingOverrides(logit_bias=(LogitBias(text="\ud800"),)), "sampling.logit_bias[0].text"),

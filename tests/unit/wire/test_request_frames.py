@@ -28,20 +28,28 @@ KINDS = {
 }
 
 
-@given(ids, clients, st.sampled_from([*KINDS]), st.booleans())
+@given(
+    ids,
+    clients,
+    st.sampled_from([*KINDS]),
+    st.sampled_from([None, "engine", "agent"]),
+    st.booleans(),
+)
 def test_work_is_told_by_its_head_however_it_is_spaced(
-    wire_id: str, client: str, tag: str, is_spaced: bool
+    wire_id: str, client: str, tag: str, isolated: str | None, is_spaced: bool
 ) -> None:
-    text = render_extension(Start(wire_id, {tag: {"x": 1}}, 7, (1, 2), client=client)).decode()
+    start = Start(wire_id, {tag: {"x": 1}}, 7, (1, 2), client=client, isolated=isolated)
+    text = render_extension(start).decode()
     if is_spaced:
         text = json.dumps(json.loads(text), indent=1)
     assert request_frame(text, speaks_trio=True) == RequestFrame(
         wire_id,
-        KINDS[tag],
+        KINDS[tag],  # type: ignore[arg-type]
         tag,
         text,
         False,
-        client,  # type: ignore[arg-type]
+        client,
+        isolated or "",
     )
     assert request_frame(text, speaks_trio=False) is None
 

@@ -31,6 +31,7 @@ class _Waiting:
     """What is left of one request, in its order: ``window`` is searched, ``rest`` follows."""
 
     rest: deque[Document]
+    isolated: bool = False
     window: list[Document] = attrs.field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -75,10 +76,11 @@ class EmbeddingQueue:
     def is_empty(self) -> bool:
         return not self._requests
 
-    def add(self, documents: Sequence[Document]) -> None:
-        """Queue the documents of one request, in its order; each has at least one token."""
+    def add(self, documents: Sequence[Document], *, isolated: bool = False) -> None:
+        """Queue the documents of one request, in its order; each has at least one token. With
+        ``isolated`` they share no pass with another request's."""
         if documents:
-            self._requests[documents[0].key] = _Waiting(deque(documents))
+            self._requests[documents[0].key] = _Waiting(deque(documents), isolated)
 
     def drop(self, key: int) -> None:
         """Forget what is left of a request, if anything is."""
@@ -95,7 +97,8 @@ class EmbeddingQueue:
             pack.append(document)
             room -= document.length
 
-        for request in self._requests.values():
+        together = self._together()
+        for request in together:
             if len(pack) == self.max_documents:
                 break
             if not pack or request.earliest().length <= room:
@@ -103,13 +106,20 @@ class EmbeddingQueue:
         grew = bool(pack)
         while grew:
             grew = False
-            for request in self._requests.values():
+            for request in together:
                 document = request.longest_within(room)
                 if document is not None and len(pack) < self.max_documents:
                     take(request, document)
                     grew = True
         self._pass_the_turn()
         return tuple(pack)
+
+    def _together(self) -> list[_Waiting]:
+        """Whose documents may share the next pass, in the order of their turns."""
+        requests = list(self._requests.values())
+        if requests and requests[0].isolated:
+            return requests[:1]
+        return [request for request in requests if not request.isolated]
 
     def _pass_the_turn(self) -> None:
         """Who began this pass is the last to begin one; who has nothing left is gone."""

@@ -137,12 +137,15 @@ class SlotLedger:
         insort(self._waiting, place)
         return Buffered(request, self._waiting.index(place))
 
-    def ask_again(self, request: RequestKey, *, kind: str | None = None) -> Granted | Buffered:
+    def ask_again(
+        self, request: RequestKey, *, kind: str | None = None, needs: frozenset[str] = frozenset()
+    ) -> Granted | Buffered:
         """A request whose agent left wants another slot; it has its old place again.
 
-        With ``kind``, only an agent of that kind may have it.
+        With ``kind``, only an agent of that kind may have it; ``needs`` join those it had.
         """
         entry = self._requests[request]
+        entry.needs |= needs
         assert entry.agent is None, f"request {request} holds a slot"
         assert entry.place not in self._waiting, f"request {request} waits already"
         entry.kind = kind
@@ -188,13 +191,12 @@ class SlotLedger:
         )
 
     def stranded(self) -> list[RequestKey]:
-        """Waiting continuations that no agent here can ever serve, while others do serve.
-
-        With no agent serving at all they wait: theirs may come back.
-        """
-        if not any(agent.accepting and agent.slots_total > 0 for agent in self._agents.values()):
+        """Waiting continuations that no agent here can serve, now or later: of each the kind is
+        known and is another. An agent that only loads keeps its kind; of one that offers what
+        continuations need and has served nothing yet the kind is not known."""
+        kinds = {agent.kind for agent in self._agents.values() if agent.offers or agent.kind}
+        if None in kinds:
             return []
-        kinds = {agent.kind for agent in self._agents.values()}
         waiting = ((key, self._requests[key].kind) for _, key in self._waiting)
         return [key for key, kind in waiting if kind is not None and kind not in kinds]
 

@@ -152,7 +152,8 @@ class StartSequence:
     ``drawn`` are tokens that another engine drew already: they are computed like the prompt and
     taken by grammar and penalties like any drawn token, and they count towards ``max_tokens``.
     ``max_tokens`` 0 means as many as fit. ``logprobs``: alternatives to report with each token, -1
-    for no report. ``reuse_prefix``: whether resident tokens may serve this sequence and its own
+    for no report. ``isolated``: an engine may have died of it, so for a while it is computed by
+    itself. ``reuse_prefix``: whether resident tokens may serve this sequence and its own
     stay resident; only sequences of equal ``salt`` share.
     """
 
@@ -167,6 +168,7 @@ class StartSequence:
     reuse_prefix: bool = True
     salt: str = ""
     images: list[Image] = attrs.field(factory=list)
+    isolated: bool = False
 
 
 @attrs.frozen
@@ -181,10 +183,12 @@ class EmbedDocuments:
     """Embed each of these documents: its tokens as int32, little-endian, one after the other.
 
     Answered by one :class:`Embedded` for each, in any order. ``key`` is never used twice.
+    ``isolated``: an engine may have died of them, so no others are computed beside them.
     """
 
     key: int
     documents: list[bytes]
+    isolated: bool = False
 
 
 @attrs.frozen

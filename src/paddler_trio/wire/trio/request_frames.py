@@ -22,13 +22,20 @@ def _head(*parts: str) -> str:
 
 
 _OPEN, _ID = r"\{", _head('"id"', ":", rf'"([^"\\]{{1,{MAX_ID_CHARS}}})"', ",")
-_CLIENT = "(?:" + _head('"client"', ":", '"([0-9a-f]{0,16})"', ",", "") + ")?"
+_ISOLATED = "(?:" + _head('"isolated"', ":", '"(?P<isolated>engine|agent)"', ",", "") + ")?"
+
+
+def _client(group: str) -> str:
+    return "(?:" + _head('"client"', ":", f'"(?P<{group}>[0-9a-f]{{0,16}})"', ",", "") + ")?"
+
+
 _HEAD = re.compile(
     "|".join(
         (
-            _head(_OPEN, '"Trio"', ":", _OPEN, '"Start"', ":", _OPEN, _ID, _CLIENT)
+            _head(_OPEN, '"Trio"', ":", _OPEN, '"Start"', ":", _OPEN, _ID, _client("start_of"))
+            + _ISOLATED
             + _head('"request"', ":", _OPEN, r'"(?P<start>\w+)"', ":"),
-            _head(_OPEN, '"Trio"', ":", _OPEN, '"Ask"', ":", _OPEN, _ID, _CLIENT)
+            _head(_OPEN, '"Trio"', ":", _OPEN, '"Ask"', ":", _OPEN, _ID, _client("ask_of"))
             + _head('"question"', ":", _OPEN, r'"(?P<ask>\w+)"', ":"),
             _head(_OPEN, '"Request"', ":", _OPEN, _ID, '"request"', ":", _OPEN)
             + _head("", r'"(?P<request>\w+)"', ":"),
@@ -49,6 +56,7 @@ class RequestFrame:
       text: the whole frame.
       is_paddlers: the frame is Paddler's ``Request``, not ours.
       client: whom the work is for; places are given to clients in turns.
+      isolated: what it may have killed before, ``engine`` or ``agent``; empty for nothing.
     """
 
     id: str
@@ -57,6 +65,7 @@ class RequestFrame:
     text: str
     is_paddlers: bool = True
     client: str = ""
+    isolated: str = ""
 
     @property
     def is_extended(self) -> bool:
@@ -71,13 +80,14 @@ def request_frame(text: str, *, speaks_trio: bool) -> RequestFrame | None:
         return None
     assert head.lastgroup is not None, "each of the heads ends with a named group"
     tag = head[head.lastgroup]
-    wire_id, *others = (group for group in head.groups() if group is not None)
-    client = others[0] if len(others) == 2 else ""
+    wire_id = next(group for group in head.groups() if group is not None)
+    client = head["start_of"] or head["ask_of"] or ""
+    isolated = head["isolated"] or ""
     if head.lastgroup == "ask":
         return RequestFrame(wire_id, "question", tag, text, False, client)
     is_paddlers = head.lastgroup == "request"
     if tag in _GENERATIONS:
-        return RequestFrame(wire_id, "generation", tag, text, is_paddlers, client)
+        return RequestFrame(wire_id, "generation", tag, text, is_paddlers, client, isolated)
     if tag in _EMBEDDINGS:
-        return RequestFrame(wire_id, "embedding", tag, text, is_paddlers, client)
+        return RequestFrame(wire_id, "embedding", tag, text, is_paddlers, client, isolated)
     return None

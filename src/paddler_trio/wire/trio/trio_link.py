@@ -27,6 +27,7 @@ import attrs
 from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.scalars import Float32, Int32, Uint32
+from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, struct, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.generate import Question
@@ -74,10 +75,16 @@ class Start:
     ``tokens`` were produced before: the answer goes on after them, and nothing of them is sent
     again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only. ``client``: up
     to 16 hexadecimal digits, the same for all work of one client; agents give clients turns.
+
+    The balancer is told by an entry without tokens and results when it is prepared. ``isolated``: a
+    process may have died of it, an ``engine`` or an ``agent``, so the engine computes it by itself.
+    If it was an agent, such requests are prepared one at a time, and the balancer is also told when
+    its turn has come.
     """
 
     id: str
     client: str = attrs.field(default="", kw_only=True)
+    isolated: str | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
     request: Mapping[str, object]
     seed: Uint32
     tokens: tuple[Int32, ...]
@@ -85,11 +92,15 @@ class Start:
 
 @attrs.frozen
 class HandBack:
-    """``id`` is the request's id on this link; ``engine_died`` under it, by whoever's fault."""
+    """``id`` is the request's id on this link. If the engine died, ``suspects`` says how many
+    requests may be the cause, this one among them, and 0 that this one is not; None that the agent
+    cannot tell, and then it is taken for the only one.
+    """
 
     id: str
     reason: str
     engine_died: bool
+    suspects: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen

@@ -61,11 +61,15 @@ class WrittenWork:
         is_too_long = len(self.body) > MAX_WORK_BYTES
         return TooLong(len(self.body), MAX_WORK_BYTES) if is_too_long else None
 
-    def start_frame(self, wire_id: str, *, client: str, seed: int, tokens: Sequence[int]) -> bytes:
+    def start_frame(
+        self, wire_id: str, *, client: str, isolated: str | None, seed: int, tokens: Sequence[int]
+    ) -> bytes:
         """The frame of a ``Start``: to an agent of ours, going on after ``tokens``."""
-        return b'{"Trio":{"Start":{"id":%b,"client":%b,"request":%b,"seed":%d,"tokens":%b}}}' % (
+        alone = b"" if isolated is None else b'"isolated":%b,' % dumps(isolated)
+        return b'{"Trio":{"Start":{"id":%b,"client":%b,%b"request":%b,"seed":%d,"tokens":%b}}}' % (
             dumps(wire_id),
             dumps(client),
+            alone,
             self.body,
             seed,
             dumps(list(tokens)),

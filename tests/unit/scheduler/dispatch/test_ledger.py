@@ -159,13 +159,15 @@ class LedgerMachine(RuleBasedStateMachine):
         assert all(self.ledger.position(request) is None for request in self.holding)
 
     @invariant()
-    def stranded_are_those_whose_model_is_gone_while_others_serve(self) -> None:
-        serving = any(slots > 0 and on for slots, on, _ in self.agents_now.values())
-        kinds = {kind for _, _, kind in self.agents_now.values()}
+    def stranded_are_those_whose_kind_no_agent_here_is_or_may_become(self) -> None:
         expected = {
             request
             for request, needs in self.waiting.items()
-            if serving and needs is not None and needs not in kinds
+            if needs is not None
+            and not any(
+                kind == needs or (kind is None and self.offers[agent])
+                for agent, (_, _, kind) in self.agents_now.items()
+            )
         }
         assert set(self.ledger.stranded()) == expected
 

@@ -129,16 +129,11 @@ def _refusal(
     has_output: bool = True,
     is_continuable: bool = True,
     continuations: int = 0,
-    engines_lost: int = 0,
-    again: int = 0,
-    active: int = 10,
+    suspicions: int = 0,
+    suspects: int = 0,
 ) -> str | None:
-    loss = Loss(has_output, is_continuable, continuations, engines_lost)
-    return refusal(loss, ContinuationLimits(), continuing_again=again, active=active)
-
-
-def test_the_first_loss_is_free_however_many_lose_at_once() -> None:
-    assert _refusal(again=1000) is None
+    loss = Loss(has_output, is_continuable, continuations, suspicions, suspects)
+    return refusal(loss, ContinuationLimits())
 
 
 def test_what_was_sent_without_its_tokens_cannot_go_on() -> None:
@@ -146,17 +141,22 @@ def test_what_was_sent_without_its_tokens_cannot_go_on() -> None:
     assert _refusal(is_continuable=False, has_output=False) is None
 
 
-def test_two_engines_that_died_under_a_request_are_enough() -> None:
-    assert _refusal(engines_lost=1, continuations=1) is None
-    assert "2 engines died" in (_refusal(engines_lost=2, continuations=1) or "")
+@pytest.mark.parametrize("first_suspects", [1, 8])
+def test_a_second_death_that_is_due_to_nobody_else_is_enough(first_suspects: int) -> None:
+    assert _refusal(suspicions=1, suspects=first_suspects) is None
+    refused = _refusal(continuations=1, suspicions=2, suspects=1)
+    assert "2 engines or agents died while they worked on this request" in (refused or "")
 
 
-def test_continuations_are_counted_and_the_second_is_rationed() -> None:
-    assert _refusal(continuations=2) is not None
-    assert _refusal(continuations=1, again=2) is None
-    assert _refusal(continuations=1, again=3) is not None
-    assert _refusal(continuations=1, again=3, active=100) is None
-    assert _refusal(continuations=1, again=20, active=100) is not None
+def test_who_only_ran_beside_the_cause_goes_on() -> None:
+    assert _refusal(continuations=1, suspicions=1, suspects=0) is None
+    assert _refusal(continuations=1, suspicions=2, suspects=8) is None
+    assert _refusal(continuations=1, suspicions=5, suspects=0) is None
+
+
+def test_continuations_are_counted() -> None:
+    assert _refusal(continuations=1) is None
+    assert "after 2 continuations" in (_refusal(continuations=2) or "")
 
 
 # ---------------------------------------------------------------------------- swap gate

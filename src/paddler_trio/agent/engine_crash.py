@@ -1,0 +1,82 @@
+"""The agent's end of the record in which an engine says what it works on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO
+
+import attrs
+
+from paddler_trio.scheduler.batching.suspects import Death, Work, suspects
+from paddler_trio.wire.engine.crash_record import RECORD_BYTES, Activity, read_record
+
+_OWN_SIGNALS = {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
+"""What a process that fails dies of; all others are sent to it."""
+_COMPUTES = {Activity.DECODING, Activity.SEEING, Activity.EMBEDDING}
+_TAKES_MEMORY = {Activity.ADMITTING, Activity.SEEING, Activity.DRAWING}
+_MOST_BYTES = RECORD_BYTES + 256 * 1024
+
+
+@attrs.frozen
+class Suspects:
+    """The requests that may have killed an engine, by their keys: each with the number of all
+    suspects, of whatever kind. One that stands alone did it."""
+
+    sequences: Mapping[int, int] = attrs.field(factory=dict)
+    embeddings: Mapping[int, int] = attrs.field(factory=dict)
+
+    def of_sequence(self, key: int) -> int:
+        """Among how many suspects this one is; 0 if it is none."""
+        return self.sequences.get(key, 0)
+
+    def of_embeddings(self, key: int) -> int:
+        """The same of documents."""
+        return self.embeddings.get(key, 0)
+
+
+@contextmanager
+def crash_record_file() -> Iterator[int]:
+    """A file descriptor for an engine to write its record to; gone at the end of the block."""
+    with _nameless_file() as file:
+        file.truncate(RECORD_BYTES)
+        yield file.fileno()
+
+
+def _nameless_file() -> IO[bytes]:
+    """In memory, where the system has such files."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("engine"), "r+b")
+    return tempfile.TemporaryFile()  # whoever asked closes it
+
+
+def suspects_in(record: int, status: int) -> Suspects:
+    """Who may have killed the engine that wrote this record and ended with this status, as
+    :class:`subprocess.Popen` tells it."""
+    read = read_record(os.pread(record, _MOST_BYTES, 0))
+    works = [
+        Work(
+            working.thread,
+            tuple((working.activity is Activity.EMBEDDING, key) for key in working.keys),
+            computes=working.activity in _COMPUTES,
+            takes_memory=working.activity in _TAKES_MEMORY,
+        )
+        for working in read.working
+    ]
+    is_from_outside = status < 0 and -status not in _OWN_SIGNALS
+    found = suspects(works, Death(read.thread, read.has_dump, is_from_outside))
+    return Suspects(
+        {key: len(found) for embeds, key in found if not embeds},
+        {key: len(found) for embeds, key in found if embeds},
+    )

@@ -1,0 +1,77 @@
+"""A request that kills engines or agents ends; those beside it do not notice. Real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from fleet import BUNDLED_MODEL, Fleet
+from streams import CONVERSATION, RAW, Heard, listen, story, until_first_tokens
+
+POISON = Path(__file__).parent / "poison"
+sys.path.append(str(POISON))
+
+from deadly import IN_ADMISSION, IN_BATCH, IN_PREPARATION, IN_PYTHON  # noqa: E402
+
+SLOTS = 6
+STREAMS = 9
+GREEDY = {"temperature": 0.0, "penalty_repeat": 1.0, "penalty_presence": 0.0}
+PATH = os.pathsep.join([str(POISON), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def engines_started(fleet: Fleet) -> int:
+    return sum('"engine up"' in line for agent in fleet.agents.values() for line in agent.log)
+
+
+def poisoned(fleet: Fleet, deadly: int) -> tuple[Heard, Sequence[Heard]]:
+    """Streams on every agent, and one request in the middle of them."""
+    bystanders = [Heard() for _ in range(STREAMS)]
+    poison = Heard()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            for number, heard in enumerate(bystanders):
+                nursery.start_soon(
+                    partial(listen, fleet.inference, CONVERSATION, story(number), heard)
+                )
+            await until_first_tokens(bystanders, STREAMS)
+            body = {"raw_prompt": "Once upon a time", "max_tokens": deadly}
+            await listen(fleet.inference, RAW, body, poison)
+
+    trio.run(run)
+    return poison, bystanders
+
+
+@pytest.mark.parametrize("deadly", [IN_BATCH, IN_ADMISSION, IN_PYTHON])
+def test_a_request_that_kills_engines_ends_after_two_and_nobody_beside_it(deadly: int) -> None:
+    with Fleet.start(agents=3, slots=SLOTS, env={"PYTHONPATH": PATH}) as fleet:
+        fleet.desire(BUNDLED_MODEL, context_size=6144, **GREEDY)
+        fleet.wait_serving()
+        before = engines_started(fleet)
+        poison, bystanders = poisoned(fleet, deadly)
+        assert poison.endings == ["Error 502"], poison
+        assert "died while they worked on this request" in str(poison.error)
+        for heard in bystanders:
+            assert heard.endings == ["Done"], heard
+            assert heard.lines_after_ending == 0
+        fleet.wait_serving()
+        assert engines_started(fleet) - before == 2
+
+
+def test_a_request_that_kills_agents_ends_after_two_and_nobody_beside_it() -> None:
+    with Fleet.start(agents=3, slots=2 * SLOTS, env={"PYTHONPATH": PATH}) as fleet:
+        fleet.desire(BUNDLED_MODEL, context_size=12288, **GREEDY)
+        fleet.wait_serving()
+        poison, bystanders = poisoned(fleet, IN_PREPARATION)
+        assert poison.endings == ["Error 502"], poison
+        assert "died while they worked on this request" in str(poison.error)
+        for heard in bystanders:
+            assert heard.endings == ["Done"], heard
+            assert heard.lines_after_ending == 0
+        gone = [agent for agent in fleet.agents.values() if agent.process.poll() is not None]
+        assert len(gone) == 2
