@@ -179,13 +179,15 @@ class AgentConnection:
         """The requests that may be the cause if this agent is lost now, each with how many they
         are: those that it was preparing. What has results, or waits for the engine, was prepared.
 
-        One whose turn was announced was tried apart, and stands alone. An agent of Paddler's does
-        not say what it prepares and can isolate nothing, so there nobody can be told apart later.
+        One whose turn was announced stands alone: it is the second death that it may have caused.
+        An agent of Paddler's does not say what it prepares and can isolate nothing, so there nobody
+        can be told apart later.
         """
         preparing = [lease for lease in self._leases.values() if lease.is_being_prepared]
-        announced = [lease for lease in preparing if lease.is_announced]
-        count = len(preparing) if self.speaks_trio and not announced else 1
-        return {lease.request.key: count for lease in announced or preparing}
+        return {
+            lease.request.key: 1 if lease.is_announced or not self.speaks_trio else len(preparing)
+            for lease in preparing
+        }
 
     # -------------------------------------------------------------- queries
 
