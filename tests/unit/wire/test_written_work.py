@@ -32,7 +32,7 @@ def work_of(generate: Generate) -> dict[str, object]:
 def test_an_agent_of_ours_reads_the_start_it_is_sent(in_runs: bool) -> None:
     work = work_of(Generate(prompt=TokenPrompt(tokens=(1, 2))))
     frame = write_work(work, in_runs=in_runs).start_frame(
-        "7.1", client="ab", seed=2**32 - 1, tokens=[3, 4]
+        "7.1", client="ab", isolated=None, seed=2**32 - 1, tokens=[3, 4]
     )
     assert parse_extension(json.loads(frame)[TAG]) == Start(
         "7.1", work, 2**32 - 1, (3, 4), client="ab"
