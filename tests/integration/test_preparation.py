@@ -271,3 +271,24 @@ def test_the_limit_grows_with_the_request_and_ends() -> None:
     assert cpu_limit_s(100) < 1.1
     assert cpu_limit_s(100_000) == pytest.approx(6.0)
     assert cpu_limit_s(10**9) == MAX_CPU_S
+
+
+async def test_abandoned_requests_leave_nothing_that_a_small_one_waits_for() -> None:
+    message = {"role": "user", "content": ""}
+    heavy = [
+        raw("x", sampling={"logit_bias": [{"text": f"t{i}", "bias": 1} for i in range(60_000)]}),
+        raw("x", constraint={"type": "regex", "pattern": "(a|b)*a(a|b){14}"}),
+        HOSTILE["an SVG filter"],
+        work(
+            {"prompt": {"Conversation": {"messages": [{"role": "user", "content": ""}] * 100_000}}}
+        ),
+    ]
+    async with preparing() as prepare:
+        for _ in range(3):
+            async with trio.open_nursery() as nursery:
+                for frame in heavy:
+                    nursery.start_soon(prepare, frame, "abandons")
+                await until(lambda: len(prepare.workers) >= 3)
+                nursery.cancel_scope.cancel()
+            assert isinstance(await prepare(raw("small"), "abandons"), PreparedGeneration)
+        await until(lambda: len(prepare.workers) <= 1)

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from paddler_trio.language.images import decoding as images
 from paddler_trio.language.images import svg
-from paddler_trio.language.images.decoding import FORMATS, ImageError, read_image
+from paddler_trio.language.images.decoding import FORMATS, ImageError, PixelBudget, read_image
 from paddler_trio.wire.engine.engine_pipe import Image
 from vision_models import data_uri, encoded, picture
 
@@ -192,3 +192,20 @@ def test_a_drawing_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(svg, "MAX_ELEMENTS", 10)
     with pytest.raises(ImageError, match="more than 10 elements"):
         read_image(data_uri(f"<svg {SVG}>{'<g/>' * 10}</svg>".encode()), fit=64)
+
+
+def test_a_small_file_does_not_hold_many_pixels() -> None:
+    """A hundred kilobytes of PNG would otherwise unpack to 200 MB."""
+    image = Pillow.new("RGB", (5001, 5000))
+    with pytest.raises(ImageError, match="25000000"):
+        read_image(data_uri(encoded(image, "PNG")), fit=1024)
+    assert read_image(data_uri(encoded(image, "JPEG")), fit=1024).width == 1024
+
+
+def test_the_images_of_a_request_share_a_budget() -> None:
+    budget = PixelBudget(left=3 * 100 * 100)
+    uri = data_uri(encoded(Pillow.new("RGB", (100, 100)), "PNG"))
+    for _ in range(3):
+        read_image(uri, fit=1024, budget=budget)
+    with pytest.raises(ImageError, match="together"):
+        read_image(uri, fit=1024, budget=budget)

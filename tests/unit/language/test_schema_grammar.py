@@ -13,6 +13,7 @@ from grammar_engine import open_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddler_trio.language.grammars.inspection import inspect
 from paddler_trio.language.grammars.schema_grammar import (
     MAX_CHOICES,
     MAX_GRAMMAR_CHARS,
@@ -480,3 +481,22 @@ def test_a_grammar_that_would_harm_llama_cpp_never_reaches_it(
     assert (
         time.process_time() - before < 30.0
     )  # a walk of 2^60 paths or half a gigabyte takes longer
+
+
+def test_alternatives_are_inspected_once_each() -> None:
+    """Each alternative looked at again for each other one would take longer than a test may."""
+    rules = "\n".join(f'r{i} ::= "x{i}"' for i in range(20_000))
+    grammar = "root ::= " + " | ".join(f"r{i}" for i in range(20_000)) + "\n" + rules
+    assert inspect(grammar).rules["root"]
+
+
+def test_alternatives_that_multiply_are_counted_first() -> None:
+    options = [{"anyOf": [{"const": f"{i}.{j}"} for j in range(12)]} for i in range(8)]
+    with pytest.raises(SchemaNotConvertibleError, match="alternatives"):
+        json_schema_to_gbnf(json.dumps({"allOf": options}))
+
+
+def test_large_enums_beside_each_other_are_compared_by_value() -> None:
+    values = [f"value {i}" for i in range(2_000)]
+    schema = {"allOf": [{"enum": values}, {"enum": values[::-1]}]}
+    assert "value 1999" in json_schema_to_gbnf(json.dumps(schema))
