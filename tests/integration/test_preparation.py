@@ -279,9 +279,7 @@ async def test_abandoned_requests_leave_nothing_that_a_small_one_waits_for() -> 
         raw("x", sampling={"logit_bias": [{"text": f"t{i}", "bias": 1} for i in range(60_000)]}),
         raw("x", constraint={"type": "regex", "pattern": "(a|b)*a(a|b){14}"}),
         HOSTILE["an SVG filter"],
-        work(
-            {"prompt": {"Conversation": {"messages": [{"role": "user", "content": ""}] * 100_000}}}
-        ),
+        work({"prompt": {"Conversation": {"messages": [message] * 100_000}}}),
     ]
     async with preparing() as prepare:
         for _ in range(3):
