@@ -2,8 +2,10 @@
 
 An image needs a call of its own. With regions of their own, sequences in one call all pay for the
 longest of them: those that generate are computed without a long prompt beside them, and their
-tokens are out before it. In a pool everybody pays for everything anyway, and one call reads the
-weights once.
+tokens are out before it. Prompts of different lengths llama.cpp would compute one after the other
+as well, and the ends of the longer ones slowly; so they come one after the other, and the first
+tokens of the short ones are out before the long ones are computed. In a pool everybody pays for
+everything anyway, and one call reads the weights once.
 """
 
 from __future__ import annotations
@@ -41,15 +43,29 @@ class Call:
     rows: list[tuple[Share, int]]
 
 
-def part(shares: tuple[Share, ...], *, is_unified: bool) -> list[tuple[Share, ...]]:
-    """The shares of a pass, as many together as llama.cpp is to compute in one call."""
+def part(
+    shares: tuple[Share, ...], *, is_unified: bool, call_tokens: int
+) -> list[tuple[Share, ...]]:
+    """The shares of a pass, as many together as llama.cpp is to compute in one call.
+
+    Args:
+      call_tokens: of several prompts no more than that come in one call, where it makes no
+        difference to the others.
+    """
     images = [(s,) for s in shares if is_image(s.sequence.tokens[s.start])]
     words = [s for s in shares if not images or (s,) not in images]
     if is_unified:
         return [call for call in (tuple(words), *images) if call]
-    generating = tuple(s for s in words if s.sequence.is_generating)
-    prompts = tuple(s for s in words if not s.sequence.is_generating)
-    return [call for call in (generating, prompts, *images) if call]
+    calls = [tuple(s for s in words if s.sequence.is_generating)]
+    prompts = [s for s in words if not s.sequence.is_generating]
+    for share in sorted(prompts, key=lambda share: share.count):
+        last = calls[-1]
+        is_alike = len(calls) > 1 and last[0].count == share.count
+        if is_alike and (len(last) + 1) * share.count <= call_tokens:
+            calls[-1] = (*last, share)
+        else:
+            calls.append((share,))
+    return [call for call in (*calls, *images) if call]
 
 
 def fill(llama: Llama, shares: tuple[Share, ...], contents: list[Content]) -> Call:
