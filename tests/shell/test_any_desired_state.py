@@ -11,6 +11,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.agent import model_server
 from paddler_trio.agent.engine_keeper import EngineKeeper
 from paddler_trio.agent.engine_process import LoadFailedError
@@ -141,7 +142,7 @@ async def reach(status: AgentStatus, *phases: str) -> None:
             ordinal = await status.changes.wait_beyond(ordinal)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(states, extras)
 def test_any_state_is_tried_or_is_an_issue_and_the_next_one_is_heard(
     state: AgentDesiredState, extras: Extras
