@@ -18,6 +18,7 @@ STREAMS = 24
 LONG_TOKENS = 1500
 """Many times what is produced between a first token and our noticing it."""
 GREEDY = {"temperature": 0.0, "penalty_repeat": 1.0, "penalty_presence": 0.0}
+SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))
 
 
 async def _ask_all(fleet: Fleet, all_heard: list[Heard]) -> None:
@@ -46,7 +47,7 @@ def _round(
 
 
 @pytest.mark.parametrize(
-    "rounds", [4, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+    "rounds", [4, pytest.param(20, marks=SLOW)]
 )
 def test_killed_agents_and_engines_cost_no_client_a_character(rounds: int) -> None:
     chance = random.Random(7)

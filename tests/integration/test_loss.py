@@ -14,6 +14,7 @@ from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
 CLIENTS = 12
 LEAVERS = frozenset({3, 8})
+SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))
 
 
 async def _under_load(fleet: Fleet, all_heard: list[Heard]) -> None:
@@ -45,7 +46,7 @@ def _fall(fleet: Fleet, victim: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [8, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+    "rounds", [8, pytest.param(40, marks=SLOW)]
 )
 def test_rounds_of_kill_9_leave_one_ending_each_and_no_slot_behind(rounds: int) -> None:
     chance = random.Random(20)
