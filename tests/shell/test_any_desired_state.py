@@ -137,7 +137,7 @@ async def _no_preparation(*_: object) -> None:
 
 async def reach(status: AgentStatus, *phases: str) -> None:
     ordinal = 0
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while status.phase not in phases:
             ordinal = await status.changes.wait_beyond(ordinal)
 
@@ -248,7 +248,7 @@ async def test_issues_stay_while_the_same_state_is_tried_again(
         )
         await reach(server.status, "failed")
         nursery.start_soon(watch)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(engines.loads) < 4:
                 await server.status.changes.wait_beyond(server.status.changes.ordinal)
         nursery.cancel_scope.cancel()
