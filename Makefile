@@ -1,18 +1,25 @@
 # Two commands do everything on a fresh machine with Python >= 3.11, a C++ compiler and make:
 #
 #   make demo    set up, then a balancer, an agent and a chat with the bundled model
-#   make test    set up, then every test
+#   make test    set up, then every test but the slow ones (`make test.slow`)
 #
 # PYTHON=python3.12   the interpreter to make the environment with
 # ARGS="..."          handed on to pytest, the demo or the benchmark
+# WORKERS=3           how many files of tests run at a time
 # SEEDS=10000         how many simulations of a balancer in trouble `make simulate` runs
 # CMAKE_ARGS="..."    build llama.cpp with exactly these (CUDA, Vulkan, ...)
 
 PYTHON ?= python3
 ARGS ?=
 SEEDS ?= 10000
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
+
+# Most tests wait for processes they have started, so there is one worker more than cores of a small
+# machine. A file stays with one worker, since its tests share a fleet. In the order of the
+# folders: what only computes comes last and fills the gaps of what waits.
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := check
 
@@ -36,7 +43,7 @@ bench: setup
 	$(BIN)/python benchmarks/whole_path.py $(ARGS)
 
 .PHONY: check
-check: fmt.check lint types test.unit test.shell
+check: fmt.check lint types test.quick
 
 # The wheel of llama.cpp is kept in ~/.cache/paddler-trio, so setting up again is quick.
 .PHONY: clean
@@ -73,23 +80,33 @@ simulate: setup
 
 .PHONY: test
 test: setup
-	$(BIN)/pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 .PHONY: test.conformance
 test.conformance: setup
-	$(BIN)/pytest tests/conformance $(ARGS)
+	$(PYTEST) tests/conformance $(ARGS)
 
 .PHONY: test.integration
 test.integration: setup
-	$(BIN)/pytest tests/integration $(ARGS)
+	$(PYTEST) tests/integration $(ARGS)
+
+# For a look between two edits: a fifth of the examples that `make test` tries.
+.PHONY: test.quick
+test.quick: WORKERS := 2
+test.quick: setup
+	$(PYTEST) --hypothesis-profile=quick tests/unit tests/shell $(ARGS)
 
 .PHONY: test.shell
 test.shell: setup
-	$(BIN)/pytest tests/shell $(ARGS)
+	$(PYTEST) tests/shell $(ARGS)
+
+.PHONY: test.slow
+test.slow: setup
+	$(PYTEST) -m slow $(ARGS)
 
 .PHONY: test.unit
 test.unit: setup
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(PYTEST) tests/unit $(ARGS)
 
 .PHONY: types
 types: setup

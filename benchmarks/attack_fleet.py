@@ -220,7 +220,7 @@ class AttackedFleet:
 
     def _ask(self, method: str, path: str, body: object = None) -> httpx.Response:
         url = f"http://{self.addresses['management']}{path}"
-        return httpx.request(method, url, json=body, trust_env=False, timeout=5.0)
+        return httpx.request(method, url, json=body, trust_env=False, timeout=20.0)
 
 
 def _kill(pid: int) -> None:

@@ -7,8 +7,9 @@ import sys
 
 from hypothesis import settings
 
-settings.register_profile("here", deadline=None, print_blob=True)  # a shared machine keeps none
-settings.load_profile("here")
+settings.register_profile("full", deadline=None, print_blob=True)  # a busy machine keeps none
+settings.register_profile("quick", settings.get_profile("full"), max_examples=20)
+settings.load_profile("full")  # unless --hypothesis-profile names another
 
 # A runner in the background is started with Ctrl-C ignored, and what we start would inherit that:
 # no test could interrupt anything.

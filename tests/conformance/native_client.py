@@ -25,7 +25,7 @@ from paddler_trio.daemon.systemd_notify import SystemdNotifier
 
 Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 RAW = "/api/v1/continue_from_raw_prompt"
 CHAT = "/api/v1/continue_from_conversation_history"
 EMBED = "/api/v1/generate_embedding_batch"

@@ -17,7 +17,7 @@ import trio_websocket
 
 Json: TypeAlias = Any  # frames are looked into freely; their shape is what is being tested
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """Longer than an agent takes to start or to load the bundled model."""
 
 

@@ -118,7 +118,7 @@ async def test_what_a_newer_agent_of_ours_adds_is_ignored_and_its_figures_are_nu
         await say(socket, {"Trio": {"Report": report}})
         url = f"http://{balancer.management}/api/v2/agents"
         agent: Json = {}
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while agent.get("engine") is None:
                 (agent,) = (await balancer.http.get(url)).raise_for_status().json()["agents"]
         assert len(agent["phase"]) == len(agent["wanted_state"]) == 256

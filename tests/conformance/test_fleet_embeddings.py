@@ -84,7 +84,9 @@ def test_concurrent_clients_get_their_own_documents_from_every_agent(
 
 def test_oversize_documents_are_reported_and_cost_nobody_else(embedding_fleet: Fleet) -> None:
     body = batch("d", ["red", "the sea " * 400, "green"]).model_dump(mode="json")
-    answer = httpx.post(embedding_fleet.inference_url + EMBED, json=body, trust_env=False)
+    answer = httpx.post(
+        embedding_fleet.inference_url + EMBED, json=body, trust_env=False, timeout=60
+    )
     lines = [json.loads(line)["Response"]["response"] for line in answer.text.splitlines()]
     found: dict[str, Any] = {}
     for line in lines[:-1]:

@@ -433,7 +433,7 @@ def test_what_a_fleet_has_not_is_said_by_name(http: httpx.Client, method: str, p
 
 
 def test_no_slot_is_free_where_there_is_none(lonely: Fleet) -> None:
-    with httpx.Client(base_url=lonely.inference_url, trust_env=False) as nobody:
+    with httpx.Client(base_url=lonely.inference_url, trust_env=False, timeout=60) as nobody:
         assert nobody.get("/slots").json() == []
         answer = nobody.get("/slots?fail_on_no_slot=1")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
@@ -465,7 +465,7 @@ def test_pages_of_allowed_origins_may_use_it() -> None:
         compat = fleet.balancer.wait_for_log("balancer up")["compat_openai"]
         assert isinstance(compat, list)
         for base in (fleet.inference_url, f"http://{compat[0]}"):
-            with httpx.Client(base_url=base, trust_env=False) as http:
+            with httpx.Client(base_url=base, trust_env=False, timeout=60) as http:
                 good = http.options("/v1/chat/completions", headers={"Origin": page, **asking})
                 bad = http.options("/v1/chat/completions", headers={"Origin": "http://x", **asking})
                 read = http.get("/v1/models", headers={"Origin": page})
@@ -506,7 +506,7 @@ def test_limits_are_the_operators_and_named() -> None:
     options = [f"--openai-limit={limit}" for limit in limits]
     with (
         Fleet.start(agents=0, model=None, balancer_options=options) as fleet,
-        httpx.Client(base_url=fleet.inference_url, trust_env=False) as http,
+        httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as http,
     ):
         path = "/v1/chat/completions"
         large = http.post(path, json={"messages": [{"role": "user", "content": "x" * 6000}]})
@@ -552,7 +552,7 @@ def test_images_are_fetched_from_allowed_hosts_only(http: httpx.Client) -> None:
             options.append("--openai-limit=max_image_bytes=2000")
             with (
                 Fleet.start(agents=1, balancer_options=options) as fleet,
-                httpx.Client(base_url=fleet.inference_url, trust_env=False) as allowed,
+                httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as allowed,
             ):
                 seen = refused(allowed, path, **wish(f"{base}/image"))
                 large = refused(allowed, path, **wish(f"{base}/large"))

@@ -63,7 +63,7 @@ def written_out(body: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def document(fleet: Fleet) -> Any:
-    answer = httpx.get(f"{fleet.inference_url}/openapi.json", trust_env=False)
+    answer = httpx.get(f"{fleet.inference_url}/openapi.json", trust_env=False, timeout=60)
     assert answer.status_code == 200
     return answer.json()
 

@@ -101,7 +101,7 @@ def get_weather(city: str) -> str:
 @pytest.fixture
 def http() -> Iterator[httpx.Client]:
     """LangChain never closes what it makes itself."""
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -161,7 +161,7 @@ def test_many_at_once_with_asyncio(fleet: Fleet) -> None:
             api_key="any",
             base_url=f"{fleet.inference_url}/v1",
             max_retries=0,
-            http_client=httpx.AsyncClient(trust_env=False),
+            http_client=httpx.AsyncClient(trust_env=False, timeout=60),
         ) as client:
             return await asyncio.gather(*(ask(client, number) for number in range(12)))
 

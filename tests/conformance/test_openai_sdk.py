@@ -52,7 +52,7 @@ def client_of(fleet: Fleet, **options: Any) -> OpenAI:
         api_key="any",
         base_url=f"{fleet.inference_url}/v1",
         max_retries=0,
-        http_client=httpx.Client(trust_env=False),
+        http_client=httpx.Client(trust_env=False, timeout=60),
         **options,
     )
 

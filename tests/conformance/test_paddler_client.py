@@ -395,7 +395,7 @@ def test_every_field_of_the_desired_state_survives_put_and_get(lonely: Fleet) ->
                 await management.put_balancer_desired_state(state)
                 assert await management.get_balancer_desired_state() == state
                 url = f"{lonely.management_url}/api/v1/balancer_applicable_state"
-                async with httpx.AsyncClient(trust_env=False) as http:
+                async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
                     applicable = (await http.get(url)).json()
                 expected = state.model_dump(mode="json", exclude={"use_chat_template_override"})
                 assert applicable == expected

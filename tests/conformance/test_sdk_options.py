@@ -281,7 +281,7 @@ def test_unknown_paths_speak_the_dialect_they_are_under(
     with pytest.raises(anthropic.NotFoundError) as told:
         claude.messages.batches.list()
     assert told.value.body["type"] == "error"  # type: ignore[index]  # JSON
-    with httpx.Client(base_url=fleet.inference_url, trust_env=False) as http:
+    with httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as http:
         wrong = http.get("/v1/messages")
         assert wrong.status_code == 405
         assert wrong.json()["error"]["type"] == "invalid_request_error"

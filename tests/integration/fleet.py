@@ -26,9 +26,10 @@ import httpx
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
-START_S = 30.0
-SERVING_S = 60.0
-END_S = 10.0
+START_S = 90.0
+SERVING_S = 180.0
+END_S = 60.0
+"""All of them for machines that are busy with other things."""
 NOTE_LINES = 60
 
 
@@ -251,7 +252,7 @@ class Fleet:
 
     def view(self) -> FleetView:
         """``/api/v2/agents`` as it is now."""
-        answer = httpx.get(f"{self.management_url}/api/v2/agents", trust_env=False)
+        answer = httpx.get(f"{self.management_url}/api/v2/agents", trust_env=False, timeout=END_S)
         answer.raise_for_status()
         return cast("FleetView", answer.json())
 

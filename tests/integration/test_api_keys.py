@@ -63,7 +63,7 @@ def address(balancer: Daemon, door: str) -> str:
 
 def get(url: str, key: str | None = None) -> httpx.Response:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    return httpx.get(url, headers=headers, trust_env=False)
+    return httpx.get(url, headers=headers, trust_env=False, timeout=60)
 
 
 def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) -> None:
@@ -89,7 +89,9 @@ def test_inference_takes_keys_by_name_and_a_revoked_one_ends_with_sighup(tmp_pat
     secrets = {name: new_key(file, name, "inference") for name in ("alice", "bob")}
     options = [f"--api-key-file={file}", "--compat-openai-addr=127.0.0.1:0", "--log-level=debug"]
     with Fleet.start(agents=1, balancer_options=options) as fleet:
-        native = httpx.post(f"{fleet.inference_url}{CONVERSATION}", json=story(1), trust_env=False)
+        native = httpx.post(
+            f"{fleet.inference_url}{CONVERSATION}", json=story(1), trust_env=False, timeout=60
+        )
         assert native.status_code == 401
         assert native.headers["www-authenticate"].startswith("Bearer")
         assert native.headers["content-type"].startswith("text/plain")
@@ -191,7 +193,7 @@ def test_sockets_are_refused_without_a_key_and_to_pages_of_other_origins(tmp_pat
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
             *headers,
         ]
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             async with await trio.open_tcp_stream(name, int(port)) as stream:
                 await stream.send_all("\r\n".join([*lines, "", ""]).encode())
                 answer = bytes(await stream.receive_some())

@@ -82,7 +82,7 @@ def on_a_terminal(*arguments: object) -> tuple[int, str]:
 
 def desired(fleet: Fleet) -> dict[str, object]:
     url = f"{fleet.management_url}/api/v1/balancer_desired_state"
-    state = httpx.get(url, trust_env=False).json()
+    state = httpx.get(url, trust_env=False, timeout=60).json()
     assert isinstance(state, dict)
     return state
 

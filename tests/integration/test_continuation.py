@@ -15,10 +15,10 @@ from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 AGENTS = 3
 SLOTS = 4
 STREAMS = 24
-ROUNDS = 6
 LONG_TOKENS = 1500
 """Many times what is produced between a first token and our noticing it."""
 GREEDY = {"temperature": 0.0, "penalty_repeat": 1.0, "penalty_presence": 0.0}
+SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))
 
 
 async def _ask_all(fleet: Fleet, all_heard: list[Heard]) -> None:
@@ -46,8 +46,8 @@ def _round(
     return all_heard
 
 
-@pytest.mark.timeout(240)
-def test_killed_agents_and_engines_cost_no_client_a_character() -> None:
+@pytest.mark.parametrize("rounds", [4, pytest.param(20, marks=SLOW)])
+def test_killed_agents_and_engines_cost_no_client_a_character(rounds: int) -> None:
     chance = random.Random(7)
     options = ("--max-buffered-requests=100", "--buffered-request-timeout=60000")
     with Fleet.start(agents=AGENTS, slots=SLOTS, balancer_options=options) as fleet:
@@ -58,7 +58,7 @@ def test_killed_agents_and_engines_cost_no_client_a_character() -> None:
         noise = sum(a != b for a, b in zip(undisturbed, again, strict=True))
         continued = 0
         differ = 0
-        for round_number in range(ROUNDS):
+        for round_number in range(rounds):
             victim = chance.choice(sorted(fleet.agents))
             of_engine = round_number % 2 == 1
             all_heard = _round(fleet, victim, signal.SIGKILL, of_engine)
@@ -71,10 +71,10 @@ def test_killed_agents_and_engines_cost_no_client_a_character() -> None:
                 fleet.agents[victim].wait()
                 fleet.start_agent(victim, slots=SLOTS)
             fleet.wait_serving()
-        assert continued >= ROUNDS, "the kills hit too few running streams to prove anything"
+        assert continued >= rounds, "the kills hit too few running streams to prove anything"
         # the same tokens in another batch shape can flip a tie between two equal candidates, so
         # what may differ is what differs without any kill, and a few ties
-        assert differ <= ROUNDS * noise + 2, f"{differ} texts differ; undisturbed: {noise}"
+        assert differ <= rounds * noise + 2, f"{differ} texts differ; undisturbed: {noise}"
 
 
 def test_a_hung_engine_is_killed_and_its_streams_go_on_elsewhere() -> None:
@@ -101,7 +101,7 @@ def test_a_hung_engine_is_killed_and_its_streams_go_on_elsewhere() -> None:
 
 
 def test_a_stopped_agent_loses_its_streams_to_others_and_comes_back() -> None:
-    options = ("--agent-silence=1500", "--buffered-request-timeout=60000")
+    options = ("--agent-silence=3000", "--buffered-request-timeout=60000")
     with Fleet.start(agents=2, slots=2, balancer_options=options) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=4096, **GREEDY)
         fleet.wait_serving()

@@ -13,6 +13,7 @@ from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Sampling
 from paddler_trio.wire.engine.sampling_limits import RANGES, STAGES, sampling_problem
@@ -97,7 +98,7 @@ def samplings(n_vocab: int, *, is_odd: bool) -> st.SearchStrategy[Sampling]:
     )
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_is_in_range_is_answered(engine: Engine, data: st.DataObject) -> None:
     n_vocab = engine.vocabulary.n_tokens
@@ -107,7 +108,7 @@ def test_whatever_is_in_range_is_answered(engine: Engine, data: st.DataObject) -
     drawn(engine, sampling, max_tokens=3, logprobs=logprobs)
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_is_out_of_range_costs_its_own_request(
     engine: Engine, data: st.DataObject

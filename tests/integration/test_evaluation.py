@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypedDict
 
 import attrs
 import httpx
-import pytest
 import trio
 from fleet import Fleet
 
@@ -149,7 +148,6 @@ async def ask(http: httpx.AsyncClient, url: str, case: Case) -> Answer:
     return answer
 
 
-@pytest.mark.timeout(120)
 async def test_the_model_answers_through_our_doors_what_it_answered_when_it_was_made(
     fleet: Fleet,
 ) -> None:

@@ -133,7 +133,7 @@ def test_paddlers_route_leaves_extras_as_they_are(tuned_fleet: Fleet) -> None:
     wished = {"engine": {"image_cache_bytes": 0}, "markers": {"tool_open": "<call>"}}
     digest = wish(tuned_fleet, wished)
     state = both(tuned_fleet)["state"]
-    assert httpx.get(url(tuned_fleet, "v1"), trust_env=False).json() == state
+    assert httpx.get(url(tuned_fleet, "v1"), trust_env=False, timeout=60).json() == state
     state["inference_parameters"]["top_k"] += 1
     answer = put(tuned_fleet, state, "v1")
     assert answer.status_code == 204

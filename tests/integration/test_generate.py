@@ -329,7 +329,7 @@ def test_a_question_that_makes_no_sense_is_answered_400(shared_fleet: Fleet) -> 
 
 
 def test_the_model_is_described(shared_fleet: Fleet) -> None:
-    answer = httpx.get(f"{shared_fleet.inference_url}/api/v2/model", trust_env=False)
+    answer = httpx.get(f"{shared_fleet.inference_url}/api/v2/model", trust_env=False, timeout=60)
     model = answer.json()
     assert model["name"] == "paddler-demo"
     assert (model["n_vocab"], model["n_embd"], model["n_ctx_train"]) == (1536, 256, 2048)
@@ -457,7 +457,6 @@ def test_a_client_that_leaves_gives_its_slot_back(shared_fleet: Fleet) -> None:
     shared_fleet.wait_until(
         lambda view: all(agent["slots_processing"] == 0 for agent in view["agents"]),
         what="the slot is free again",
-        within_s=10,
     )
 
 

@@ -44,7 +44,7 @@ def test_64_streams_over_8_slots_all_complete_and_are_counted() -> None:
 
 def _counts(fleet: Fleet) -> tuple[int, int]:
     """Slots taken and requests waiting, from one snapshot of the metrics."""
-    text = httpx.get(f"{fleet.management_url}/metrics", trust_env=False).text
+    text = httpx.get(f"{fleet.management_url}/metrics", trust_env=False, timeout=60).text
     return _gauge(text, "slots_processing"), _gauge(text, "requests_buffered")
 
 

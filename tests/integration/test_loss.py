@@ -12,9 +12,9 @@ import trio
 from fleet import Fleet
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
-ROUNDS = 20
 CLIENTS = 12
 LEAVERS = frozenset({3, 8})
+SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))
 
 
 async def _under_load(fleet: Fleet, all_heard: list[Heard]) -> None:
@@ -45,12 +45,12 @@ def _fall(fleet: Fleet, victim: str, how: str) -> None:
         fleet.start_agent(victim, slots=3)
 
 
-@pytest.mark.timeout(300)
-def test_20_rounds_of_kill_9_leave_one_ending_each_and_no_slot_behind() -> None:
+@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=SLOW)])
+def test_rounds_of_kill_9_leave_one_ending_each_and_no_slot_behind(rounds: int) -> None:
     chance = random.Random(20)
     options = ("--max-buffered-requests=100", "--buffered-request-timeout=60000")
     with Fleet.start(agents=2, slots=3, balancer_options=options) as fleet:
-        for round_number in range(ROUNDS):
+        for round_number in range(rounds):
             how = ("engine", "agent")[round_number % 2]
             victim = chance.choice(sorted(fleet.agents))
             all_heard = [Heard() for _ in range(CLIENTS)]

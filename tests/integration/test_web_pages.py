@@ -51,14 +51,14 @@ def balancer(*options: str) -> Iterator[dict[str, str]]:
 
 
 def ask(url: str, method: str = "GET", **headers: str) -> httpx.Response:
-    with httpx.Client(trust_env=False) as http:
+    with httpx.Client(trust_env=False, timeout=60) as http:
         return http.request(method, url, headers=headers)
 
 
 def upgrade(url: str, **headers: str) -> int:
     """The status of a handshake; 101 if the socket was accepted."""
     with (
-        httpx.Client(trust_env=False) as http,
+        httpx.Client(trust_env=False, timeout=60) as http,
         http.stream("GET", url, headers={**UPGRADE, **headers}) as answer,
     ):
         return answer.status_code

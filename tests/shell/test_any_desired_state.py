@@ -11,6 +11,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.agent import model_server
 from paddler_trio.agent.engine_keeper import EngineKeeper
 from paddler_trio.agent.engine_process import LoadFailedError
@@ -136,12 +137,12 @@ async def _no_preparation(*_: object) -> None:
 
 async def reach(status: AgentStatus, *phases: str) -> None:
     ordinal = 0
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while status.phase not in phases:
             ordinal = await status.changes.wait_beyond(ordinal)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(states, extras)
 def test_any_state_is_tried_or_is_an_issue_and_the_next_one_is_heard(
     state: AgentDesiredState, extras: Extras
@@ -247,7 +248,7 @@ async def test_issues_stay_while_the_same_state_is_tried_again(
         )
         await reach(server.status, "failed")
         nursery.start_soon(watch)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(engines.loads) < 4:
                 await server.status.changes.wait_beyond(server.status.changes.ordinal)
         nursery.cancel_scope.cancel()

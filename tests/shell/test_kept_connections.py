@@ -16,6 +16,7 @@ from http_world import Client, Served, Waiter, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.http.asgi import Receive, Scope, Send, read_body, send_text
 
 KIB, MIB = 1024, 1_048_576
@@ -142,7 +143,7 @@ async def test_a_request_may_come_in_two_pieces_cut_anywhere() -> None:
 requests = st.builds(Post, st.integers(0, 9), st.integers(0, 400), st.sampled_from([0, 0, 1, 64]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     posts=st.lists(requests, min_size=1, max_size=6),
     cuts=st.sets(st.integers(1, 3000), max_size=8),

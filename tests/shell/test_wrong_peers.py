@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from effort import examples
 from paddler_trio.agent import balancer_link
 from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.model_server import ModelServer
@@ -211,7 +212,7 @@ async def test_an_agent_dials_again_after(name: str) -> None:
     assert all(ends), "every end says why"
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.booleans())
 def test_an_agent_dials_again_after_any_bytes(parts: list[bytes], is_agreed: bool) -> None:
     data = b"".join(parts)

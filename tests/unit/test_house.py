@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,3 +89,10 @@ def test_pure_folders_have_no_clock_no_chance_and_no_input_or_output(folder: str
         assert not tops & IMPURE, f"{file.relative_to(PACKAGE)} imports {tops & IMPURE}"
         for node in ast.walk(ast.parse(file.read_text())):
             assert not isinstance(node, ast.AsyncFunctionDef), f"{file}: {node.name} is async"
+
+
+def test_no_two_modules_of_tests_have_one_name() -> None:
+    """All folders of tests are on the path of one process: the second one is not imported."""
+    files = [p for p in Path(__file__).parents[1].rglob("*.py") if p.name != "conftest.py"]
+    twice = {name: n for name, n in Counter(p.name for p in files).items() if n > 1}
+    assert not twice

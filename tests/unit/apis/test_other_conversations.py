@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.apis.anthropic.anthropic_request import read_messages
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.limits import SurfaceLimits
@@ -252,7 +253,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(JSON_VALUES, min_size=1, max_size=5), st.integers(1, 64))
 @example([{}], 64)
 @example([[]], 64)

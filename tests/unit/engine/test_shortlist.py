@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.engine import shortlist
 from paddler_trio.engine.llama import Llama, token_rows
 from paddler_trio.engine.proof import BUNDLED_MODEL
@@ -90,7 +91,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 @given(changes=CHANGES, seed=st.integers(0, 10_000), spread=st.floats(0.5, 8))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
 def test_the_same_tokens_are_drawn(
     llama: Llama, changes: dict[str, object], seed: int, spread: float
 ) -> None:

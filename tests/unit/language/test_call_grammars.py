@@ -12,6 +12,7 @@ import attrs
 import pytest
 from grammar_engine import open_engine
 
+from effort import examples
 from paddler_trio.language.answer_binding import GENERIC_CALLS, AnswerStart, grammar_of_answer
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.call_syntax import NamedJson, TaggedCalls
@@ -189,7 +190,7 @@ def test_a_required_call_is_always_one_that_can_be_read_and_run(
     form = format_named(name)
     grammar = grammar_for(form, vocabulary, tool_choice="required")
     assert grammar is not None
-    texts = drawn(vocabulary, grammar, form, times=6)
+    texts = drawn(vocabulary, grammar, form, times=examples(6))
     assert texts, "no call came to its end"
     for text in texts:
         answer = read(form, text)

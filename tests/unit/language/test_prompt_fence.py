@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.language.templates import token_escaping as prompt_fence
 from paddler_trio.language.templates.conversation import (
     ModelTemplate,
@@ -235,7 +236,7 @@ def conversations(draw: st.DrawFn) -> ConversationPrompt:
     )
 
 
-@settings(steady, max_examples=60)
+@settings(steady, max_examples=examples(60))
 @given(conversation=conversations())
 def test_no_text_of_a_conversation_becomes_a_control_token_and_no_letter_changes(
     vocabulary: Vocabulary, conversation: ConversationPrompt

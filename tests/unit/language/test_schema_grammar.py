@@ -13,6 +13,7 @@ from grammar_engine import open_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.language.grammars.inspection import inspect
 from paddler_trio.language.grammars.schema_grammar import (
     MAX_CHOICES,
@@ -119,7 +120,7 @@ _LEAVES = st.one_of(
 _SCHEMAS = st.recursive(_LEAVES, _wrapped, max_leaves=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(pair=_SCHEMAS, seed=st.integers(0, 2**32))
 def test_every_text_of_the_grammar_fits_its_schema_and_a_value_that_fits_is_a_text(
     vocabulary: Vocabulary, pair: tuple[dict[str, object], object], seed: int
@@ -369,7 +370,7 @@ _PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(pattern=_PATTERNS, texts=st.lists(st.text("abx1é\n-", max_size=5), max_size=6))
 def test_a_pattern_means_what_it_means_elsewhere(
     vocabulary: Vocabulary, pattern: str, texts: list[str]
@@ -405,7 +406,7 @@ def test_a_pattern_that_no_grammar_can_say_is_refused(pattern: str, words: str) 
 
 
 @given(choices=st.lists(st.text('abc é\n"\\', min_size=1, max_size=5), min_size=1, max_size=6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_choice_is_one_of_its_texts_and_nothing_else(
     vocabulary: Vocabulary, choices: list[str]
 ) -> None:

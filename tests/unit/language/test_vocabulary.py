@@ -8,6 +8,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from paddler_trio.errors import ModelFileError
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary, _cut_long_runs
 
@@ -141,7 +142,7 @@ def test_a_file_that_is_missing_or_no_model_is_refused_by_name(
             Vocabulary.load(path)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a", "é", " ", "\n", "a b"]), st.integers(0, 9000)), max_size=4

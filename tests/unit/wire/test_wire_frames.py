@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_values import TEXT, values_of
 
+from effort import examples
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.messages import (
@@ -27,7 +28,7 @@ from paddler_trio.wire.paddler.messages import (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.none() | TEXT, TEXT, values_of(InferenceResponseBody))
 def test_the_fast_line_is_the_slow_message_byte_for_byte(
     generated_by: str | None, request_id: str, body: InferenceResponseBody

@@ -23,6 +23,7 @@ from paddler_client.inference_message import parse_inference_client_message as p
 from pydantic import BaseModel
 from wire_values import values_of
 
+from effort import examples
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
 from paddler_trio.wire.paddler.generation import (
@@ -75,7 +76,7 @@ UNKNOWN_TO_THE_CLIENT = {
     "TokenGenerationDisabled",
     "ToolSchemaInvalid",
 }
-quick = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=lambda cls: cls.__module__)
@@ -111,7 +112,7 @@ def test_the_clients_default_state_is_ours() -> None:
     assert structure(loads(sent), BalancerDesiredState) == BalancerDesiredState.default()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(values_of(InferenceResponse))
 def test_the_client_reads_our_results(message: InferenceResponse) -> None:
     raw = unstructure(message.response, InferenceResponseBody)

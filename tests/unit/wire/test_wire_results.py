@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from wire_values import values_of
 
+from effort import examples
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.messages import AgentResponseBody
@@ -53,7 +54,7 @@ def test_exactly_the_enders_end() -> None:
     assert NOT_ENDING > TOKEN_TAGS
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(values_of(GeneratedTokenResult))
 def test_a_generation_result_ends_its_stream_as_its_tag_says(result: GeneratedTokenResult) -> None:
     raw = unstructure(result, AgentResponseBody)
@@ -63,7 +64,7 @@ def test_a_generation_result_ends_its_stream_as_its_tag_says(result: GeneratedTo
     assert ends_stream(raw) or not isinstance(result, GenerationFailure)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(values_of(EmbeddingResult))
 def test_an_embedding_result_ends_its_stream_as_its_tag_says(result: EmbeddingResult) -> None:
     raw = unstructure(result, AgentResponseBody)

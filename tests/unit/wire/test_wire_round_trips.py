@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_values import JSON_VALUES, values_of
 
+from effort import examples
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler import (
@@ -45,7 +46,7 @@ UNIONS: dict[str, object] = {
     "NormalizationMethod": generation.NormalizationMethod,
     "ToolCallArguments": results.ToolCallArguments,
 }
-quick = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -96,7 +97,7 @@ def with_a_part_replaced(value: object, part: object, data: st.DataObject) -> ob
 
 
 @pytest.mark.parametrize("name", [name for name in UNIONS if name.endswith("Message")])
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=examples(60))
 @given(data=st.data(), part=JSON_VALUES)
 def test_a_message_damaged_anywhere_is_either_read_or_a_wire_error(
     name: str, data: st.DataObject, part: object

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_values import values_of
 
+from effort import examples
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
@@ -37,7 +38,7 @@ from paddler_trio.wire.paddler.status import (
 )
 
 DEFAULT = BalancerDesiredState.default()
-fast = settings(max_examples=40, deadline=None)
+fast = settings(max_examples=examples(40), deadline=None)
 
 
 def with_parameters(parameters: InferenceParameters) -> BalancerDesiredState:

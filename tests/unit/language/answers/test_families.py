@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 from answer_cases import CASES, CODE, TOOLS, Case
 
+from effort import examples
 from paddler_trio.language.answers.families import known_format
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.tool_calls import ToolBelt
@@ -19,7 +20,7 @@ NAMES = [f"{case.family}-{index}" for index, case in enumerate(CASES)]
 
 
 BELT = ToolBelt(TOOLS)
-MAX_CUTS = 60
+MAX_CUTS = examples(60)
 
 
 @cache

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from effort import examples
 from paddler_trio.scheduler.batching.batch_plan import PromptBudget
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
@@ -211,7 +212,7 @@ class StatefulMachine(StreamsMachine):
 TestSplit = StreamsMachine.TestCase
 TestUnified = UnifiedMachine.TestCase
 TestStateful = StatefulMachine.TestCase
-MANY = settings(max_examples=120, stateful_step_count=40, deadline=None)
+MANY = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 TestSplit.settings = TestUnified.settings = TestStateful.settings = MANY
 
 

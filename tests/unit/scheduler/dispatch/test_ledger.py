@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from effort import examples
 from paddler_trio.scheduler.dispatch.fair_order import Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import Buffered, BufferFull, Granted, SlotLedger
@@ -180,7 +181,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 
 
 def test_one_client_of_one_class_is_served_in_order_of_arrival() -> None:
