@@ -60,6 +60,8 @@ class Terms:
     """One pool of half of all cells, for all slots."""
     sampling: str = "greedy"
     """How tokens are drawn, one of ``SAMPLINGS``."""
+    prefix_cache_ram: int | None = None
+    """MiB in which our agent keeps prefixes; None for its default."""
 
     @property
     def context_size(self) -> int:
@@ -95,6 +97,8 @@ def our_pair(terms: Terms, folder: Path) -> Iterator[Contestant]:
             *("--slots", str(terms.slots), "--threads", str(terms.threads), "--log-json"),
             *("--kv-layout", "unified" if terms.unified else "split"),
         ]
+        if terms.prefix_cache_ram is not None:
+            agent_command += ["--prefix-cache-ram", str(terms.prefix_cache_ram)]
         management, inference = _split(up["management"]), _split(up["inference"])
         with _process(agent_command, folder / "agent.log") as agent:
             _put_desired_state(management, terms)

@@ -51,11 +51,14 @@ class Scenario:
     """Worth a row with llama-server's prompt cache on, and one of ours without residency."""
     may_fail: bool = False
     """Requests that fail, or end before their limit, are counted instead of ending the run."""
+    before: Callable[[int], Sequence[AskLane]] | None = None
+    """Requests that fill the slots before each round; nothing of them is counted."""
 
 
 @attrs.frozen
 class Sizes:
-    """How much work a round is. ``long_words`` and ``prefix_words`` are lengths of prompts."""
+    """How much work a round is. ``long_words``, ``prefix_words``, ``mixed_words`` and
+    ``template_words`` are lengths of prompts."""
 
     slots: int
     max_tokens: int
@@ -63,8 +66,11 @@ class Sizes:
     long_prompts: int
     long_words: int
     prefix_words: int
+    mixed_words: int
+    template_words: int
     short_requests: int
     turns: int
+    template_turns: int
     cells: int
     under_pressure: bool = False
     """Nothing but the scenario that has too few cells for all."""
@@ -85,6 +91,8 @@ def all_scenarios(sizes: Sizes) -> list[Scenario]:
 
     def ask(round_number: int, index: int, words: int, max_tokens: int) -> Ask:
         return Ask(text_of(words, seed=seed(round_number, index)), max_tokens)
+
+    each = max(1, sizes.max_tokens // 2)
 
     def single(round_number: int) -> list[AskLane]:
         return [AskLane(tuple(ask(round_number, i, 20, sizes.max_tokens) for i in range(3)))]
@@ -140,6 +148,39 @@ def all_scenarios(sizes: Sizes) -> list[Scenario]:
             lanes.append(AskLane(tuple(asks)))
         return lanes
 
+    def long_ones(round_number: int) -> list[AskLane]:
+        return [
+            AskLane((ask(round_number, 520 + i, sizes.long_words, 1),)) for i in range(sizes.slots)
+        ]
+
+    def after_long(round_number: int) -> list[AskLane]:
+        return [
+            AskLane((ask(round_number, 540 + i, 20, sizes.max_tokens // 4),))
+            for i in range(sizes.slots)
+        ]
+
+    def mixed(round_number: int) -> list[AskLane]:
+        # of equal length they would begin and end in step, and no prompt would meet a stream
+        limits = [each * 3 // 4 + 37 * i % (each // 2 + 1) for i in range(4 * sizes.slots)]
+        return [
+            AskLane((ask(round_number, 560 + i, 20 if i % 8 else sizes.mixed_words, limit),))
+            for i, limit in enumerate(limits)
+        ]
+
+    def template(round_number: int) -> list[AskLane]:
+        shared_words = sizes.template_words * 9 // 10
+        own_words = sizes.template_words - shared_words
+        beginning = text_of(shared_words, seed=seed(round_number, 950))
+
+        def own(client: int, turn: int) -> Ask:
+            text = text_of(own_words, seed=seed(round_number, 16 * turn + client))
+            return Ask(f"{beginning} {text}", each)
+
+        return [
+            AskLane(tuple(own(client, turn) for turn in range(sizes.template_turns)))
+            for client in range(sizes.slots)
+        ]
+
     def pressure(round_number: int) -> list[AskLane]:
         return [
             AskLane((ask(round_number, 800 + i, 20, sizes.cells * 7 // 8),))
@@ -159,5 +200,12 @@ def all_scenarios(sizes: Sizes) -> list[Scenario]:
             "prefix", f"{sizes.slots} requests with a common prefix", shared, shows_cache=True
         ),
         Scenario("prompts", "long prompts, one after the other", prompts),
+        Scenario(
+            "after-long", f"{sizes.slots} requests after long prompts", after_long, before=long_ones
+        ),
+        Scenario("mixed", "one long prompt in eight", mixed),
+        Scenario(
+            "template", f"{sizes.slots} clients, nine tenths shared", template, shows_cache=True
+        ),
         Scenario("turns", f"{sizes.turns} turns of {sizes.slots} users", turns, shows_cache=True),
     ]

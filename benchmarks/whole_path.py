@@ -49,6 +49,8 @@ from paddler_trio.engine.proof import BUNDLED_MODEL
 
 RUN_LIMIT_S = 180.0
 CALIBRATION_WORDS = 100
+MIXED_WORDS = 700
+TEMPLATE_WORDS = 600
 COLUMNS = {
     "tokens_per_s": "tokens/s",
     "requests_per_s": "req/s",
@@ -155,6 +157,8 @@ def measure(sides: Sequence[Contestant], scenarios: Sequence[Scenario], rounds: 
         for round_number in range(-1, rounds):
             for side in entered:
                 say(f"{scenario.title}: round {round_number + 1} of {rounds}, {side.name}")
+                if scenario.before is not None:
+                    run_once(side, scenario.before(round_number + 1))
                 lanes = scenario.lanes_of(round_number + 1)
                 run = run_once(side, lanes, may_fail=scenario.may_fail)
                 if round_number >= 0:
@@ -291,6 +295,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         action="store_true",
         help="one pool of cells, half of what the slots would need, and the scenario for it",
     )
+    parser.add_argument(
+        "--prefix-cache-ram", type=int, metavar="MIB", help="of our agent (default: its own)"
+    )
     parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
     parsed = parser.parse_args(arguments)
@@ -315,6 +322,7 @@ def run(options: argparse.Namespace) -> None:
         options.cache_type,
         unified=options.pressure,
         sampling=options.sampling,
+        prefix_cache_ram=options.prefix_cache_ram,
     )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddler-bench-")))
@@ -329,6 +337,9 @@ def run(options: argparse.Namespace) -> None:
             long_prompts=1 if options.quick else 3,
             long_words=words_for(sides[0], options.cells * 3 // 4),
             prefix_words=words_for(sides[0], options.cells // 3),
+            mixed_words=min(MIXED_WORDS, words_for(sides[0], options.cells * 3 // 4)),
+            template_words=min(TEMPLATE_WORDS, words_for(sides[0], options.cells * 3 // 4)),
+            template_turns=2 if options.quick else 4,
             short_requests=(4 if options.quick else 16) * options.slots,
             turns=3 if options.quick else 10,
             cells=options.cells,

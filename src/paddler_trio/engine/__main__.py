@@ -31,6 +31,7 @@ from paddler_trio.engine.drawing import DrawingPool
 from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext
 from paddler_trio.engine.figures import Counters
+from paddler_trio.engine.host_memory import HostMemory
 from paddler_trio.engine.llama import ENCODER_ONLY, Llama
 from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
@@ -119,12 +120,14 @@ def main() -> None:
     commands: SimpleQueue[Command] = SimpleQueue()
     outbox = Outbox(pipe.send)
     counters = Counters(outbox.put)
+    pace = Pace(load.settings.target_pass_ms)
+    memory = HostMemory(load.settings.prefix_store_bytes)
     loop = DecodeLoop(
         llama,
         shape,
         streams_for(llama, shape, load.slots, has_store=load.settings.prefix_store_bytes > 0),
-        Pace(load.settings.target_pass_ms),
-        StoredPrefixes(llama, PrefixStore(load.settings.prefix_store_bytes, shape.rules)),
+        pace,
+        StoredPrefixes(llama, memory, PrefixStore(memory.num_bytes, shape.rules), pace),
         commands,
         outbox.put,
         counters,
@@ -171,6 +174,7 @@ def main() -> None:
         )
     )
     outbox.start(on_crash=partial(_give_up, record))
+    memory.start(on_crash=partial(_give_up, record))
     try:
         loop.run_forever()
     except Exception:

@@ -2,8 +2,11 @@
 
 An image needs a call of its own. With regions of their own, sequences in one call all pay for the
 longest of them: those that generate are computed without a long prompt beside them, and their
-tokens are out before it. In a pool everybody pays for everything anyway, and one call reads the
-weights once. A sequence that may have killed an engine is computed by itself, after all others.
+tokens are out before it. Prompts of different lengths llama.cpp would compute one after the other
+as well, and the ends of the longer ones slowly; so they come one after the other, and the first
+tokens of the short ones are out before the long ones are computed. In a pool everybody pays for
+everything anyway, and one call reads the weights once. A sequence that may have killed an engine is
+computed by itself, after all others.
 """
 
 from __future__ import annotations
@@ -42,22 +45,38 @@ class Call:
 
 
 def part(
-    shares: tuple[Share, ...], *, is_unified: bool, isolated: Collection[int] = frozenset()
+    shares: tuple[Share, ...],
+    *,
+    is_unified: bool,
+    call_tokens: int,
+    isolated: Collection[int] = frozenset(),
 ) -> list[tuple[Share, ...]]:
     """The shares of a pass, as many together as llama.cpp is to compute in one call; those of
-    ``isolated`` sequences each in a call of its own."""
+    ``isolated`` sequences each in a call of its own.
+
+    Args:
+      call_tokens: of several prompts no more than that come in one call, where it makes no
+        difference to the others.
+    """
     single = [
         share
         for share in shares
         if share.sequence.key in isolated or is_image(share.sequence.tokens[share.start])
     ]
     words = [share for share in shares if not single or share not in single]
-    calls = [(share,) for share in single]
+    last = [(share,) for share in single]
     if is_unified:
-        return [call for call in (tuple(words), *calls) if call]
-    generating = tuple(s for s in words if s.sequence.is_generating)
-    prompts = tuple(s for s in words if not s.sequence.is_generating)
-    return [call for call in (generating, prompts, *calls) if call]
+        return [call for call in (tuple(words), *last) if call]
+    calls = [tuple(s for s in words if s.sequence.is_generating)]
+    prompts = [s for s in words if not s.sequence.is_generating]
+    for share in sorted(prompts, key=lambda share: share.count):
+        before = calls[-1]
+        is_alike = len(calls) > 1 and before[0].count == share.count
+        if is_alike and (len(before) + 1) * share.count <= call_tokens:
+            calls[-1] = (*before, share)
+        else:
+            calls.append((share,))
+    return [call for call in (*calls, *last) if call]
 
 
 def fill(llama: Llama, shares: tuple[Share, ...], contents: list[Content]) -> Call:

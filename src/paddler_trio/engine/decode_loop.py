@@ -25,7 +25,8 @@ from paddler_trio.engine.llama import ContextShape, Llama
 from paddler_trio.engine.sampling import Sampler
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.errors import EngineError
-from paddler_trio.scheduler.batching.batch_plan import Share
+from paddler_trio.scheduler.batching.anticipation import Anticipation
+from paddler_trio.scheduler.batching.batch_plan import PromptBudget, Share
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.drafts import Drafting
 from paddler_trio.scheduler.batching.image_tokens import (
@@ -36,7 +37,7 @@ from paddler_trio.scheduler.batching.image_tokens import (
 )
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Cut, Placement, Replaced, Streams
+from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
 from paddler_trio.wire.engine.crash_record import ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
     Drawn,
@@ -124,6 +125,7 @@ class DecodeLoop:
     _progress: list[Progress] = attrs.field(factory=list, init=False)
     _in_pass: frozenset[int] = attrs.field(default=frozenset(), init=False)
     _leaving: set[int] = attrs.field(factory=set, init=False)
+    _anticipation: Anticipation = attrs.field(factory=Anticipation, init=False)
     _failures: int = attrs.field(default=0, init=False)
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
     """Of what is in each stream, which is a beginning of what was placed there last."""
@@ -131,15 +133,15 @@ class DecodeLoop:
     def run_forever(self) -> None:
         """Pass after pass; sleeps only while there is nothing to compute."""
         while True:
-            self.take_commands(wait=self.streams.is_idle)
+            if self.streams.is_idle:
+                self._wait()
+            self.take_commands()
             self.run_pass()
+            self.stored.save_between_passes(self.streams)
 
-    def take_commands(self, *, wait: bool) -> None:
-        """Apply everything that arrived; with ``wait``, block until something does."""
+    def take_commands(self) -> None:
+        """Apply everything that arrived."""
         with contextlib.suppress(Empty):
-            if wait:
-                self._report_figures(force=True)
-                self._apply(self.commands.get())
             while True:
                 self._apply(self.commands.get_nowait())
 
@@ -152,29 +154,48 @@ class DecodeLoop:
             self.llama.abort()
 
     def run_pass(self) -> None:
-        """Plan, decode, draw and report once."""
-        while (placement := self.streams.start_next()) is not None:
-            self.doing.begin(placement.sequence.key)
-            self._settle(placement)
-            self.doing.end()
+        """Plan, decode, draw and report once.
+
+        With regions of their own, those that generate are computed first; then come prompts, also
+        of those that arrived meanwhile.
+        """
+        self._place_waiting()
         if self.max_drafts and self.shape.rules.can_trim:
             self._guess()
-        generating = self.streams.num_generating
-        budget = self.pace.prompt_share(
-            generating,
-            ingesting=len(self.streams.running) - generating,
-            limit=self.shape.n_batch,
-        )
+        budget = self._prompt_budget()
         self._cut(*self.streams.make_room(budget))
-        shares = self.streams.plan(token_budget=self.shape.n_batch, prompt_budget=budget)
-        isolated = frozenset(filter(self._is_isolated, self._requests))
-        for together in part(shares, is_unified=self.shape.is_unified, isolated=isolated):
-            self._decode(together)
-            self._report_step()
-        self._report_step()
+        n_batch = self.shape.n_batch
+        if self.shape.is_unified:
+            shares = self.streams.plan(token_budget=n_batch, prompt_budget=budget)
+        else:
+            generating = self.streams.plan_generating(token_budget=n_batch)
+            if generating:
+                num_running = len(self.streams.running)
+                self._compute(generating)
+                self.stored.save_between_passes(self.streams)
+                if len(self.streams.running) < num_running:
+                    self._wait_for_successor()
+                self.take_commands()
+                self._place_waiting()
+                budget = self._prompt_budget()
+            shares = self.streams.plan_prompts(token_budget=n_batch, prompt_budget=budget)
+        self._compute(shares)
         self._report_figures()
 
     # ------------------------------------------------------------- arrival
+
+    def _wait(self) -> None:
+        """Until something arrives; what is in the cache is copied to host memory meanwhile."""
+        self._report_figures(force=True)
+        while True:
+            wait_s = self.stored.idle_wait_s(self.streams)
+            try:
+                self._apply(self.commands.get(timeout=wait_s))
+            except Empty:
+                if self.stored.save_while_idle(self.streams):
+                    self._report_held()
+            else:
+                return
 
     def _apply(self, command: Command) -> None:
         match command:
@@ -208,8 +229,6 @@ class DecodeLoop:
         request = self._requests[sequence.key]
         if request.placed_s is None:
             request.placed_s = time.perf_counter()
-        if placement.replaced is not None:
-            self.stored.store(placement.replaced, stream)
         positions = request.content.positions
         self._positions[stream] = positions
         kept = positions.at(placement.kept)
@@ -258,7 +277,60 @@ class DecodeLoop:
         for cut in cuts:
             self.llama.trim(cut.stream, self._positions[cut.stream].at(cut.length))
 
+    def _wait_for_successor(self) -> None:
+        """An answer ended: the next request may be on its way, and nothing else has a prompt to be
+        computed in this pass."""
+        generating = self.streams.num_generating
+        if generating < len(self.streams.running) or not generating or not self.commands.empty():
+            return
+        wait_s = self._anticipation.wait_s(self.pace.alone_ms(generating) or 0.0)
+        if wait_s:
+            try:
+                self._apply(self.commands.get(timeout=wait_s))
+            except Empty:
+                self._anticipation.waited(came=False)
+            else:
+                self._anticipation.waited(came=True)
+
     # -------------------------------------------------------------- a pass
+
+    def _place_waiting(self) -> None:
+        while (placement := self.streams.start_next()) is not None:
+            self.doing.begin(placement.sequence.key)
+            self._settle(placement)
+            self.doing.end()
+
+    def _prompt_budget(self) -> PromptBudget:
+        generating = self.streams.num_generating
+        return self.pace.prompt_budget(
+            generating,
+            ingesting=len(self.streams.running) - generating,
+            missing=self.streams.num_missing,
+            limit=self.shape.n_batch,
+            unit=self.shape.n_ubatch,
+        )
+
+    def _compute(self, shares: tuple[Share, ...]) -> None:
+        """These shares, in as many calls as it takes.
+
+        What a call produced is reported at once, unless the rest of them takes long: a first token
+        that is early would only be followed by a pause.
+        """
+        isolated = frozenset(filter(self._is_isolated, self._requests))
+        left = sum(share.count for share in shares)
+        for call in part(
+            shares,
+            is_unified=self.shape.is_unified,
+            call_tokens=self.pace.call_tokens(),
+            isolated=isolated,
+        ):
+            if call[0].sequence.key in isolated:
+                self._report_step()  # it may be the last call of this engine
+            self._decode(call)
+            left -= sum(share.count for share in call)
+            if self.pace.is_short(left):
+                self._report_step()
+        self._report_step()
 
     def _decode(self, shares: tuple[Share, ...]) -> None:
         """Compute these shares, of words or one of an image; on failure split them until the
@@ -276,9 +348,9 @@ class DecodeLoop:
         if code == 0:
             self._failures = 0
             self.streams.commit(shares)
+            self._measure(shares, 1000 * (computed_s - started_s))
             self._keep_checkpoints(shares)
             self._note_progress(shares, computed_s)
-            self._measure(shares, 1000 * (computed_s - started_s))
             self._draw(call.rows)
             self.counters.now.draw_ms += 1000 * (time.perf_counter() - computed_s)
             return
@@ -304,9 +376,9 @@ class DecodeLoop:
             if sequence.num_computed in sequence.checkpoints:
                 assert sequence.stream is not None
                 assert sequence.salt is not None, "it shares with nobody"
-                kept = Replaced(sequence.tokens[: sequence.num_computed], sequence.salt)
+                kept = sequence.tokens[: sequence.num_computed]
                 self.doing.begin(sequence.key)
-                self.stored.store(kept, sequence.stream)
+                self.stored.save_checkpoint(kept, sequence.salt, sequence.stream)
                 self.doing.end()
 
     def _note_progress(self, shares: tuple[Share, ...], now_s: float) -> None:
@@ -336,6 +408,7 @@ class DecodeLoop:
         tokens = sum(share.count + len(share.drafts) for share in shares)
         prompt_tokens = sum(share.count for share in shares) - generating
         self.pace.measured(generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms)
+        self.stored.budget.passed(pass_ms, target_ms=self.pace.pass_target_ms(generating))
         self.counters.passed(
             sequences=len(shares), tokens=tokens, prompt_tokens=prompt_tokens, pass_ms=pass_ms
         )
@@ -435,8 +508,11 @@ class DecodeLoop:
 
     def _report_figures(self, *, force: bool = False) -> None:
         if self.counters.is_due(time.monotonic(), force=force):
-            self.counters.report_streams(
-                self.streams,
-                stored_tokens=self.stored.num_tokens,
-                stored_bytes=self.stored.num_bytes,
-            )
+            self._report_held()
+
+    def _report_held(self) -> None:
+        self.counters.report_streams(
+            self.streams,
+            stored_tokens=self.stored.num_tokens,
+            stored_bytes=self.stored.num_bytes,
+        )

@@ -91,6 +91,8 @@ class ContextShape:
     cells: int
     """KV cells one sequence can have, in tokens."""
     n_batch: int
+    n_ubatch: int
+    """Tokens llama.cpp computes together; more in one call are computed one after the other."""
     n_ctx_train: int
     n_vocab: int
     num_streams: int
@@ -311,6 +313,7 @@ class Llama:
         shape = ContextShape(
             cells=lib.llama_n_ctx_seq(self._context),
             n_batch=lib.llama_n_batch(self._context),
+            n_ubatch=lib.llama_n_ubatch(self._context),
             n_ctx_train=n_ctx_train,
             n_vocab=self.n_vocab,
             num_streams=num_streams,
@@ -429,13 +432,15 @@ class Llama:
         """Bytes that :meth:`save` would take."""
         return int(lib.llama_state_seq_get_size(self._context, stream))
 
-    def save(self, stream: int) -> np.ndarray:
-        """The cells of a sequence as bytes in host memory: uint8 of shape (state_size,)."""
-        data = np.empty(self.state_size(stream), np.uint8)
+    def save(self, stream: int, data: np.ndarray) -> None:
+        """Copy the cells of a sequence to host memory: uint8 of shape (state_size,)."""
         written = lib.llama_state_seq_get_data(
             self._context, data.ctypes.data_as(_BYTES), len(data), stream
         )
-        return data[:written]
+        if written != len(data):
+            raise EngineError(
+                f"llama.cpp saved {written} bytes of stream {stream}, not {len(data)}"
+            )
 
     def restore(self, stream: int, data: np.ndarray) -> bool:
         """Put saved cells into an empty sequence; False, and empty, if they do not fit."""

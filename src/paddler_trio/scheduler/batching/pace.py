@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import attrs
 
+from paddler_trio.scheduler.batching.batch_plan import PromptBudget
+
 SMALLEST_SHARE = 64
 """Fewer tokens a pass are computed much slower each (measured on a CPU: 64 cost 1.15 times as much
 a token as 512 do, 32 up to 1.6 times)."""
@@ -20,8 +22,14 @@ _AUTO_MULTIPLE = 8.0
 an eighth of its speed to those who generate."""
 _AUTO_FLOOR_MS = 80.0
 """Twelve tokens a second still read fluently; shorter passes only cost throughput."""
-_AUTO_CROWD_MS = 400.0
-"""The longest pass for the sake of many who wait for their first token, or twice the target."""
+_AUTO_WHOLE_MS = 400.0
+"""The longest pass for the sake of a short prompt, or of many who wait for their first token; or
+twice the target."""
+_AUTO_IN_STEP_MS = 2000.0
+"""How long first tokens may wait for those of others, if nothing generates yet; and about the
+longest pass then."""
+_PAUSE_MS = 150.0
+"""The longest pause after a first token for the sake of the others that began in the same pass."""
 _FRESH = 0.25
 """Weight of the newest measurement."""
 
@@ -35,24 +43,59 @@ class Pace:
     """A pass of so many generating sequences and nothing else."""
     _prompt_token_ms: float | None = attrs.field(default=None, init=False)
 
-    def prompt_share(self, generating: int, *, limit: int, ingesting: int = 1) -> int:
-        """The prompt tokens of the next pass, at most ``limit``; all of it if nobody generates.
+    def prompt_budget(
+        self, generating: int, *, limit: int, ingesting: int = 1, missing: int = 0, unit: int = 512
+    ) -> PromptBudget:
+        """The prompt tokens of the next pass, at most ``limit``.
 
-        A target of our own choosing grows with those who wait for their first token, where they
-        are more than those who wait for their next.
+        If nothing generates, prompts that are there together come to their ends together, unless
+        that takes long: a stream that began early would only stop again for the others. A target of
+        our own choosing grows with the sequences that wait for their first token, where they are
+        more than those that wait for their next; and for a prompt that is short.
+
+        Args:
+          missing: tokens of all prompts.
+          unit: tokens llama.cpp computes together. Parts of that size cost a prompt nothing, and
+            what arrives meanwhile does not wait for all of it.
         """
+        alone_ms = 0.0 if generating == 0 else self.alone_ms(generating)
+        if self._prompt_token_ms is None or alone_ms is None:
+            return PromptBudget(min(limit, FIRST_SHARE if generating else unit))
         if generating == 0:
-            return limit
-        alone_ms = self._alone(generating)
-        if alone_ms is None or self._prompt_token_ms is None:
-            return min(limit, FIRST_SHARE)
-        target_ms = self.target_ms
-        if target_ms is None:
-            target_ms = max(_AUTO_FLOOR_MS, _AUTO_MULTIPLE * alone_ms)
-            crowd_ms = min(max(_AUTO_CROWD_MS, 2 * target_ms), target_ms * ingesting / generating)
-            target_ms = max(target_ms, crowd_ms)
-        share = (target_ms - alone_ms) / max(1e-6, self._prompt_token_ms)
-        return max(min(limit, SMALLEST_SHARE), min(limit, int(share)))
+            if ingesting <= 1:
+                return PromptBudget(self._tokens(_AUTO_IN_STEP_MS, min(limit, unit)))
+            if missing * self._prompt_token_ms <= _AUTO_IN_STEP_MS:
+                return PromptBudget(limit, in_step=True)
+            return PromptBudget(self._tokens(_AUTO_WHOLE_MS, limit))
+        target_ms = whole_ms = self.pass_target_ms(generating)
+        if self.target_ms is None:
+            whole_ms = max(_AUTO_WHOLE_MS, 2 * target_ms)
+            target_ms = max(target_ms, min(whole_ms, target_ms * ingesting / generating))
+        return PromptBudget(
+            self._tokens(target_ms - alone_ms, limit), self._tokens(whole_ms - alone_ms, limit)
+        )
+
+    def call_tokens(self) -> int:
+        """How many prompt tokens are worth computing in one call: more of them would only keep the
+        shortest prompt among them waiting."""
+        if self._prompt_token_ms is None:
+            return FIRST_SHARE
+        return max(FIRST_SHARE, int(_AUTO_FLOOR_MS / max(1e-6, self._prompt_token_ms)))
+
+    def is_short(self, tokens: int) -> bool:
+        """A stream may pause for as long as so many prompt tokens take."""
+        return tokens * (self._prompt_token_ms or 0.0) <= _PAUSE_MS
+
+    def pass_target_ms(self, generating: int) -> float:
+        """How long a pass may take beside so many that generate."""
+        if self.target_ms is not None:
+            return self.target_ms
+        return max(_AUTO_FLOOR_MS, _AUTO_MULTIPLE * (self.alone_ms(generating) or 0.0))
+
+    @property
+    def prompt_token_ms(self) -> float | None:
+        """What a prompt token takes; None before one was measured."""
+        return self._prompt_token_ms
 
     def measured(self, *, generating: int, prompt_tokens: int, pass_ms: float) -> None:
         """A pass of this shape took so long."""
@@ -61,15 +104,21 @@ class Pace:
                 before = self._alone_ms.get(generating, pass_ms)
                 self._alone_ms[generating] = before + _FRESH * (pass_ms - before)
             return
-        alone_ms = self._alone(generating) or 0.0
+        alone_ms = self.alone_ms(generating) or 0.0
         # a pass is never free: what remains of a mixed one is at least a tenth of it
         token_ms = max(pass_ms - alone_ms, 0.1 * pass_ms) / prompt_tokens
         if prompt_tokens >= SMALLEST_SHARE:
             before = self._prompt_token_ms or token_ms
             self._prompt_token_ms = before + _FRESH * (token_ms - before)
 
-    def _alone(self, generating: int) -> float | None:
-        """The pass of the nearest size that was measured."""
+    def _tokens(self, ms: float, limit: int) -> int:
+        """As many as take so long, at most ``limit``, but not too few to be worth a call."""
+        assert self._prompt_token_ms is not None
+        tokens = int(ms / max(1e-6, self._prompt_token_ms))
+        return min(limit, max(SMALLEST_SHARE, tokens))
+
+    def alone_ms(self, generating: int) -> float | None:
+        """What a pass of so many that generate takes by itself; None before one was measured."""
         if generating == 0 or not self._alone_ms:
             return None
         nearest = min(self._alone_ms, key=lambda size: (abs(size - generating), size))

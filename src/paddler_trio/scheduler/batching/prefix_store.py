@@ -1,14 +1,18 @@
 """Which prefixes are kept in host memory after their cells were needed for something else.
 
-The engine holds the bytes; this decides what is kept within a budget and what goes, and finds the
+The engine holds the memory; this decides what is kept in it, where and what goes, and finds the
 stored prefix that serves a prompt best. Storing costs a copy: where nothing that was stored is ever
 asked for again, less and less is stored, until something is.
+
+Memory that was never touched is slow: the system gives it page by page, which takes many times as
+long as the copy. So the store grows only into memory that is ready.
 """
 
 from __future__ import annotations
 
 import attrs
 
+from paddler_trio.scheduler.batching.free_list import FreeList
 from paddler_trio.scheduler.batching.image_tokens import whole_images
 from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
 
@@ -18,23 +22,25 @@ RAREST = 16
 """At least one of so many is stored."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Stored:
-    number: int
     tokens: list[int]
     salt: str
     first_position: int
+    offset: int
     num_bytes: int
     last_used: int
 
 
 @attrs.frozen
 class Found:
-    """The stored prefix ``number`` has ``length`` usable tokens; ``size`` are stored."""
+    """A stored prefix has ``length`` usable tokens; ``size`` are stored, in ``num_bytes`` from
+    ``offset`` on."""
 
-    number: int
     length: int
     size: int
+    offset: int
+    num_bytes: int
 
 
 @attrs.define
@@ -43,27 +49,33 @@ class PrefixStore:
 
     budget_bytes: int
     rules: MemoryRules = attrs.field(factory=MemoryRules)
-    _stored: dict[int, _Stored] = attrs.field(factory=dict, init=False)
-    _numbers: int = attrs.field(default=0, init=False)
+    ready_bytes: int = attrs.field(init=False)
+    """How much of the memory was touched before, from its beginning on."""
+    _memory: FreeList = attrs.field(init=False)
+    _stored: list[_Stored] = attrs.field(factory=list, init=False)
     _clock: int = attrs.field(default=0, init=False)
     _unused: int = attrs.field(default=0, init=False)
     """Prefixes stored since one served."""
     _skipped: int = attrs.field(default=0, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.ready_bytes = self.budget_bytes
+        self._memory = FreeList(self.budget_bytes)
+
     @property
     def num_bytes(self) -> int:
-        return sum(stored.num_bytes for stored in self._stored.values())
+        return sum(stored.num_bytes for stored in self._stored)
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(stored.tokens) for stored in self._stored.values())
+        return sum(len(stored.tokens) for stored in self._stored)
 
     def find(self, tokens: list[int], salt: str | None, *, better_than: int) -> Found | None:
         """The stored prefix with most of ``tokens``, if it beats ``better_than`` tokens."""
         best, found = better_than, None
         if salt is None:
             return None
-        for stored in self._stored.values():
+        for stored in self._stored:
             if stored.salt != salt or len(stored.tokens) <= best:
                 continue
             limit = min(len(stored.tokens), len(tokens) - 1)
@@ -82,18 +94,14 @@ class PrefixStore:
         self._clock += 1
         self._unused = 0
         found.last_used = self._clock
-        return Found(found.number, best, len(found.tokens))
+        return Found(best, len(found.tokens), found.offset, found.num_bytes)
 
     def wants(self, tokens: list[int], salt: str | None, num_bytes: int) -> bool:
         """Whether this prefix is to be stored: it fits, none stored serves as well, and stored
         ones are of use, or it is one of the few that try whether they are."""
         if salt is None or num_bytes > self.budget_bytes:
             return False
-        end = len(tokens) if self.rules.is_cut_anywhere else None
-        if any(
-            stored.salt == salt and stored.tokens[:end] == tokens
-            for stored in self._stored.values()
-        ):
+        if self.keeps(tokens, salt):
             return False
         self._skipped += 1
         rarity = min(RAREST, 2 ** (self._unused // UNUSED_BEFORE_RARER))
@@ -102,32 +110,39 @@ class PrefixStore:
         self._skipped = 0
         return True
 
-    def add(
-        self, tokens: list[int], salt: str, num_bytes: int, *, first_position: int = 0
-    ) -> tuple[int, list[int]]:
-        """Store it.
+    def keeps(self, tokens: list[int], salt: str) -> bool:
+        """What is stored serves wherever these would."""
+        end = len(tokens) if self.rules.is_cut_anywhere else None
+        return any(stored.salt == salt and stored.tokens[:end] == tokens for stored in self._stored)
+
+    def is_ready_for(self, num_bytes: int) -> bool:
+        """So many bytes have room in memory that is ready, or no more will ever be."""
+        return self.ready_bytes == self.budget_bytes or self._memory.fits(
+            num_bytes, below=self.ready_bytes
+        )
+
+    def add(self, tokens: list[int], salt: str, num_bytes: int, *, first_position: int = 0) -> int:
+        """Store what is wanted, once there is memory ready for it. What it contains goes, then what
+        was not used for longest.
 
         Returns:
-          Its number, and the numbers of those that had to go: such as it contains, then the ones
-          not used for longest.
+          Where its bytes belong.
         """
-        gone = [
-            stored.number
-            for stored in self._stored.values()
-            if stored.salt == salt
-            and self.rules.is_cut_anywhere
-            and tokens[: len(stored.tokens)] == stored.tokens
-        ]
-        for number in gone:
-            del self._stored[number]
-        while self.num_bytes + num_bytes > self.budget_bytes:
-            oldest = min(self._stored.values(), key=lambda stored: stored.last_used)
-            del self._stored[oldest.number]
-            gone.append(oldest.number)
-        self._numbers += 1
+        assert self.is_ready_for(num_bytes), "memory must be made ready for it first"
+        offset = self._memory.take(num_bytes, below=self.ready_bytes)
+        if self.rules.is_cut_anywhere:
+            for stored in [s for s in self._stored if s.salt == salt]:
+                if tokens[: len(stored.tokens)] == stored.tokens:
+                    self._drop(stored)
+        while offset is None:
+            offset = self._memory.take(num_bytes, below=self.ready_bytes)
+            if offset is None:
+                self._drop(min(self._stored, key=lambda stored: stored.last_used))
         self._clock += 1
         self._unused += 1
-        self._stored[self._numbers] = _Stored(
-            self._numbers, tokens, salt, first_position, num_bytes, self._clock
-        )
-        return self._numbers, gone
+        self._stored.append(_Stored(tokens, salt, first_position, offset, num_bytes, self._clock))
+        return offset
+
+    def _drop(self, stored: _Stored) -> None:
+        self._stored.remove(stored)
+        self._memory.give_back(stored.offset, stored.num_bytes)

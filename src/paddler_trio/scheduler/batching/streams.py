@@ -14,11 +14,12 @@ pass leaves a state that can simply be planned again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import attrs
 
-from paddler_trio.scheduler.batching.batch_plan import Share, plan_batch
+from paddler_trio.scheduler.batching.batch_plan import PromptBudget, Share, plan_batch
 from paddler_trio.scheduler.batching.cells import Cells
 from paddler_trio.scheduler.batching.checkpoints import checkpoint_places
 from paddler_trio.scheduler.batching.image_tokens import is_image, run_length, whole_images
@@ -30,7 +31,9 @@ WORTH_WAITING = 64
 WORTH_COPYING = 24
 """Copying moves a whole stream's cells; fewer tokens than this are computed as quickly."""
 WORTH_STORING = 64
-"""Tokens that are stored in host memory, if there is room, before their cells are used again."""
+"""Tokens that are copied to host memory, if there is room, before their cells are used again."""
+_SAVED_AHEAD = 1 / 4
+"""Of the slots: as many streams as may be replaced at once find what they held saved."""
 GAP_COST = 256
 """What leaving a hole between running streams costs, in tokens: llama.cpp computes only
 neighbouring streams together."""
@@ -48,12 +51,15 @@ class Stream:
     salt: str | None = None
     owner: Sequence | None = None
     last_used: int = 0
+    is_saved: bool = True
+    """What it holds was copied to host memory, is nothing, or is not wanted there."""
 
 
 @attrs.frozen
-class Replaced:
-    """Tokens that stood in a stream, under their salt."""
+class Resident:
+    """Tokens that stand in a stream, under their salt."""
 
+    stream: int
     tokens: list[int]
     salt: str
 
@@ -62,14 +68,12 @@ class Replaced:
 class Placement:
     """A sequence got a stream. The engine keeps ``kept`` tokens of ``source``: the same stream,
     which is then cut, another one, which is copied, or none (None), and the stream is emptied.
-    ``replaced`` is what stood in its stream, if much of it goes: worth storing first.
     """
 
     sequence: Sequence
     stream: int
     source: int | None
     kept: int
-    replaced: Replaced | None
 
 
 @attrs.frozen
@@ -167,7 +171,7 @@ class Streams:
 
     # --------------------------------------------------------------- passes
 
-    def make_room(self, prompt_budget: int) -> list[Cut]:
+    def make_room(self, prompt_budget: PromptBudget) -> list[Cut]:
         """Before a pass: cells for everybody who generates, and for somebody in any case. For
         prompts idle tokens are given up, but nobody is set aside.
 
@@ -199,28 +203,24 @@ class Streams:
             cuts.append(
                 self._set_aside(max(self._running.values(), key=lambda other: other.arrival))
             )
-        missing = sum(sequence.num_missing for sequence in self._running.values())
         largest = max(map(self._indivisible, self._running.values()), default=0)
-        needed = max(min(prompt_budget, missing), largest)
+        needed = max(min(prompt_budget.largest, self.num_missing), largest)
         return cuts + self._evict(needed - self.cells.num_free)
 
-    def plan(self, *, token_budget: int, prompt_budget: int) -> tuple[Share, ...]:
+    def plan(self, *, token_budget: int, prompt_budget: PromptBudget) -> tuple[Share, ...]:
         """The next pass; changes nothing that matters if it is never run."""
         self._turn += 1
-        free_cells = None
-        if self.cells.is_pooled:
-            free_cells = self.cells.num_free
-            token_budget = min(token_budget, free_cells)
-            if token_budget == 0:
-                return ()
-        return plan_batch(
-            self._running.values(),
-            token_budget=token_budget,
-            prompt_budget=prompt_budget,
-            turn=self._turn,
-            whole_images=self.rules.whole_images,
-            free_cells=free_cells,
-        )
+        return self._plan(self.running, token_budget, prompt_budget)
+
+    def plan_generating(self, *, token_budget: int) -> tuple[Share, ...]:
+        """The first part of a pass that comes in two: without prompts."""
+        return self._plan([s for s in self.running if s.is_generating], token_budget, None)
+
+    def plan_prompts(self, *, token_budget: int, prompt_budget: PromptBudget) -> tuple[Share, ...]:
+        """The second part: nothing but prompts, also of sequences that came meanwhile."""
+        self._turn += 1
+        ingesting = [s for s in self.running if not s.is_generating]
+        return self._plan(ingesting, token_budget, prompt_budget)
 
     def commit(self, shares: tuple[Share, ...]) -> None:
         """llama.cpp computed these shares: their tokens are in the cache."""
@@ -256,6 +256,23 @@ class Streams:
         self._release(sequence)
         return Cut(stream.id, stream.length)
 
+    # ------------------------------------------------------- host memory
+
+    def next_unsaved(self, *, all_idle: bool) -> Resident | None:
+        """What to copy to host memory next: of idle streams those that are replaced soon, or all
+        of them; the least valuable first, since it is replaced first."""
+        idle = sorted((s for s in self._streams if s.owner is None), key=self._value)
+        if not all_idle:
+            idle = idle[: math.ceil(_SAVED_AHEAD * self.slots)]
+        for stream in idle:
+            if not stream.is_saved and stream.length >= WORTH_STORING and stream.salt is not None:
+                return Resident(stream.id, stream.tokens[: stream.length], stream.salt)
+        return None
+
+    def saved(self, resident: Resident) -> None:
+        """It was copied, or is not to be."""
+        self._streams[resident.stream].is_saved = True
+
     # ------------------------------------------------------------ questions
 
     @property
@@ -271,6 +288,11 @@ class Streams:
         return sum(sequence.is_generating for sequence in self._running.values())
 
     @property
+    def num_missing(self) -> int:
+        """Tokens of running sequences that are to be computed."""
+        return sum(sequence.num_missing for sequence in self._running.values())
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
@@ -280,6 +302,24 @@ class Streams:
         return sum(stream.length for stream in self._streams if stream.owner is None)
 
     # -------------------------------------------------------------- private
+
+    def _plan(
+        self, sequences: Iterable[Sequence], token_budget: int, prompt_budget: PromptBudget | None
+    ) -> tuple[Share, ...]:
+        free_cells = None
+        if self.cells.is_pooled:
+            free_cells = self.cells.num_free
+            token_budget = min(token_budget, free_cells)
+            if token_budget == 0:
+                return ()
+        return plan_batch(
+            sequences,
+            token_budget=token_budget,
+            prompt_budget=prompt_budget,
+            turn=self._turn,
+            whole_images=self.rules.whole_images,
+            free_cells=free_cells,
+        )
 
     def _stream_of(self, sequence: Sequence) -> Stream:
         assert sequence.stream is not None, f"sequence {sequence.key} has no stream"
@@ -388,10 +428,6 @@ class Streams:
                 start=kept,
                 parted=self._longest_shared(sequence),
             )
-        replaced = None
-        lost = target.length - (kept if source == target.id else 0)
-        if lost >= WORTH_STORING and target.salt is not None:
-            replaced = Replaced(target.tokens[: target.length], target.salt)
         if source == target.id:
             self._cut(target, kept)
         else:
@@ -403,13 +439,14 @@ class Streams:
         target.tokens = sequence.tokens
         target.length = kept
         target.salt = sequence.salt
+        target.is_saved = sequence.salt is None
         self._touch(target)
         sequence.stream = target.id
         sequence.num_computed = kept
         if sequence.num_cached is None:
             sequence.num_cached = min(kept, sequence.num_prompt_tokens)
         self._running[sequence.key] = sequence
-        return Placement(sequence, target.id, source, kept, replaced)
+        return Placement(sequence, target.id, source, kept)
 
     def _target(self, match: _Match | None, idle: list[Stream]) -> Stream:
         """The idle stream whose use costs least: what is lost of it, the copy, a hole left."""
@@ -479,4 +516,7 @@ class Streams:
     def _by_value(self) -> Iterable[Stream]:
         """Idle streams that hold something, the least valuable first."""
         idle = [stream for stream in self._streams if stream.owner is None and stream.length]
-        return sorted(idle, key=lambda stream: stream.length * self._freshness(stream))
+        return sorted(idle, key=self._value)
+
+    def _value(self, stream: Stream) -> float:
+        return stream.length * self._freshness(stream)

@@ -5,8 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.engine.calls import part
 from paddler_trio.scheduler.batching.admission import refusal
-from paddler_trio.scheduler.batching.batch_plan import plan_batch, prompt_shares
+from paddler_trio.scheduler.batching.batch_plan import (
+    EARLIEST_EVERY,
+    TILE,
+    PromptBudget,
+    Share,
+    plan_batch,
+    prompt_shares,
+)
 from paddler_trio.scheduler.batching.sequences import Sequence
 
 
@@ -29,9 +37,12 @@ def sequences(draw: st.DrawFn) -> list[Sequence]:
     return found
 
 
-@given(sequences(), st.integers(1, 300), st.integers(0, 100), st.none() | st.integers(0, 300))
+BUDGETS = st.builds(PromptBudget, st.integers(0, 300), st.integers(0, 400), st.booleans())
+
+
+@given(sequences(), st.integers(1, 300), st.integers(0, 100), st.none() | BUDGETS)
 def test_a_plan_holds_its_budgets_and_puts_decoding_first(
-    views: list[Sequence], budget: int, turn: int, prompt_budget: int | None
+    views: list[Sequence], budget: int, turn: int, prompt_budget: PromptBudget | None
 ) -> None:
     shares = plan_batch(views, token_budget=budget, prompt_budget=prompt_budget, turn=turn)
     assert sum(share.count + len(share.drafts) for share in shares) <= budget
@@ -44,26 +55,106 @@ def test_a_plan_holds_its_budgets_and_puts_decoding_first(
     generating = [view for view in views if view.is_generating]
     planned = [share.sequence for share in shares if share.sequence.is_generating]
     assert len(planned) == min(len(generating), budget)
-    prompts = sum(share.count for share in shares if not share.sequence.is_generating)
-    assert prompt_budget is None or prompts <= prompt_budget
+    prompts = [share for share in shares if not share.sequence.is_generating]
+    if prompt_budget is not None and sum(s.count for s in prompts) > prompt_budget.tokens:
+        (alone,) = prompts
+        assert alone.count <= prompt_budget.whole
+        assert alone.sequence.num_own <= prompt_budget.whole
     if prompt_budget is None and any(view.num_missing for view in views):
         assert shares, "there was work and nothing was planned"
 
 
-@given(st.lists(st.integers(0, 500), max_size=10), st.integers(0, 800))
-def test_short_prompts_go_first_and_the_earliest_is_not_starved(
-    wants: list[int], budget: int
+@given(
+    st.lists(st.integers(0, 500), max_size=10),
+    st.integers(0, 800),
+    st.integers(0, 9),
+    st.integers(0, 600),
+)
+def test_short_prompts_go_first_and_parts_are_whole_tiles(
+    wants: list[int], budget: int, turn: int, whole: int
 ) -> None:
-    shares = prompt_shares(wants, budget)
-    assert sum(shares) == min(budget, sum(wants))
+    alone = [want <= whole for want in wants]
+    shares = prompt_shares(wants, budget, alone=alone, turn=turn)
     assert all(0 <= share <= want for share, want in zip(shares, wants, strict=True))
     hungry = [index for index, want in enumerate(wants) if want]
-    for index in hungry[1:]:
+    if not hungry or not budget:
+        assert not any(shares)
+        return
+    earliest_first = turn % EARLIEST_EVERY == 0
+    first = hungry[0] if earliest_first else min(hungry, key=lambda index: wants[index])
+    assert shares[first], "whoever goes first has something"
+    if sum(shares) > budget:
+        assert sum(shares) == shares[first] == wants[first] <= whole
+    for index in hungry:
         if shares[index] < wants[index]:
-            longer = [other for other in hungry[1:] if wants[other] > wants[index]]
+            assert shares[index] % TILE == 0 or budget < TILE
+            longer = [o for o in hungry if wants[o] > wants[index] and o != first]
             assert not any(shares[other] for other in longer), "a longer one went first"
-    if hungry:
-        assert shares[hungry[0]] >= min(wants[hungry[0]], budget / 4)
+    left = budget - sum(shares)
+    assert left < TILE or all(shares[index] == wants[index] for index in hungry), "room was wasted"
+
+
+def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
+    long = sequence_of(1, 1000, 0, 0)
+    for turn in range(1, 100):
+        short = sequence_of(1 + turn, 60, 0, 0)
+        for share in plan_batch(
+            [long, short], token_budget=512, prompt_budget=PromptBudget(64, 100), turn=turn
+        ):
+            share.sequence.num_computed += share.count
+        if long.num_missing == 0:
+            break
+    assert turn <= EARLIEST_EVERY * (1 + 1000 // 64)
+
+
+def test_what_remains_of_a_short_prompt_is_computed_at_once_and_the_end_of_a_long_one_is_not() -> (
+    None
+):
+    budget = PromptBudget(64, 200)
+    short = sequence_of(1, 900, 0, 720)
+    short.num_cached = 720
+    (share,) = plan_batch([short], token_budget=512, prompt_budget=budget)
+    assert share.count == 180
+    long = sequence_of(2, 900, 0, 720)
+    long.num_cached = 0
+    (share,) = plan_batch([long], token_budget=512, prompt_budget=budget)
+    assert share.count == 64
+
+
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=6), st.integers(450, 2048))
+def test_prompts_in_step_come_to_their_ends_in_one_pass(wants: list[int], n_batch: int) -> None:
+    prompts = [sequence_of(key, want, 0, 0) for key, want in enumerate(wants)]
+    budget = PromptBudget(n_batch, in_step=True)
+    for turn in range(60):
+        shares = plan_batch(prompts, token_budget=n_batch, prompt_budget=budget, turn=turn)
+        assert shares
+        for share in shares:
+            share.sequence.num_computed += share.count
+        if any(prompt.num_missing == 0 for prompt in prompts):
+            break
+    left = sum(prompt.num_missing for prompt in prompts)
+    assert left == 0 or len(wants) * 2 * TILE > n_batch, "somebody was finished early"
+
+
+@given(sequences(), st.integers(1, 600))
+def test_calls_of_a_pass_compute_every_share_once_and_the_short_prompts_first(
+    views: list[Sequence], call_tokens: int
+) -> None:
+    shares = plan_batch(views, token_budget=4096)
+    calls = part(shares, is_unified=False, call_tokens=call_tokens)
+    assert all(calls)
+    assert sorted(_keys(sum(calls, ()))) == sorted(_keys(shares))
+    prompts = [call for call in calls if not call[0].sequence.is_generating]
+    counts = [call[0].count for call in prompts]
+    assert counts == sorted(counts)
+    for call in prompts:
+        assert {share.count for share in call} == {call[0].count}, "llama.cpp would part them"
+        assert len(call) == 1 or sum(share.count for share in call) <= call_tokens
+    assert len(part(shares, is_unified=True, call_tokens=1)) <= 1
+
+
+def _keys(shares: tuple[Share, ...]) -> list[int]:
+    return [share.sequence.key for share in shares]
 
 
 @given(st.integers(2, 20), st.integers(1, 8))

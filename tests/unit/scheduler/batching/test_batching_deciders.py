@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.scheduler.batching.anticipation import Anticipation
+from paddler_trio.scheduler.batching.batch_plan import PromptBudget
 from paddler_trio.scheduler.batching.drafts import Drafting, guess_next
 from paddler_trio.scheduler.batching.pace import FIRST_SHARE, SMALLEST_SHARE, Pace
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
@@ -36,44 +38,75 @@ def test_a_memory_serves_only_what_it_still_has() -> None:
     assert sliding.usable(2, length=10, first_position=0) == 2
 
 
+def _measured(pace: Pace, *, generating: int, alone_ms: float, token_ms: float) -> Pace:
+    for _ in range(30):
+        pace.measured(generating=generating, prompt_tokens=0, pass_ms=alone_ms)
+        pace.measured(generating=0, prompt_tokens=100, pass_ms=100 * token_ms)
+    return pace
+
+
 def test_a_pass_with_prompts_is_sized_to_stay_under_its_target() -> None:
     pace = Pace(target_ms=100)
-    assert pace.prompt_share(0, limit=2048) == 2048, "nobody waits"
-    assert pace.prompt_share(3, limit=2048) == FIRST_SHARE
-    for _ in range(20):
-        pace.measured(generating=3, prompt_tokens=0, pass_ms=20)
-        pace.measured(generating=3, prompt_tokens=200, pass_ms=20 + 200 * 0.4)
-    assert 190 <= pace.prompt_share(3, limit=2048) <= 210
-    assert pace.prompt_share(3, limit=50) == 50
-    for _ in range(20):
-        pace.measured(generating=8, prompt_tokens=0, pass_ms=150)
-    assert pace.prompt_share(8, limit=2048) == SMALLEST_SHARE, "a prompt never starves"
+    assert pace.prompt_budget(3, limit=2048) == PromptBudget(FIRST_SHARE)
+    _measured(pace, generating=3, alone_ms=20, token_ms=0.4)
+    budget = pace.prompt_budget(3, limit=2048)
+    assert 190 <= budget.tokens <= 210
+    assert budget.whole == budget.tokens, "what the operator said holds"
+    assert pace.prompt_budget(3, limit=50).largest == 50
+    _measured(pace, generating=8, alone_ms=150, token_ms=0.4)
+    assert pace.prompt_budget(8, limit=2048).tokens == SMALLEST_SHARE, "a prompt never starves"
+
+
+def test_prompts_nobody_generates_beside_keep_in_step_unless_it_takes_long() -> None:
+    pace = Pace()
+    assert pace.prompt_budget(0, limit=2048, ingesting=3, missing=900) == PromptBudget(512)
+    _measured(pace, generating=1, alone_ms=10, token_ms=1)
+    assert pace.prompt_budget(0, limit=2048) == PromptBudget(512), "who is alone comes in parts"
+    budget = pace.prompt_budget(0, limit=2048, ingesting=3, missing=1900)
+    assert budget == PromptBudget(2048, in_step=True)
+    budget = pace.prompt_budget(0, limit=2048, ingesting=3, missing=2100)
+    assert budget == PromptBudget(400), "the short ones go first"
 
 
 def test_the_pace_chooses_its_target_from_what_a_pass_takes_alone() -> None:
     def share(alone_ms: float) -> int:
-        pace = Pace()
-        for _ in range(30):
-            pace.measured(generating=2, prompt_tokens=0, pass_ms=alone_ms)
-            pace.measured(generating=2, prompt_tokens=100, pass_ms=alone_ms + 100)
-        return pace.prompt_share(2, limit=4096)
+        pace = _measured(Pace(), generating=2, alone_ms=alone_ms, token_ms=1)
+        return pace.prompt_budget(2, limit=4096).tokens
 
     assert 200 <= share(30) <= 215, "eight times 30 ms, at 1 ms a token"
     assert 75 <= share(1) <= 80, "shorter passes would only cost"
 
 
+def test_a_short_prompt_may_take_longer_than_a_part_of_a_long_one() -> None:
+    pace = _measured(Pace(), generating=2, alone_ms=10, token_ms=1)
+    assert pace.prompt_budget(2, limit=4096) == PromptBudget(70, 390)
+    assert pace.prompt_budget(2, limit=256).whole == 256
+    pace = _measured(Pace(), generating=2, alone_ms=100, token_ms=10)
+    assert pace.prompt_budget(2, limit=4096) == PromptBudget(70, 150), "twice the target"
+
+
 def test_many_who_wait_for_their_first_token_weigh_more_than_few_who_generate() -> None:
     def share(ingesting: int, target_ms: float | None = None) -> int:
-        pace = Pace(target_ms)
-        for _ in range(30):
-            pace.measured(generating=2, prompt_tokens=0, pass_ms=20)
-            pace.measured(generating=0, prompt_tokens=100, pass_ms=100)
-        return pace.prompt_share(2, ingesting=ingesting, limit=4096)
+        pace = _measured(Pace(target_ms), generating=2, alone_ms=20, token_ms=1)
+        return pace.prompt_budget(2, ingesting=ingesting, limit=4096).tokens
 
     assert share(1) == share(2) == 140
     assert share(4) == 300
     assert share(100) == 380, "400 ms at most"
     assert share(6, target_ms=120) == 100, "what the operator said holds"
+
+
+def test_a_first_token_waits_for_others_that_would_make_it_pause() -> None:
+    assert Pace().is_short(10**6), "nothing was measured"
+    pace = _measured(Pace(), generating=1, alone_ms=9, token_ms=1)
+    assert pace.is_short(140)
+    assert not pace.is_short(160)
+
+
+def test_prompts_come_in_calls_that_are_worth_it() -> None:
+    assert Pace().call_tokens() == FIRST_SHARE
+    assert _measured(Pace(), generating=1, alone_ms=9, token_ms=1).call_tokens() == FIRST_SHARE
+    assert _measured(Pace(), generating=1, alone_ms=9, token_ms=0.1).call_tokens() == 800
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 500), st.floats(0.01, 900))))
@@ -83,38 +116,63 @@ def test_a_pace_never_starves_prompts_nor_passes_its_limit(
     pace = Pace()
     for generating, prompt_tokens, pass_ms in passes:
         pace.measured(generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms)
-        assert SMALLEST_SHARE <= pace.prompt_share(generating, limit=512) <= 512
+        budget = pace.prompt_budget(generating, limit=512, unit=256)
+        assert SMALLEST_SHARE <= budget.tokens <= budget.largest <= 512
+        assert pace.call_tokens() >= FIRST_SHARE
 
 
 @given(
     st.lists(st.tuples(TOKENS.filter(bool), st.sampled_from("ab"), st.integers(1, 60))),
     TOKENS.filter(bool),
+    st.integers(0, 100),
 )
 def test_stored_prefixes_hold_their_budget_and_serve_only_their_salt(
-    offers: list[tuple[list[int], str, int]], tokens: list[int]
+    offers: list[tuple[list[int], str, int]], tokens: list[int], ready: int
 ) -> None:
     store = PrefixStore(budget_bytes=100)
-    kept: dict[int, tuple[list[int], str]] = {}
+    store.ready_bytes = ready
+    memory: list[tuple[list[int], str] | None] = [None] * 100
+    """What was copied last to each byte."""
     for offered, salt, num_bytes in offers:
-        if store.wants(offered, salt, num_bytes):
-            number, gone = store.add(offered, salt, num_bytes)
-            for old in gone:
-                del kept[old]
-            kept[number] = (offered, salt)
-        assert store.num_bytes <= 100
+        if not store.is_ready_for(num_bytes):
+            store.ready_bytes = min(100, store.ready_bytes + num_bytes)
+        if store.is_ready_for(num_bytes) and store.wants(offered, salt, num_bytes):
+            offset = store.add(offered, salt, num_bytes)
+            assert offset + num_bytes <= store.ready_bytes
+            memory[offset : offset + num_bytes] = [(offered, salt)] * num_bytes
+            assert store.keeps(offered, salt)
+        assert store.num_bytes <= store.ready_bytes
+    kept = {
+        tuple(stored)
+        for stored, salt in filter(None, memory)
+        if salt == "a" and store.keeps(stored, salt)
+    }
     found = store.find(tokens, "a", better_than=0)
-    best = max(
-        (
-            common_prefix(stored, tokens, len(tokens) - 1)
-            for stored, salt in kept.values()
-            if salt == "a"
-        ),
-        default=0,
-    )
+    best = max((common_prefix(list(k), tokens, len(tokens) - 1) for k in kept), default=0)
     assert (0 if found is None else found.length) == best
     if found is not None:
-        assert kept[found.number][1] == "a"
+        copied = memory[found.offset : found.offset + found.num_bytes]
+        assert all(byte == copied[0] for byte in copied), "something was copied over it"
+        assert copied[0] is not None
+        stored, salt = copied[0]
+        assert salt == "a"
+        assert len(stored) == found.size
+        assert stored[: found.length] == tokens[: found.length]
     assert store.find(tokens, None, better_than=0) is None
+
+
+def test_the_store_grows_before_anything_goes() -> None:
+    store = PrefixStore(budget_bytes=100)
+    store.ready_bytes = 40
+    assert store.wants([1], "", 40)
+    assert store.add([1], "", 40) == 0
+    assert not store.is_ready_for(40)
+    store.ready_bytes = 100
+    assert store.add([2], "", 40) == 40
+    assert store.is_ready_for(40), "no more memory will ever be ready"
+    assert store.add([3], "", 40) == 0
+    assert not store.keeps([1], "")
+    assert store.keeps([2], "")
 
 
 def test_storing_becomes_rare_while_nothing_stored_is_of_use() -> None:
@@ -215,3 +273,20 @@ def test_what_cannot_be_cut_is_stored_at_every_length() -> None:
         assert not store.wants([1, 2, 3, 4], "", 10)
         assert store.wants([1, 2, 3], "", 10) == wanted
         assert store.wants([1, 2, 5], "", 10)
+
+
+def test_a_pass_waits_for_successors_where_they_come_and_rarely_where_they_do_not() -> None:
+    anticipation = Anticipation()
+    assert anticipation.wait_s(4) == 0, "a pass is over sooner"
+    assert anticipation.wait_s(20) == 0.005
+    assert anticipation.wait_s(400) == 0.01
+    waits = 0
+    for _ in range(640):
+        if anticipation.wait_s(20):
+            waits += 1
+            anticipation.waited(came=False)
+    assert 20 <= waits <= 26
+    while not anticipation.wait_s(20):
+        pass
+    anticipation.waited(came=True)
+    assert all(anticipation.wait_s(20) for _ in range(10))

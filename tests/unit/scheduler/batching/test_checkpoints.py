@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.scheduler.batching.batch_plan import PromptBudget
 from paddler_trio.scheduler.batching.cells import SplitCells
 from paddler_trio.scheduler.batching.checkpoints import (
     BEFORE_END,
@@ -68,7 +69,7 @@ def test_no_pass_goes_beyond_a_checkpoint_and_every_one_is_met(
     assert sequence.checkpoints == expected
     ends = []
     while sequence.num_missing:
-        shares = streams.plan(token_budget=budget, prompt_budget=budget)
+        shares = streams.plan(token_budget=budget, prompt_budget=PromptBudget(budget))
         streams.commit(shares)
         ends += [s.start + s.count for s in shares if s.sequence is sequence]
     assert set(expected) <= set(ends)

@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.scheduler.batching.batch_plan import plan_batch
+from paddler_trio.scheduler.batching.batch_plan import PromptBudget, plan_batch
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.image_tokens import (
     image_of,
@@ -94,8 +94,8 @@ def test_every_prompt_with_images_is_computed_in_good_shares(
             break
         while streams.start_next() is not None:
             pass
-        streams.make_room(budget)
-        shares = streams.plan(token_budget=N_BATCH, prompt_budget=budget)
+        streams.make_room(PromptBudget(budget))
+        shares = streams.plan(token_budget=N_BATCH, prompt_budget=PromptBudget(budget))
         assert shares, "somebody runs and nobody computes"
         for share in shares:
             run = share.sequence.tokens[share.start : share.start + share.count]
@@ -116,8 +116,10 @@ def test_every_prompt_with_images_is_computed_in_good_shares(
 
 def test_one_whole_image_a_pass_may_exceed_the_budget_but_not_the_cells() -> None:
     first, second = (Sequence(key, [*shown(key, 20), 0], 21) for key in (1, 2))
-    plan = plan_batch([first, second], token_budget=32, prompt_budget=8, whole_images=True)
+    plan = plan_batch(
+        [first, second], token_budget=32, prompt_budget=PromptBudget(8), whole_images=True
+    )
     assert [(share.sequence.key, share.count) for share in plan] == [(1, 20)]
     assert not plan_batch(
-        [first], token_budget=16, prompt_budget=8, whole_images=True, free_cells=16
+        [first], token_budget=16, prompt_budget=PromptBudget(8), whole_images=True, free_cells=16
     )

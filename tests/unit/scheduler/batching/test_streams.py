@@ -10,10 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from paddler_trio.scheduler.batching.batch_plan import PromptBudget
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
+from paddler_trio.scheduler.batching.streams import WORTH_STORING, Cut, Placement, Streams
 
 CELLS = 48
 SLOTS = 3
@@ -58,8 +59,14 @@ class StreamsMachine(RuleBasedStateMachine):
         self.live[sequence.key] = sequence
         self.streams.enqueue(sequence)
 
-    @rule(fails=st.booleans(), prompt_budget=st.integers(1, 20), refuses=st.booleans())
-    def run_a_pass(self, fails: bool, prompt_budget: int, refuses: bool) -> None:
+    @rule(
+        fails=st.booleans(),
+        tokens=st.integers(1, 20),
+        whole=st.integers(0, 24),
+        refuses=st.booleans(),
+    )
+    def run_a_pass(self, fails: bool, tokens: int, whole: int, refuses: bool) -> None:
+        prompt_budget = PromptBudget(tokens, whole)
         while (placement := self.streams.start_next()) is not None:
             self._settle(placement, refuses=refuses)
         for sequence in self.streams.running:
@@ -67,7 +74,13 @@ class StreamsMachine(RuleBasedStateMachine):
                 right = next_token(sequence.tokens)
                 sequence.drafts = [right, (right + sequence.num_tokens) % 3]
         self._cut(self.streams.make_room(prompt_budget))
-        shares = self.streams.plan(token_budget=24, prompt_budget=prompt_budget)
+        if self.unified:
+            shares = self.streams.plan(token_budget=24, prompt_budget=prompt_budget)
+        else:
+            shares = (
+                *self.streams.plan_generating(token_budget=24),
+                *self.streams.plan_prompts(token_budget=24, prompt_budget=prompt_budget),
+            )
         if self.streams.running:
             assert shares, "somebody runs and nothing is computed"
         if fails:
@@ -84,6 +97,19 @@ class StreamsMachine(RuleBasedStateMachine):
         for share in shares:
             if share.wants_logits:
                 self._draw(share.sequence, share.drafts)
+
+    @rule(all_idle=st.booleans())
+    def save(self, all_idle: bool) -> None:
+        resident = self.streams.next_unsaved(all_idle=all_idle)
+        if resident is None:
+            return
+        stream = resident.stream
+        assert stream not in {sequence.stream for sequence in self.live.values()}, "it is in use"
+        assert resident.salt == self.salts[stream]
+        assert resident.tokens == self.cache[stream][: len(resident.tokens)]
+        self.streams.saved(resident)
+        again = self.streams.next_unsaved(all_idle=True)
+        assert again is None or again.stream != stream, "saved twice"
 
     @precondition(lambda self: self.live)
     @rule(choice=st.integers(0, 100))
@@ -168,7 +194,7 @@ class StreamsMachine(RuleBasedStateMachine):
         for _ in range(4000):
             if not self.live:
                 break
-            self.run_a_pass(False, 8, False)
+            self.run_a_pass(False, 8, 16, False)
         assert not self.live, "somebody starved"
 
 
@@ -193,8 +219,8 @@ def _run(streams: Streams, passes: int = 1, budget: int = 512) -> None:
     for _ in range(passes):
         while streams.start_next() is not None:
             pass
-        streams.make_room(budget)
-        shares = streams.plan(token_budget=budget, prompt_budget=budget)
+        streams.make_room(PromptBudget(budget))
+        shares = streams.plan(token_budget=budget, prompt_budget=PromptBudget(budget))
         streams.commit(shares)
         for share in shares:
             if share.wants_logits:
@@ -256,7 +282,6 @@ def test_the_least_valuable_stream_is_given_up() -> None:
     placement = streams.start_next()
     assert placement is not None
     assert placement.source is None
-    assert placement.replaced is None, "fifty tokens are not worth storing"
     streams.enqueue(Sequence(4, [1] * 300 + [8], 301))
     placement = streams.start_next()
     assert placement is not None
@@ -278,3 +303,48 @@ def test_the_youngest_is_set_aside_when_a_pool_is_full_and_goes_on_later() -> No
             break
     assert ended == [1, 2]
     assert streams.preemptions == 1
+
+
+def _answered(streams: Streams, key: int, length: int, salt: str | None = "") -> None:
+    streams.enqueue(Sequence(key, [key] * length, length, salt=salt))
+    _run(streams, 2)
+    streams.end(key)
+
+
+def test_what_is_replaced_next_is_saved_first_and_each_content_once() -> None:
+    streams = _streams(slots=4)
+    for key, length in ((1, 600), (2, 300), (3, 400)):
+        _answered(streams, key, length)
+    assert streams.next_unsaved(all_idle=False) is None, "the stream used next holds nothing"
+    _answered(streams, 4, 500)
+    saved = []
+    while (resident := streams.next_unsaved(all_idle=True)) is not None:
+        saved.append(resident.tokens[0])
+        streams.saved(resident)
+    assert sorted(saved) == [1, 2, 3, 4]
+    streams.enqueue(Sequence(5, [5] * 10, 10))
+    placement = streams.start_next()
+    assert placement is not None
+    assert saved[0] == {0: 1, 1: 2, 2: 3, 3: 4}[placement.stream], "it went first"
+
+
+def test_what_is_not_worth_saving_is_left_where_it_is() -> None:
+    streams = _streams(slots=3)
+    _answered(streams, 1, WORTH_STORING - 10)
+    _answered(streams, 2, 500, salt=None)
+    streams.enqueue(Sequence(3, [3] * 500, 500))
+    _run(streams, 2)
+    assert streams.next_unsaved(all_idle=True) is None, "short, of nobody, or in use"
+
+
+def test_who_arrives_while_others_generate_is_planned_in_the_same_pass() -> None:
+    streams = _streams()
+    streams.enqueue(Sequence(1, [1] * 50, 50))
+    _run(streams)
+    (generating,) = streams.plan_generating(token_budget=512)
+    streams.commit((generating,))
+    generating.sequence.tokens.append(1)
+    streams.enqueue(Sequence(2, [2] * 70, 70))
+    assert streams.start_next() is not None
+    (prompt,) = streams.plan_prompts(token_budget=512, prompt_budget=PromptBudget(64, 100))
+    assert (prompt.sequence.key, prompt.count) == (2, 70)
