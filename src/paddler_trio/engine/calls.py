@@ -51,12 +51,12 @@ def part(
     call_tokens: int,
     isolated: Collection[int] = frozenset(),
 ) -> list[tuple[Share, ...]]:
-    """The shares of a pass, as many together as llama.cpp is to compute in one call.
+    """The shares of a pass, as many together as llama.cpp is to compute in one call; those of
+    ``isolated`` sequences each in a call of its own.
 
     Args:
       call_tokens: of several prompts no more than that come in one call, where it makes no
         difference to the others.
-      isolated: keys of sequences that are computed in calls of their own.
     """
     single = [
         share
@@ -64,19 +64,19 @@ def part(
         if share.sequence.key in isolated or is_image(share.sequence.tokens[share.start])
     ]
     words = [share for share in shares if not single or share not in single]
-    alone = [(share,) for share in single]
+    last = [(share,) for share in single]
     if is_unified:
-        return [call for call in (tuple(words), *alone) if call]
+        return [call for call in (tuple(words), *last) if call]
     calls = [tuple(s for s in words if s.sequence.is_generating)]
     prompts = [s for s in words if not s.sequence.is_generating]
     for share in sorted(prompts, key=lambda share: share.count):
-        last = calls[-1]
-        is_alike = len(calls) > 1 and last[0].count == share.count
-        if is_alike and (len(last) + 1) * share.count <= call_tokens:
-            calls[-1] = (*last, share)
+        before = calls[-1]
+        is_alike = len(calls) > 1 and before[0].count == share.count
+        if is_alike and (len(before) + 1) * share.count <= call_tokens:
+            calls[-1] = (*before, share)
         else:
             calls.append((share,))
-    return [call for call in (*calls, *alone) if call]
+    return [call for call in (*calls, *last) if call]
 
 
 def fill(llama: Llama, shares: tuple[Share, ...], contents: list[Content]) -> Call:

@@ -316,10 +316,16 @@ class DecodeLoop:
         What a call produced is reported at once, unless the rest of them takes long: a first token
         that is early would only be followed by a pause.
         """
-        is_unified, call_tokens = self.shape.is_unified, self.pace.call_tokens()
         isolated = frozenset(filter(self._is_isolated, self._requests))
         left = sum(share.count for share in shares)
-        for call in part(shares, is_unified=is_unified, call_tokens=call_tokens, isolated=isolated):
+        for call in part(
+            shares,
+            is_unified=self.shape.is_unified,
+            call_tokens=self.pace.call_tokens(),
+            isolated=isolated,
+        ):
+            if call[0].sequence.key in isolated:
+                self._report_step()  # it may be the last call of this engine
             self._decode(call)
             left -= sum(share.count for share in call)
             if self.pace.is_short(left):
