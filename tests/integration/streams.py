@@ -68,6 +68,12 @@ def story(number: int, *, max_tokens: int = 200) -> dict[str, object]:
     }
 
 
+def song(*, max_tokens: int = 1500) -> dict[str, object]:
+    """A raw prompt whose answer never ends by itself before its limit."""
+    endless = {"type": "gbnf", "grammar": 'root ::= "la " root', "root": "root"}
+    return {"raw_prompt": "Sing:", "max_tokens": max_tokens, "grammar": endless}
+
+
 async def listen(
     address: str,
     path: str,

@@ -167,7 +167,9 @@ class WatchedDispatcher(Dispatcher):
             self.world.fail(f"{prompt} begins although the balancer is shutting down")
         if request.placements > limits.max_continuations:
             self.world.fail(f"{prompt} was placed {request.placements} times already")
-        if story.kills >= limits.max_suspicions:
+        is_only_poisoned = self.world.scenario.temper == "poisoned"
+        if is_only_poisoned and story.kills >= limits.max_suspicions:
+            # else a connection may have been lost together with what the agent had to say of it
             self.world.fail(f"{prompt} goes on although it killed {story.kills} times")
 
     def _check_nothing_is_free_for(self, request: Request) -> None:
