@@ -628,6 +628,45 @@ async def test_malformed_frames_get_their_close_code() -> None:
         assert listener.end["code"] == 1007
 
 
+EMPTY_TEXT, TEXT_BEGINS, LETTER = b"\x81\x80\0\0\0\0", b"\x01\x80\0\0\0\0", b"\x00\x81\0\0\0\0x"
+MESSAGE_ENDS = b"\x80\x80\0\0\0\0"
+PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x80\0\0\0\0"
+LARGE_PING = b"\x89\xfd\0\0\0\0" + b"p" * 125
+
+
+@pytest.mark.parametrize("frame", [EMPTY_TEXT, LETTER, PING, LARGE_PING, PONG])
+async def test_a_flood_of_small_frames_closes_with_1008(frame: bytes) -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                client.stream.send_all, TEXT_BEGINS * (frame is LETTER) + frame * 10_000
+            )
+            await client.read_until((1008).to_bytes(2, "big") + b"more than 200 pings")
+            nursery.cancel_scope.cancel()
+        await listener.ended.wait()
+        assert listener.end["code"] == 1008
+        assert len(listener.seen) < 5_000
+
+
+async def test_a_message_in_a_thousand_small_fragments_is_taken() -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        await client.stream.send_all(TEXT_BEGINS + LETTER * 1_000 + MESSAGE_ENDS)
+        await client.stream.send_all(b"\x88\x82\0\0\0\0" + (1000).to_bytes(2, "big"))
+        await client.read_until(b"\x88\x02" + (1000).to_bytes(2, "big"))
+        await listener.ended.wait()
+        assert listener.seen == ["x" * 1_000]
+
+
 @pytest.mark.parametrize(
     ("changes", "status"),
     [

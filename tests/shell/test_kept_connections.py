@@ -16,7 +16,8 @@ from http_world import Client, Served, Waiter, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddler_trio.http.asgi import Receive, Scope, Send, read_body, send_text
+from paddler_trio.http import connection
+from paddler_trio.http.asgi import Message, Receive, Scope, Send, read_body, send_text
 
 KIB, MIB = 1024, 1_048_576
 PATIENCE_S = 60
@@ -167,6 +168,35 @@ async def test_requests_cut_anywhere_and_answered_at_any_time_are_all_answered(
             turnstile.let_through()
         await expect_answers(client, posts)
         assert_nobody_was_dropped(served)
+
+
+async def test_small_segments_are_joined_by_the_kernel_when_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without pauses the application is given each byte as one piece."""
+    monkeypatch.setattr(connection, "SMALL_READS", 10)
+    monkeypatch.setattr(connection, "SMALL_READS_PAUSE_S", 0.2)
+    monkeypatch.setattr(connection, "SMALL_READS_PER_S", 1e-9)
+    pieces: list[int] = []
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def noted() -> Message:
+            message = await receive()
+            pieces.append(len(message["body"]))
+            return message
+
+        await digest(scope, noted, send)
+
+    post = Post(0, 400)
+    async with serving(noting) as served:
+        client = await served.connect()
+        for byte in post.raw:
+            await client.stream.send_all(bytes([byte]))
+            await trio.testing.wait_all_tasks_blocked(cushion=0.0005)
+        await expect_answers(client, [post])
+        assert_nobody_was_dropped(served)
+    assert sum(pieces) == 400
+    assert len(pieces) < 200
 
 
 async def test_without_descriptors_the_request_in_progress_is_answered_all_the_same(

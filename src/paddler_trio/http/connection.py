@@ -38,10 +38,18 @@ from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.protocol import Http11Protocol
+from paddler_trio.http.token_bucket import TokenBucket
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 65_536
+
+SMALL_READ_BYTES = 64
+SMALL_READS = 1024
+SMALL_READS_PER_S = 100.0
+"""So many reads may bring less than ``SMALL_READ_BYTES`` at once, and then in each second."""
+SMALL_READS_PAUSE_S = 0.02
+"""Beyond it the next read waits, so that the kernel joins what comes in small segments."""
 
 
 class HttpConnection:
@@ -80,6 +88,8 @@ class HttpConnection:
         self._reading = trio.CancelScope()
         self._lingering = trio.CancelScope(deadline=-inf)  # over, unless `_begin_linger` says so
         self._ahead = bytearray()
+        self._small_reads = TokenBucket(SMALL_READS, SMALL_READS_PER_S, trio.current_time())
+        self._next_read_s = -inf
         self._write_turn = trio.Lock()
         self._idle = True
         self._gone = False
@@ -233,13 +243,20 @@ class HttpConnection:
             nursery.cancel_scope.cancel()  # pings
 
     async def _receive_some(self, max_bytes: int) -> bytes:
+        if self._next_read_s > trio.current_time():  # not after the read: cancelled, it would lose
+            await trio.sleep_until(self._next_read_s)
         self._waits_for_bytes = True
         try:
-            return bytes(await self._stream.receive_some(max_bytes))
+            data = bytes(await self._stream.receive_some(max_bytes))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
         finally:
             self._waits_for_bytes = False
+        if len(data) < min(max_bytes, SMALL_READ_BYTES):
+            now_s = trio.current_time()
+            if not self._small_reads.take(now_s):
+                self._next_read_s = now_s + SMALL_READS_PAUSE_S
+        return data
 
     def _write_now(self, data: bytes) -> int:
         """Write what fits into the kernel's buffer; return how many bytes that was."""
