@@ -344,6 +344,36 @@ async def test_a_client_that_keeps_its_side_open_does_not_hold_up_the_end(
         await served.server.wait_all_closed()
 
 
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_end() -> None:
+    ended: list[BaseException] = []
+    app = pour_directly(ended.append)
+    async with serving(app, write_timeout_s=3600, drain_write_timeout_s=0.05) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(cushion=0.05)
+        assert served.server.statistics().open_connections == 1
+        served.server.close_idle()
+        await served.server.wait_all_closed()
+        assert "did not read for 0.05 s" in str(ended[0])
+
+
+async def test_a_client_that_reads_gets_all_of_a_long_write_while_the_server_ends() -> None:
+    size_bytes = 256 * len(LARGE)
+
+    async def long_answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_text(send, 200, "x" * size_bytes)
+
+    async with serving(long_answer) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(cushion=0.05)
+        served.server.close_idle()
+        assert len(await client.read_to_end()) == size_bytes
+        await served.server.wait_all_closed()
+
+
 async def test_cancelling_the_connections_ends_their_requests() -> None:
     waiter = Waiter()
     async with serving(waiter) as served:

@@ -9,8 +9,8 @@ WebSocket pings as children. Invariants:
   its application ends, or in `PausedGate`, and all of it lies in one cancel scope, ``_reading``.
   That scope's deadline is the header and keep-alive deadline; a request lifts it.
 * A write is shielded, because half a chunk on the wire cannot be taken back, and has a deadline,
-  because a client that stops reading would otherwise hold the task for ever. A write that fails
-  closes the socket: nothing may follow half a chunk.
+  because a client that stops reading would otherwise hold the task for ever, and a nearer one
+  while the server ends. A write that fails closes the socket: nothing may follow half a chunk.
 * Our end is gentle: after the last byte we close our side, then discard what still comes for a
   bounded time. Closing with unread bytes would reset the connection under the answer. A server
   that ends shortens that time: many a client notices only at its next request that we closed.
@@ -43,6 +43,8 @@ from paddler_trio.http.token_bucket import TokenBucket
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 65_536
+WRITE_PIECE_BYTES = 262_144
+"""A long write is done in such pieces, to see that the client reads."""
 
 SMALL_READ_BYTES = 64
 SMALL_READS = 1024
@@ -86,6 +88,7 @@ class HttpConnection:
         self._on_abuse = on_abuse
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
+        self._writing = trio.CancelScope()
         self._lingering = trio.CancelScope(deadline=-inf)  # over, unless `_begin_linger` says so
         self._ahead = bytearray()
         self._small_reads = TokenBucket(SMALL_READS, SMALL_READS_PER_S, trio.current_time())
@@ -117,6 +120,7 @@ class HttpConnection:
         """Take no request after the one in progress; without one, end now."""
         self.draining = True
         self._lingering.deadline = min(self._lingering.deadline, self._linger_deadline())
+        self._writing.deadline = min(self._writing.deadline, self._piece_deadline())
         if self._idle:
             self._reading.cancel()
 
@@ -277,9 +281,12 @@ class HttpConnection:
             if self._gone:
                 await trio.lowlevel.checkpoint()  # a loop of sends must not hold up the others
                 raise ClientGoneError("connection is closed")
-            deadline = trio.current_time() + self._limits.write_timeout_s
-            with trio.CancelScope(shield=True, deadline=deadline) as scope:
-                await self._stream.send_all(data)
+            whole_s = trio.current_time() + self._limits.write_timeout_s
+            with trio.CancelScope(shield=True) as scope:
+                self._writing = scope
+                for start in range(0, len(data), WRITE_PIECE_BYTES):
+                    scope.deadline = min(whole_s, self._piece_deadline())
+                    await self._stream.send_all(data[start : start + WRITE_PIECE_BYTES])
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._give_up()
             raise ClientGoneError("connection broke during a write") from error
@@ -287,7 +294,8 @@ class HttpConnection:
             self._write_turn.release()
         if scope.cancelled_caught:
             self._give_up()
-            timeout_s = self._limits.write_timeout_s
+            limits = self._limits
+            timeout_s = limits.drain_write_timeout_s if self.draining else limits.write_timeout_s
             self.report_abuse(f"did not read what we wrote for {timeout_s:g} s")
             raise ClientGoneError(f"client did not read for {timeout_s:g} s")
 
@@ -319,6 +327,10 @@ class HttpConnection:
     def _linger_deadline(self) -> float:
         limits = self._limits
         return trio.current_time() + (limits.drain_linger_s if self.draining else limits.linger_s)
+
+    def _piece_deadline(self) -> float:
+        """When a piece that is being written must be with the kernel, if we are ending."""
+        return trio.current_time() + (self._limits.drain_write_timeout_s if self.draining else inf)
 
     def _give_up(self) -> None:
         """Close the socket under whoever waits for it."""
