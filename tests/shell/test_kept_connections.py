@@ -110,7 +110,10 @@ async def test_three_pipelined_requests_are_answered_in_order(size: int, chunk: 
 async def test_what_nobody_can_take_yet_makes_the_client_wait() -> None:
     turnstile = Turnstile()
     posts = [Post(0, 3), Post(1, 32 * MIB), Post(2, 3)]
-    async with serving(turnstile) as served, trio.open_nursery() as nursery:
+    async with (
+        serving(turnstile, max_read_ahead_bytes=64 * KIB) as served,
+        trio.open_nursery() as nursery,
+    ):
         client = await served.connect()
         sent = trio.Event()
 
@@ -232,6 +235,21 @@ async def test_a_departure_behind_more_than_is_read_ahead_is_noticed(
         await waiter.entered.wait()
         await client.stream.send_all(b"x" * ahead_bytes)
         await trio.testing.wait_all_tasks_blocked(cushion=0.01)
+        assert not waiter.gone.is_set()
+        await (client.stream.send_eof() if half else client.stream.aclose())
+        await waiter.gone.wait()
+        await until(lambda: served.server.statistics().open_connections == 0)
+        assert_nobody_was_dropped(served)
+
+
+@pytest.mark.parametrize("half", [True, False])
+async def test_a_departure_behind_more_than_the_kernels_hold_is_noticed(half: bool) -> None:
+    waiter = Waiter()
+    async with serving(waiter) as served:
+        client = await served.connect()
+        await client.get("/")
+        await waiter.entered.wait()
+        await client.stream.send_all(b"x" * 24 * MIB)
         assert not waiter.gone.is_set()
         await (client.stream.send_eof() if half else client.stream.aclose())
         await waiter.gone.wait()

@@ -36,7 +36,7 @@ from paddler_trio.errors import leaves
 from paddler_trio.http.app_tasks import AppTasks
 from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.http.input_budget import AHEAD_SHARE, FREE_BYTES, InputBudget
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.token_bucket import TokenBucket
 
@@ -91,6 +91,7 @@ class HttpConnection:
         self._writing = trio.CancelScope()
         self._lingering = trio.CancelScope(deadline=-inf)  # over, unless `_begin_linger` says so
         self._ahead = bytearray()
+        self._ahead_room = budget.reservation(share=share * AHEAD_SHARE)
         self._small_reads = TokenBucket(SMALL_READS, SMALL_READS_PER_S, trio.current_time())
         self._next_read_s = -inf
         self._write_turn = trio.Lock()
@@ -112,6 +113,7 @@ class HttpConnection:
         except* Exception as group:  # noqa: BLE001  # the boundary of a connection
             self.report_abuse(one_line(group))
         finally:
+            self._ahead_room.close()
             self._stream.socket.close()
 
     # ------------------------------------------------------------------ what the owner may ask
@@ -171,20 +173,28 @@ class HttpConnection:
         await trio.lowlevel.checkpoint()
         data = bytes(self._ahead[:RECEIVE_BYTES])
         del self._ahead[:RECEIVE_BYTES]
+        self._ahead_room.shrink(len(data))
         return data
 
     async def wait_gone(self) -> None:
         """Wait until the client has closed its side; what it sends before is received later.
 
-        Up to a bound that is held here. The rest stays in the kernel, whose full buffer makes the
-        client wait, and only a hang-up is waited for: trio waits for something to read, which is
-        there already, but an epoll of our own asks for less, and can itself be waited for.
+        Its end lies behind all it has sent, so that is read and held here: a little always, more
+        while the budget of all inputs is little used. The rest stays in the kernel, whose full
+        buffer makes the client wait, and only a hang-up is waited for: trio waits for something to
+        read, which is there already, but an epoll of our own asks for less, and can itself be
+        waited for.
         """
-        while (room_bytes := self._limits.max_read_ahead_bytes - len(self._ahead)) > 0:
-            data = await self._receive_some(room_bytes)
+        while (room_bytes := self._room_ahead_bytes()) > 0:
+            data = b""
+            self._ahead_room.grow(room_bytes)  # before the read: others may take it meanwhile
+            try:
+                data = await self._receive_some(room_bytes)
+                self._ahead += data
+            finally:
+                self._ahead_room.shrink(room_bytes - len(data))
             if not data:
                 return
-            self._ahead += data
         try:
             hang_ups = select.epoll(1)
         except OSError as error:
@@ -239,12 +249,22 @@ class HttpConnection:
             if self._idle and trio.current_time() >= self._reading.deadline and self._has_input():
                 self.report_abuse("request header incomplete at its deadline")
             await self._protocol.handle(Closed())
+            self._ahead.clear()
+            self._ahead_room.close()
             tasks.disconnect()
             with self._lingering:
                 while await self.receive():
                     pass
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
+
+    def _room_ahead_bytes(self) -> int:
+        """How much more may be read ahead now."""
+        held_bytes = len(self._ahead)
+        piece_bytes = FREE_BYTES - held_bytes % FREE_BYTES
+        if not self._ahead_room.has_room(piece_bytes):
+            return 0
+        return min(piece_bytes, self._limits.max_read_ahead_bytes - held_bytes)
 
     async def _receive_some(self, max_bytes: int) -> bytes:
         if self._next_read_s > trio.current_time():  # not after the read: cancelled, it would lose

@@ -24,9 +24,9 @@ class HttpLimits:
       max_header_bytes: names and values of one request's header together.
       max_target_bytes: path and query of one request; RFC 9112 recommends 8000 at least.
       max_websocket_message_bytes: one reassembled message; Paddler accepts 50 MiB.
-      max_read_ahead_bytes: read of what a client sent after a request still being answered.
-      max_counted_ahead_bytes: read beyond it while the budget of all inputs is little used; the
-        rest stays in the kernel and makes the client wait.
+      max_read_ahead_bytes: read of what a client sent after a request still being answered, beyond
+        the first 32 KiB only while the budget of all inputs is little used; the rest stays in the
+        kernel and makes the client wait.
       ping_interval_s: between two pings of ours on a WebSocket, the first right after it was
         accepted; their pongs are not checked, they give TCP_USER_TIMEOUT something to time.
     """
@@ -41,6 +41,5 @@ class HttpLimits:
     max_header_bytes: int = attrs.field(default=16_384, validator=ge(256))
     max_target_bytes: int = attrs.field(default=8192, validator=ge(256))
     max_websocket_message_bytes: int = attrs.field(default=52_428_800, validator=ge(1))
-    max_read_ahead_bytes: int = attrs.field(default=65_536, validator=ge(0))
-    max_counted_ahead_bytes: int = attrs.field(default=33_554_432, validator=ge(0))
+    max_read_ahead_bytes: int = attrs.field(default=33_554_432, validator=ge(0))
     ping_interval_s: float = attrs.field(default=3.0, validator=gt(0))
