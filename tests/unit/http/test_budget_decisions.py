@@ -118,9 +118,7 @@ async def test_clients_take_turns_in_the_thread_that_decodes() -> None:
     assert len(order) == 22
 
 
-async def test_the_thread_finishes_what_it_began_for_a_client_that_left_before_it_takes_another() -> (
-    None
-):
+async def test_the_thread_finishes_what_it_began_before_it_takes_another() -> None:
     budget = InputBudget()
     room = budget.reservation(client="gone")
     release, decoded = threading.Event(), trio.Event()
