@@ -344,6 +344,36 @@ async def test_a_client_that_keeps_its_side_open_does_not_hold_up_the_end(
         await served.server.wait_all_closed()
 
 
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_end() -> None:
+    ended: list[BaseException] = []
+    app = pour_directly(ended.append)
+    async with serving(app, write_timeout_s=3600, drain_write_timeout_s=0.05) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(cushion=0.05)
+        assert served.server.statistics().open_connections == 1
+        served.server.close_idle()
+        await served.server.wait_all_closed()
+        assert "did not read for 0.05 s" in str(ended[0])
+
+
+async def test_a_client_that_reads_gets_all_of_a_long_write_while_the_server_ends() -> None:
+    size_bytes = 256 * len(LARGE)
+
+    async def long_answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_text(send, 200, "x" * size_bytes)
+
+    async with serving(long_answer) as served:
+        client = await served.connect()
+        await client.get("/")
+        await client.read_until(b"\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(cushion=0.05)
+        served.server.close_idle()
+        assert len(await client.read_to_end()) == size_bytes
+        await served.server.wait_all_closed()
+
+
 async def test_cancelling_the_connections_ends_their_requests() -> None:
     waiter = Waiter()
     async with serving(waiter) as served:
@@ -626,6 +656,45 @@ async def test_malformed_frames_get_their_close_code() -> None:
         await client.read_until((1007).to_bytes(2, "big"))
         await listener.ended.wait()
         assert listener.end["code"] == 1007
+
+
+EMPTY_TEXT, TEXT_BEGINS, LETTER = b"\x81\x80\0\0\0\0", b"\x01\x80\0\0\0\0", b"\x00\x81\0\0\0\0x"
+MESSAGE_ENDS = b"\x80\x80\0\0\0\0"
+PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x80\0\0\0\0"
+LARGE_PING = b"\x89\xfd\0\0\0\0" + b"p" * 125
+
+
+@pytest.mark.parametrize("frame", [EMPTY_TEXT, LETTER, PING, LARGE_PING, PONG])
+async def test_a_flood_of_small_frames_closes_with_1008(frame: bytes) -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                client.stream.send_all, TEXT_BEGINS * (frame is LETTER) + frame * 10_000
+            )
+            await client.read_until((1008).to_bytes(2, "big") + b"more than 200 pings")
+            nursery.cancel_scope.cancel()
+        await listener.ended.wait()
+        assert listener.end["code"] == 1008
+        assert len(listener.seen) < 5_000
+
+
+async def test_a_message_in_a_thousand_small_fragments_is_taken() -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        await client.stream.send_all(TEXT_BEGINS + LETTER * 1_000 + MESSAGE_ENDS)
+        await client.stream.send_all(b"\x88\x82\0\0\0\0" + (1000).to_bytes(2, "big"))
+        await client.read_until(b"\x88\x02" + (1000).to_bytes(2, "big"))
+        await listener.ended.wait()
+        assert listener.seen == ["x" * 1_000]
 
 
 @pytest.mark.parametrize(

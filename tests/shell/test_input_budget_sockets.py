@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -52,6 +53,11 @@ class Served:
         while self.budget.held_bytes != size_bytes:  # noqa: ASYNC110  # nobody else wants to know
             await trio.sleep(0.005)
 
+    async def holds_more_than(self, size_bytes: int) -> None:
+        """Wait until more than that is held."""
+        while self.budget.held_bytes <= size_bytes:  # noqa: ASYNC110  # as above
+            await trio.sleep(0.005)
+
 
 @asynccontextmanager
 async def serving(limit_bytes: int = 4 * MIB, **limits: float) -> AsyncIterator[Served]:
@@ -92,10 +98,15 @@ async def serving(limit_bytes: int = 4 * MIB, **limits: float) -> AsyncIterator[
             server.cut_all()
 
 
+def length_in(head: bytearray) -> int:
+    found = re.search(rb"content-length: (\d+)", head)
+    return int(found[1]) if found else 0
+
+
 async def status_of(stream: trio.SocketStream) -> tuple[int, bytes]:
-    """The status, and all that came with it."""
+    """The status, and the header and the body of which it is the beginning."""
     received = bytearray()
-    while b"\r\n\r\n" not in received:
+    while not (head := received.partition(b"\r\n\r\n"))[1] or len(head[2]) < length_in(head[0]):
         data = await stream.receive_some(65_536)
         assert data, "no answer"
         received += data
@@ -131,6 +142,47 @@ async def test_what_a_request_held_is_given_back_when_its_client_leaves() -> Non
         stream = await served.connect()
         await stream.send_all(post(2 * MIB) + text_of(MIB))
         await served.holds(MIB - FREE_BYTES)
+        await stream.aclose()
+        await served.holds(0)
+
+
+async def test_what_is_sent_ahead_takes_half_of_the_budget_at_most_until_it_is_consumed() -> None:
+    requests = post(64) + text_of(64) + (post(32_000) + text_of(32_000)) * 400
+    async with serving() as served, trio.open_nursery() as nursery:
+        stream = await served.connect()
+        nursery.start_soon(stream.send_all, requests)
+        await served.holds(2 * MIB)
+        await trio.testing.wait_all_tasks_blocked(cushion=0.05)
+        assert served.budget.held_bytes == 2 * MIB
+        small = await served.connect()
+        await small.send_all(post(1 * MIB) + text_of(1 * MIB))
+        await served.holds(3 * MIB - FREE_BYTES)
+        nursery.start_soon(take_all, served)
+        served.answer.set()
+        for client in (small, stream):
+            assert (await status_of(client))[0] == 200
+        nursery.start_soon(read_all, stream)
+        await served.holds(0)
+        nursery.cancel_scope.cancel()
+        for client in (small, stream):
+            client.socket.close()
+
+
+async def read_all(stream: trio.SocketStream) -> None:
+    while await stream.receive_some(65_536):
+        pass
+
+
+async def take_all(served: Served) -> None:
+    async for _ in served.taken:
+        pass
+
+
+async def test_what_was_sent_ahead_is_given_back_when_its_client_leaves() -> None:
+    async with serving() as served:
+        stream = await served.connect()
+        await stream.send_all(post(64) + text_of(64) + bytes(MIB))
+        await served.holds_more_than(MIB // 2)  # the parser holds some of it
         await stream.aclose()
         await served.holds(0)
 

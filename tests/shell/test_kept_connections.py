@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from paddler_trio.http.asgi import Receive, Scope, Send, read_body, send_text
+from paddler_trio.http import connection
+from paddler_trio.http.asgi import Message, Receive, Scope, Send, read_body, send_text
 
 KIB, MIB = 1024, 1_048_576
 PATIENCE_S = 60
@@ -110,7 +111,10 @@ async def test_three_pipelined_requests_are_answered_in_order(size: int, chunk: 
 async def test_what_nobody_can_take_yet_makes_the_client_wait() -> None:
     turnstile = Turnstile()
     posts = [Post(0, 3), Post(1, 32 * MIB), Post(2, 3)]
-    async with serving(turnstile) as served, trio.open_nursery() as nursery:
+    async with (
+        serving(turnstile, max_read_ahead_bytes=64 * KIB) as served,
+        trio.open_nursery() as nursery,
+    ):
         client = await served.connect()
         sent = trio.Event()
 
@@ -170,6 +174,35 @@ async def test_requests_cut_anywhere_and_answered_at_any_time_are_all_answered(
         assert_nobody_was_dropped(served)
 
 
+async def test_small_segments_are_joined_by_the_kernel_when_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without pauses the application is given each byte as one piece."""
+    monkeypatch.setattr(connection, "SMALL_READS", 10)
+    monkeypatch.setattr(connection, "SMALL_READS_PAUSE_S", 0.2)
+    monkeypatch.setattr(connection, "SMALL_READS_PER_S", 1e-9)
+    pieces: list[int] = []
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def noted() -> Message:
+            message = await receive()
+            pieces.append(len(message["body"]))
+            return message
+
+        await digest(scope, noted, send)
+
+    post = Post(0, 400)
+    async with serving(noting) as served:
+        client = await served.connect()
+        for byte in post.raw:
+            await client.stream.send_all(bytes([byte]))
+            await trio.testing.wait_all_tasks_blocked(cushion=0.0005)
+        await expect_answers(client, [post])
+        assert_nobody_was_dropped(served)
+    assert sum(pieces) == 400
+    assert len(pieces) < 200
+
+
 async def test_without_descriptors_the_request_in_progress_is_answered_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,6 +236,21 @@ async def test_a_departure_behind_more_than_is_read_ahead_is_noticed(
         await waiter.entered.wait()
         await client.stream.send_all(b"x" * ahead_bytes)
         await trio.testing.wait_all_tasks_blocked(cushion=0.01)
+        assert not waiter.gone.is_set()
+        await (client.stream.send_eof() if half else client.stream.aclose())
+        await waiter.gone.wait()
+        await until(lambda: served.server.statistics().open_connections == 0)
+        assert_nobody_was_dropped(served)
+
+
+@pytest.mark.parametrize("half", [True, False])
+async def test_a_departure_behind_more_than_the_kernels_hold_is_noticed(half: bool) -> None:
+    waiter = Waiter()
+    async with serving(waiter) as served:
+        client = await served.connect()
+        await client.get("/")
+        await waiter.entered.wait()
+        await client.stream.send_all(b"x" * 24 * MIB)
         assert not waiter.gone.is_set()
         await (client.stream.send_eof() if half else client.stream.aclose())
         await waiter.gone.wait()

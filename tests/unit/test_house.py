@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "daemon": {"daemon", "errors"},
     "engine": {"engine", "wire", "scheduler", "errors", "machine", "heap"},
     "nursery_tree": {"nursery_tree", *FOUNDATION},
-    "http": {"http", "errors", "config", "scheduler", "daemon", "wire"},
+    "http": {"http", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
     "agent": {"agent", "preparation", "language", "nursery_tree", *FOUNDATION},
     "balancer": {"balancer", "http", "nursery_tree", *FOUNDATION},

@@ -11,10 +11,10 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.fair_places import FairPlaces
 from paddler_trio.agent.preparation_server import PreparationServer
 from paddler_trio.agent.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PreparationError, WireError
+from paddler_trio.nursery_tree.fair_places import FairPlaces
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.jobs import refused
 from paddler_trio.preparation.messages import Job, LanguageFacts, Prepared

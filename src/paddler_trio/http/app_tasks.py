@@ -64,7 +64,8 @@ class AppTasks:
         assert protocol is not None
         stream = protocol.stream
         scope["extensions"][DIRECT_BODY] = {"open": lambda: protocol.direct_body_writer(stream)}
-        room = self._budget.reservation(share=self._share)
+        address = (scope.get("client") or ("",))[0]
+        room = self._budget.reservation(share=self._share, client=address)
         scope["extensions"][INPUT] = room
         if isinstance(stream, BoundedWebSocket):
             scope["extensions"][ARRIVALS] = Arrivals(stream, protocol)

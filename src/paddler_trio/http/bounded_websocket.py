@@ -8,6 +8,8 @@ the connection of a refused handshake open. Here:
   application is told with the same code, and nothing further is kept;
 * a message for which the budget of all inputs has no room is answered with 1013, try again later;
 * a message that does not arrive in time is answered with 1008: it holds room;
+* so is a client that sends pings or very small frames faster than it could need to: each costs what
+  a large one does;
 * the code and reason a client closed with reach the application, after everything it sent before;
 * a refused handshake ends its connection.
 """
@@ -23,11 +25,12 @@ from hypercorn.protocol.events import Data, StreamClosed
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, WSStream
 from wsproto.connection import ConnectionState
-from wsproto.events import CloseConnection, Message, Ping
+from wsproto.events import CloseConnection, Event, Message, Ping, Pong
 from wsproto.frame_protocol import CloseReason
 
 from paddler_trio.http.asgi import Scope, Send
 from paddler_trio.http.input_budget import HELD, INPUT, BudgetSpentError, Pace, Reservation
+from paddler_trio.http.token_bucket import TokenBucket
 
 TEXT_FRAMES = "paddler_trio.text_frames"
 """The ASGI extension that `text_sender` looks for."""
@@ -41,6 +44,12 @@ REASON_CHARS = 120
 
 MESSAGE_DEADLINE_S = 60.0
 """How long a message may take from its first byte to its last."""
+
+SMALL_FRAME_BYTES = 32
+"""Frames that bring less than this are counted, and pings and pongs: shorter than any request."""
+SMALL_FRAMES = 2048
+SMALL_FRAMES_PER_S = 200.0
+"""So many small frames are taken at once, and then in each second."""
 
 
 class BoundedWebSocket(WSStream):
@@ -72,6 +81,8 @@ class BoundedWebSocket(WSStream):
         self._char_bytes = 1
         self._held_bytes = 0
         self._pace: Pace | None = None
+        self._frame_bytes = 0
+        self._small_frames = TokenBucket(SMALL_FRAMES, SMALL_FRAMES_PER_S, trio.current_time())
         self.heard_s = trio.current_time()
         """When the latest piece of a message came."""
         self._on_abuse = on_abuse
@@ -99,6 +110,13 @@ class BoundedWebSocket(WSStream):
 
     async def _handle_events(self) -> None:
         for event in self.connection.events():
+            if not self._may_send(event):
+                reason = (
+                    f"more than {SMALL_FRAMES_PER_S:g} pings and frames below "
+                    f"{SMALL_FRAME_BYTES} bytes each second"
+                )
+                await self._fail(CloseReason.POLICY_VIOLATION, reason)
+                return
             if isinstance(event, Message):
                 self.heard_s = trio.current_time()
                 self._message_bytes += _utf8_length(event.data)
@@ -128,6 +146,19 @@ class BoundedWebSocket(WSStream):
                 if self.connection.state is ConnectionState.REMOTE_CLOSING:
                     await self._send_wsproto_event(event.response())
                 await self._end(event.code, event.reason)
+
+    def _may_send(self, event: Event) -> bool:
+        """Count the frame that ends with this event, if it is a small one."""
+        if isinstance(event, Message):
+            self._frame_bytes += len(event.data)
+            if not event.frame_finished:
+                return True
+            size_bytes, self._frame_bytes = self._frame_bytes, 0
+            if size_bytes >= SMALL_FRAME_BYTES:
+                return True
+        elif not isinstance(event, Ping | Pong):
+            return True
+        return self._small_frames.take(trio.current_time())
 
     def _count(self, data: str | bytes | bytearray) -> None:
         """Take room for a piece of a message: as text it takes what its widest character does."""

@@ -19,15 +19,21 @@ def who_asks(scope: Scope) -> tuple[str, Priority]:
     Without one it is what ``X-Paddler-Client`` says, any text; without both, everybody is the one
     anonymous client. ``X-Paddler-Priority`` is high, normal (the default) or low.
     """
-    said = (header(scope, CLIENT_HEADER) or b"").decode("latin-1")
-    if len(said) > MAX_CLIENT_CHARS:
+    said_bytes = len(header(scope, CLIENT_HEADER) or b"")
+    if said_bytes > MAX_CLIENT_CHARS:
         raise HttpProblem(
-            400, f"X-Paddler-Client has {len(said)} characters, the limit is {MAX_CLIENT_CHARS}"
+            400, f"X-Paddler-Client has {said_bytes} characters, the limit is {MAX_CLIENT_CHARS}"
         )
-    client = str(scope.get(KEY_NAME, "")) or said
+    client = named_client(scope)
     name = (header(scope, PRIORITY_HEADER) or b"normal").decode("latin-1").strip().upper()
     if name not in Priority.__members__:
         raise HttpProblem(
             400, f"X-Paddler-Priority is {name.lower()!r}, must be high, normal or low"
         )
     return client, Priority[name]
+
+
+def named_client(scope: Scope) -> str:
+    """The name of the request's API key, or what ``X-Paddler-Client`` says; empty without both."""
+    said = (header(scope, CLIENT_HEADER) or b"")[:MAX_CLIENT_CHARS].decode("latin-1")
+    return str(scope.get(KEY_NAME, "")) or said

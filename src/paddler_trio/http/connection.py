@@ -9,8 +9,8 @@ WebSocket pings as children. Invariants:
   its application ends, or in `PausedGate`, and all of it lies in one cancel scope, ``_reading``.
   That scope's deadline is the header and keep-alive deadline; a request lifts it.
 * A write is shielded, because half a chunk on the wire cannot be taken back, and has a deadline,
-  because a client that stops reading would otherwise hold the task for ever. A write that fails
-  closes the socket: nothing may follow half a chunk.
+  because a client that stops reading would otherwise hold the task for ever, and a nearer one
+  while the server ends. A write that fails closes the socket: nothing may follow half a chunk.
 * Our end is gentle: after the last byte we close our side, then discard what still comes for a
   bounded time. Closing with unread bytes would reset the connection under the answer. A server
   that ends shortens that time: many a client notices only at its next request that we closed.
@@ -36,12 +36,22 @@ from paddler_trio.errors import leaves
 from paddler_trio.http.app_tasks import AppTasks
 from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.http.input_budget import AHEAD_SHARE, FREE_BYTES, InputBudget
 from paddler_trio.http.protocol import Http11Protocol
+from paddler_trio.http.token_bucket import TokenBucket
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 65_536
+WRITE_PIECE_BYTES = 262_144
+"""A long write is done in such pieces, to see that the client reads."""
+
+SMALL_READ_BYTES = 64
+SMALL_READS = 1024
+SMALL_READS_PER_S = 100.0
+"""So many reads may bring less than ``SMALL_READ_BYTES`` at once, and then in each second."""
+SMALL_READS_PAUSE_S = 0.02
+"""Beyond it the next read waits, so that the kernel joins what comes in small segments."""
 
 
 class HttpConnection:
@@ -78,8 +88,12 @@ class HttpConnection:
         self._on_abuse = on_abuse
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
+        self._writing = trio.CancelScope()
         self._lingering = trio.CancelScope(deadline=-inf)  # over, unless `_begin_linger` says so
         self._ahead = bytearray()
+        self._ahead_room = budget.reservation(share=share * AHEAD_SHARE)
+        self._small_reads = TokenBucket(SMALL_READS, SMALL_READS_PER_S, trio.current_time())
+        self._next_read_s = -inf
         self._write_turn = trio.Lock()
         self._idle = True
         self._gone = False
@@ -99,6 +113,7 @@ class HttpConnection:
         except* Exception as group:  # noqa: BLE001  # the boundary of a connection
             self.report_abuse(one_line(group))
         finally:
+            self._ahead_room.close()
             self._stream.socket.close()
 
     # ------------------------------------------------------------------ what the owner may ask
@@ -107,6 +122,7 @@ class HttpConnection:
         """Take no request after the one in progress; without one, end now."""
         self.draining = True
         self._lingering.deadline = min(self._lingering.deadline, self._linger_deadline())
+        self._writing.deadline = min(self._writing.deadline, self._piece_deadline())
         if self._idle:
             self._reading.cancel()
 
@@ -157,20 +173,28 @@ class HttpConnection:
         await trio.lowlevel.checkpoint()
         data = bytes(self._ahead[:RECEIVE_BYTES])
         del self._ahead[:RECEIVE_BYTES]
+        self._ahead_room.shrink(len(data))
         return data
 
     async def wait_gone(self) -> None:
         """Wait until the client has closed its side; what it sends before is received later.
 
-        Up to a bound that is held here. The rest stays in the kernel, whose full buffer makes the
-        client wait, and only a hang-up is waited for: trio waits for something to read, which is
-        there already, but an epoll of our own asks for less, and can itself be waited for.
+        Its end lies behind all it has sent, so that is read and held here: a little always, more
+        while the budget of all inputs is little used. The rest stays in the kernel, whose full
+        buffer makes the client wait, and only a hang-up is waited for: trio waits for something to
+        read, which is there already, but an epoll of our own asks for less, and can itself be
+        waited for.
         """
-        while (room_bytes := self._limits.max_read_ahead_bytes - len(self._ahead)) > 0:
-            data = await self._receive_some(room_bytes)
+        while (room_bytes := self._room_ahead_bytes()) > 0:
+            data = b""
+            self._ahead_room.grow(room_bytes)  # before the read: others may take it meanwhile
+            try:
+                data = await self._receive_some(room_bytes)
+                self._ahead += data
+            finally:
+                self._ahead_room.shrink(room_bytes - len(data))
             if not data:
                 return
-            self._ahead += data
         try:
             hang_ups = select.epoll(1)
         except OSError as error:
@@ -225,6 +249,8 @@ class HttpConnection:
             if self._idle and trio.current_time() >= self._reading.deadline and self._has_input():
                 self.report_abuse("request header incomplete at its deadline")
             await self._protocol.handle(Closed())
+            self._ahead.clear()
+            self._ahead_room.close()
             tasks.disconnect()
             with self._lingering:
                 while await self.receive():
@@ -232,14 +258,29 @@ class HttpConnection:
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
 
+    def _room_ahead_bytes(self) -> int:
+        """How much more may be read ahead now."""
+        held_bytes = len(self._ahead)
+        piece_bytes = FREE_BYTES - held_bytes % FREE_BYTES
+        if not self._ahead_room.has_room(piece_bytes):
+            return 0
+        return min(piece_bytes, self._limits.max_read_ahead_bytes - held_bytes)
+
     async def _receive_some(self, max_bytes: int) -> bytes:
+        if self._next_read_s > trio.current_time():  # not after the read: cancelled, it would lose
+            await trio.sleep_until(self._next_read_s)
         self._waits_for_bytes = True
         try:
-            return bytes(await self._stream.receive_some(max_bytes))
+            data = bytes(await self._stream.receive_some(max_bytes))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
         finally:
             self._waits_for_bytes = False
+        if len(data) < min(max_bytes, SMALL_READ_BYTES):
+            now_s = trio.current_time()
+            if not self._small_reads.take(now_s):
+                self._next_read_s = now_s + SMALL_READS_PAUSE_S
+        return data
 
     def _write_now(self, data: bytes) -> int:
         """Write what fits into the kernel's buffer; return how many bytes that was."""
@@ -260,9 +301,12 @@ class HttpConnection:
             if self._gone:
                 await trio.lowlevel.checkpoint()  # a loop of sends must not hold up the others
                 raise ClientGoneError("connection is closed")
-            deadline = trio.current_time() + self._limits.write_timeout_s
-            with trio.CancelScope(shield=True, deadline=deadline) as scope:
-                await self._stream.send_all(data)
+            whole_s = trio.current_time() + self._limits.write_timeout_s
+            with trio.CancelScope(shield=True) as scope:
+                self._writing = scope
+                for start in range(0, len(data), WRITE_PIECE_BYTES):
+                    scope.deadline = min(whole_s, self._piece_deadline())
+                    await self._stream.send_all(data[start : start + WRITE_PIECE_BYTES])
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._give_up()
             raise ClientGoneError("connection broke during a write") from error
@@ -270,7 +314,8 @@ class HttpConnection:
             self._write_turn.release()
         if scope.cancelled_caught:
             self._give_up()
-            timeout_s = self._limits.write_timeout_s
+            limits = self._limits
+            timeout_s = limits.drain_write_timeout_s if self.draining else limits.write_timeout_s
             self.report_abuse(f"did not read what we wrote for {timeout_s:g} s")
             raise ClientGoneError(f"client did not read for {timeout_s:g} s")
 
@@ -302,6 +347,10 @@ class HttpConnection:
     def _linger_deadline(self) -> float:
         limits = self._limits
         return trio.current_time() + (limits.drain_linger_s if self.draining else limits.linger_s)
+
+    def _piece_deadline(self) -> float:
+        """When a piece that is being written must be with the kernel, if we are ending."""
+        return trio.current_time() + (self._limits.drain_write_timeout_s if self.draining else inf)
 
     def _give_up(self) -> None:
         """Close the socket under whoever waits for it."""

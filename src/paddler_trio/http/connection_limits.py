@@ -16,14 +16,17 @@ class HttpLimits:
         trickle in do not extend it.
       keep_alive_s: from the end of a response to the end of the next request's header.
       write_timeout_s: one write to a client that does not read may take this long.
+      drain_write_timeout_s: while the server ends, each 256 KiB of a write may take
+        this long: a client that reads nothing would hold up the end.
       linger_s: after our last byte the client may take this long to close its side, so that
         what it still sends does not reset the connection under an answer it has not read.
       drain_linger_s: the same when the connection ends because the server does.
       max_header_bytes: names and values of one request's header together.
       max_target_bytes: path and query of one request; RFC 9112 recommends 8000 at least.
       max_websocket_message_bytes: one reassembled message; Paddler accepts 50 MiB.
-      max_read_ahead_bytes: read of what a client sent after a request still being answered; the
-        rest stays in the kernel and makes the client wait.
+      max_read_ahead_bytes: read of what a client sent after a request still being answered, beyond
+        the first 32 KiB only while the budget of all inputs is little used; the rest stays in the
+        kernel and makes the client wait.
       ping_interval_s: between two pings of ours on a WebSocket, the first right after it was
         accepted; their pongs are not checked, they give TCP_USER_TIMEOUT something to time.
     """
@@ -32,10 +35,11 @@ class HttpLimits:
     header_deadline_s: float = attrs.field(default=10.0, validator=gt(0))
     keep_alive_s: float = attrs.field(default=15.0, validator=gt(0))
     write_timeout_s: float = attrs.field(default=30.0, validator=gt(0))
+    drain_write_timeout_s: float = attrs.field(default=0.5, validator=gt(0))
     linger_s: float = attrs.field(default=2.0, validator=ge(0))
     drain_linger_s: float = attrs.field(default=0.25, validator=ge(0))
     max_header_bytes: int = attrs.field(default=16_384, validator=ge(256))
     max_target_bytes: int = attrs.field(default=8192, validator=ge(256))
     max_websocket_message_bytes: int = attrs.field(default=52_428_800, validator=ge(1))
-    max_read_ahead_bytes: int = attrs.field(default=65_536, validator=ge(0))
+    max_read_ahead_bytes: int = attrs.field(default=33_554_432, validator=ge(0))
     ping_interval_s: float = attrs.field(default=3.0, validator=gt(0))

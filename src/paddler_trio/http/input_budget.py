@@ -14,7 +14,8 @@ with close code 1013, at the moment its bytes arrive; everybody else's go on.
 What is large is decoded in a thread: one for those ports, one for operators and agents, so that
 neither waits for the other. There are no more, because Python runs one thread at a time: more
 would make the event loop wait longer, and finish no sooner. So what decoding needs for a moment, a
-multiple of a text's size, is needed twice at the most.
+multiple of a text's size, is needed twice at the most. Clients take turns in it: one
+that sends many expensive bodies delays others by one of them at most.
 
 All accounting is synchronous and happens on the event loop.
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import attrs
@@ -30,11 +32,14 @@ import trio
 from attrs.validators import ge
 
 from paddler_trio.errors import PaddlerError
+from paddler_trio.nursery_tree.fair_places import FairPlaces
 
 MIB: Final = 1024 * 1024
 DEFAULT_BYTES: Final = 256 * MIB
 FREE_BYTES: Final = 32_768
 PUBLIC_SHARE: Final = 0.75
+AHEAD_SHARE: Final = 0.5
+"""Of what a client may spend: what it sends before anybody can take it is read only within this."""
 RETRY_AFTER_S: Final = 2
 INLINE_BYTES: Final = 65_536
 """A text this short is decoded where it arrived: two milliseconds at the most."""
@@ -62,15 +67,40 @@ class InputBudget:
     limit_bytes: int = attrs.field(default=DEFAULT_BYTES, validator=ge(MIB))
     held_bytes: int = attrs.field(default=0, init=False)
     refusals: int = attrs.field(default=0, init=False)
-    _threads: dict[float, trio.CapacityLimiter] = attrs.field(factory=dict, init=False)
+    _threads: dict[float, DecodingThread] = attrs.field(factory=dict, init=False)
 
-    def reservation(self, *, share: float = 1.0) -> Reservation:
-        """Room for one request or one message; nothing yet. ``share`` of the budget is its most."""
-        return Reservation(self, share)
+    def reservation(self, *, share: float = 1.0, client: str = "") -> Reservation:
+        """Room for one request or one message; nothing yet.
 
-    def thread_of(self, share: float) -> trio.CapacityLimiter:
+        Args:
+          share: of the budget, is its most.
+          client: who takes turns with others.
+        """
+        return Reservation(self, share, client)
+
+    def thread_of(self, share: float) -> DecodingThread:
         """The one thread in which large inputs of this share are decoded."""
-        return self._threads.setdefault(share, trio.CapacityLimiter(1))
+        return self._threads.setdefault(share, DecodingThread())
+
+
+@attrs.define(eq=False)
+class DecodingThread:
+    """One thread, and the turns of clients in it."""
+
+    _turns: FairPlaces = attrs.field(factory=partial(FairPlaces, limit=1, share=1), init=False)
+    _limiter: trio.CapacityLimiter = attrs.field(
+        factory=partial(trio.CapacityLimiter, 1), init=False
+    )
+
+    async def run(self, work: Callable[[], T], *, client: str) -> T:
+        """Run ``work`` in the thread when it is the client's turn.
+
+        Cancellation: at once; the thread finishes what it began before it takes another.
+        """
+        async with self._turns.held_by(client):
+            return await trio.to_thread.run_sync(
+                work, limiter=self._limiter, abandon_on_cancel=True
+            )
 
 
 @attrs.define(eq=False)
@@ -79,40 +109,45 @@ class Reservation:
 
     budget: InputBudget
     _share: float
+    client: str = ""
+    """Who takes turns with others; the peer's address until the server knows better."""
     _used_bytes: int = attrs.field(default=0, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
 
     def another(self) -> Reservation:
         """For something else of the same client."""
-        return self.budget.reservation(share=self._share)
+        return self.budget.reservation(share=self._share, client=self.client)
 
     async def off_loop(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the thread for large inputs, after those that came before.
+        """Run ``work`` in the thread for large inputs, in the client's turn.
 
         Cancellation: at once; the thread finishes what it began before it takes another.
         """
-        thread = self.budget.thread_of(self._share)
-        return await trio.to_thread.run_sync(work, limiter=thread, abandon_on_cancel=True)
+        return await self.budget.thread_of(self._share).run(work, client=self.client)
 
     @property
     def used_bytes(self) -> int:
         """What is in use, the free bytes included."""
         return self._used_bytes
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether ``grow`` would take so much."""
+        more = self._more_counted(size_bytes)
+        return more <= 0 or self.budget.held_bytes + more <= self.budget.limit_bytes * self._share
+
     def grow(self, size_bytes: int) -> None:
         """Take room for ``size_bytes`` more; BudgetSpentError, and nothing taken, without it."""
-        more = _counted(self._used_bytes + size_bytes) - _counted(self._used_bytes)
         budget = self.budget
         if self._is_closed:
             return
-        if more > 0 and budget.held_bytes + more > budget.limit_bytes * self._share:
+        if not self.has_room(size_bytes):
             budget.refusals += 1
             raise BudgetSpentError(
                 f"{budget.held_bytes // MIB} MiB of requests are being worked on, the balancer "
                 f"takes {math.floor(budget.limit_bytes * self._share) // MIB} MiB at a time "
                 "(--input-memory): try again, or send less at once"
             )
-        budget.held_bytes += more
+        budget.held_bytes += self._more_counted(size_bytes)
         self._used_bytes += size_bytes
 
     def shrink(self, size_bytes: int) -> None:
@@ -121,6 +156,9 @@ class Reservation:
             less = _counted(self._used_bytes) - _counted(self._used_bytes - size_bytes)
             self.budget.held_bytes -= less
             self._used_bytes -= size_bytes
+
+    def _more_counted(self, size_bytes: int) -> int:
+        return _counted(self._used_bytes + size_bytes) - _counted(self._used_bytes)
 
     def close(self) -> None:
         """Give back all of it. Safe to say twice."""

@@ -27,6 +27,7 @@ from paddler_trio.http.asgi import (
     send_text,
     too_large,
 )
+from paddler_trio.http.client_identity import named_client
 from paddler_trio.http.input_budget import (
     INLINE_BYTES,
     INPUT,
@@ -91,12 +92,16 @@ async def json_body(
 
 
 def input_of(scope: Scope) -> Reservation:
-    """What this request holds of the budget; a budget of its own where no server gave it one."""
+    """What this request holds of the budget; a budget of its own where no server gave it one.
+
+    From here on its client is the one among whom the queue is fair, if it has a name.
+    """
     extensions = scope.get("extensions", {})
     room: Reservation | None = extensions.get(INPUT)
     if room is None:
         room = InputBudget().reservation()
         scope["extensions"] = {**extensions, INPUT: room}
+    room.client = named_client(scope) or room.client
     return room
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,3 +92,47 @@ def test_a_body_that_holds_nothing_has_all_the_time_and_one_that_holds_room_must
     assert pace.deadline_s == 14.5 + PACE_S
     pace.came(PACE_BYTES, 55.0)
     assert pace.deadline_s == 60
+
+
+async def test_clients_take_turns_in_the_thread_that_decodes() -> None:
+    """A client with twenty bodies waits for itself, another one for at most one of them."""
+    budget = InputBudget()
+    order: list[str] = []
+    release = threading.Event()
+
+    async def decode(client: str, work: Callable[[], object]) -> None:
+        room = budget.reservation(share=PUBLIC_SHARE, client=client)
+        await room.off_loop(work)
+        order.append(client)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(decode, "flood", release.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(20):
+            nursery.start_soon(decode, "flood", list)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(decode, "honest", list)
+        await trio.testing.wait_all_tasks_blocked()
+        release.set()
+    assert order.index("honest") <= 2
+    assert len(order) == 22
+
+
+async def test_the_thread_finishes_what_it_began_before_it_takes_another() -> None:
+    budget = InputBudget()
+    room = budget.reservation(client="gone")
+    release, decoded = threading.Event(), trio.Event()
+
+    async def other() -> None:
+        await budget.reservation(client="other").off_loop(list)
+        decoded.set()
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as leaving:
+            leaving.start_soon(room.off_loop, release.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            leaving.cancel_scope.cancel()
+        nursery.start_soon(other)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not decoded.is_set()
+        release.set()

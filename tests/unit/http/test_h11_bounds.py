@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import pairwise
 
 import h11
 import pytest
-from h11 import _abnf
+from h11 import _abnf, _readers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from paddler_trio.http.h11_bounds import (
     CHUNK_HEADER,
     HEADER_LINE,
     MAX_HEADER_LINES,
+    JoiningChunkedReader,
     bound_parsing,
 )
 
@@ -108,3 +110,68 @@ def test_lines_are_counted_before_they_are_read(trailers: bool) -> None:
     assert isinstance(refusal, h11.RemoteProtocolError)
     assert str(refusal) == "101 header lines, the limit is 100"
     assert refusal.error_status_hint == 431
+
+
+# ------------------------------------------------------------------------------------- chunks
+
+
+def body_of(pieces: list[bytes], reader: type[_readers.ChunkedReader]) -> tuple[bytes, str, int]:
+    """What a reader makes of a chunked body: its bytes, how it ended, the number of events."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=16_384)
+    connection.receive_data(CHUNKED)
+    connection.next_event()
+    connection._reader = reader()
+    body, num_events = b"", 0
+    try:
+        for piece in pieces:
+            connection.receive_data(piece)
+            while (event := connection.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                num_events += 1
+                if isinstance(event, h11.EndOfMessage):
+                    return body, f"{event.headers} and {connection.trailing_data[0]!r}", num_events
+                assert isinstance(event, h11.Data)
+                body += event.data
+    except h11.RemoteProtocolError as error:
+        return body, str(error), num_events
+    return body, "incomplete", num_events
+
+
+honest_chunks = st.builds(
+    lambda data, extension: b"%x%b\r\n%b\r\n" % (len(data), extension, data),
+    st.sampled_from([b"x", b"0\r\n", b"\r\n1\r\n", b"x" * 17, b"x" * 300]),
+    st.sampled_from([b"", b";", b";a=b", b" ", b"\t ", b";" + b"x" * 100]),
+)
+any_chunks = st.one_of(
+    honest_chunks,
+    st.sampled_from(
+        [b"0\r\n\r\n", b"0\r\na: b\r\n\r\n", b"\r\n", b"1\r\nxx\r\n", b"00\r\n", b"\n"]
+    ),
+    st.text("1aG; \t\r\nx", max_size=6).map(str.encode),
+)
+
+
+@given(chunks=st.lists(any_chunks, max_size=12), cuts=st.sets(st.integers(1, 400), max_size=6))
+@example(chunks=[b"1\r\nx\r\n", b"1\r\nx\r\n", b"0\r\n\r\nGET"], cuts={5, 7})
+@example(chunks=[b"1\r\nx\r\n1\r\nx\rZ"], cuts=set())
+def test_chunks_that_are_joined_are_the_same_body(chunks: list[bytes], cuts: set[int]) -> None:
+    bound_parsing()
+    raw = b"".join([*chunks, b"0\r\n\r\n"])
+    borders = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
+    pieces = [raw[begin:end] for begin, end in pairwise(borders)]
+    ours, theirs = body_of(pieces, JoiningChunkedReader), body_of(pieces, _readers.ChunkedReader)
+    assert ours[:2] == theirs[:2]
+    assert ours[2] <= theirs[2]
+
+
+@pytest.mark.parametrize("chunk", [b"1\r\nx\r\n", b"1;\r\nx\r\n", b"2 \r\nxx\r\n"])
+def test_small_chunks_cost_events_by_the_read_and_not_by_the_chunk(chunk: bytes) -> None:
+    bound_parsing()
+    reads = [chunk * 10_000] * 10
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(CHUNKED)
+    connection.next_event()
+    assert isinstance(connection._reader, JoiningChunkedReader)
+    body, ending, num_events = body_of([*reads, b"0\r\n\r\n"], JoiningChunkedReader)
+    assert body.strip(b"x") == b""
+    assert ending.startswith("<Headers([])>")
+    assert num_events == len(reads) + 1
