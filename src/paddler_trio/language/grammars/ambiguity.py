@@ -2,10 +2,13 @@
 
 To see whether a token fits, llama.cpp follows every way of reading its letters, one after the
 other. With ``([a-z]+ " "?)*`` a token of thirty letters has a billion of them, and the engine would
-stand still for everybody. Long tokens are mostly runs of one letter, so such runs are tried here:
-from every rule, the ways of reading one are counted the way llama.cpp would walk them.
+stand still for everybody. What is still to be read after each letter it keeps for every way, and
+compares with all others. So texts are tried here, and their readings counted the way llama.cpp
+would walk them: from every rule runs of one letter, because long tokens are mostly such runs, and
+from the root a text that takes at each place the letter which leaves most to be followed.
 
-A trial is bounded; a grammar too large to be tried to the end is let pass.
+A trial is bounded; a grammar too large to be tried to the end is let pass. The engine has limits of
+its own for what passes and is expensive all the same (``engine/constraint.py``, ``slow_draws.py``).
 """
 
 from __future__ import annotations
