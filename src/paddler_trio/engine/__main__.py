@@ -35,6 +35,7 @@ from paddler_trio.engine.llama import ENCODER_ONLY, Llama
 from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
 from paddler_trio.engine.rpc_devices import first_gpu_is_lent
+from paddler_trio.engine.slow_draws import SlowDraws
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.engine.vision import ImageCache, Vision
 from paddler_trio.errors import EngineError, WireError
@@ -132,6 +133,7 @@ def main() -> None:
         load.settings.max_drafts,
         draft_model,
         record.cells(Activity.DECODING, threading.get_ident()),
+        record.cells(Activity.DRAWING, threading.get_ident()),
     )
     embedder: Embedder | None = None
     if context is not None:
@@ -171,6 +173,7 @@ def main() -> None:
         )
     )
     outbox.start(on_crash=partial(_give_up, record))
+    SlowDraws(record).start(on_crash=partial(_give_up, record))
     try:
         loop.run_forever()
     except Exception:
