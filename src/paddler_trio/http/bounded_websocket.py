@@ -8,7 +8,7 @@ the connection of a refused handshake open. Here:
   application is told with the same code, and nothing further is kept;
 * a message for which the budget of all inputs has no room is answered with 1013, try again later;
 * a message that does not arrive in time is answered with 1008: it holds room;
-* so is one in more fragments than its length explains: each costs the event loop what a kilobyte does;
+* so is one in more fragments than its length explains: each costs the event loop 10 us;
 * the code and reason a client closed with reach the application, after everything it sent before;
 * a refused handshake ends its connection.
 """
