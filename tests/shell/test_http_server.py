@@ -16,6 +16,7 @@ from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
+from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS
 from paddler_trio.http.server import direct_body_writer, listen, tame
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
@@ -643,6 +644,26 @@ async def test_what_an_over_long_message_goes_on_sending_is_not_kept() -> None:
             await client.send_until_refused()
         await until(lambda: served.server.statistics().open_connections == 0)
         assert listener.end["code"] == 1009
+
+
+async def test_a_message_in_more_fragments_than_its_length_explains_closes_with_1008() -> None:
+    listener = Listener()
+    listener.read.set()
+    async with serving(listener) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        first, next_one, last = b"\x01\x81\0\0\0\0a", b"\x00\x81\0\0\0\0a", b"\x80\x81\0\0\0\0a"
+        await client.stream.send_all(first + next_one * (FREE_FRAGMENTS - 2) + last)
+        half = b"\x01\xfe\x10\x00\0\0\0\0" + b"b" * 4096  # whose bytes pay for 16 more
+        await client.stream.send_all(half + next_one * (FREE_FRAGMENTS + 14) + last)
+        await client.stream.send_all(first + next_one * (FREE_FRAGMENTS + 8))
+        await client.read_until((1008).to_bytes(2, "big"))
+        await listener.ended.wait()
+        whole = ["a" * FREE_FRAGMENTS, "b" * 4096 + "a" * (FREE_FRAGMENTS + 15)]
+        assert listener.seen == whole
+        assert listener.end["code"] == 1008
+        assert "fragments" in str(listener.end["reason"])
 
 
 async def test_malformed_frames_get_their_close_code() -> None:

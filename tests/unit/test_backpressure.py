@@ -15,7 +15,11 @@ from paddler_trio.http import input_budget as budget
 from paddler_trio.http import json_body
 from paddler_trio.http.app_tasks import HTTP_INBOX_BYTES
 from paddler_trio.http.asgi import BODY_DEADLINE_S
-from paddler_trio.http.bounded_websocket import MESSAGE_DEADLINE_S
+from paddler_trio.http.bounded_websocket import (
+    FREE_FRAGMENTS,
+    LEAST_FRAGMENT_BYTES,
+    MESSAGE_DEADLINE_S,
+)
 from paddler_trio.http.connection import RECEIVE_BYTES
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
@@ -55,6 +59,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "bytes held of all requests and messages of the balancer": (
             f"`--input-memory` ({config.input_memory_bytes // MIB} MiB); "
             f"clients may spend {budget.PUBLIC_SHARE * 100:.0f} % of it"
+        ),
+        "fragments of a WebSocket message": (
+            f"{FREE_FRAGMENTS}, and one more for every {LEAST_FRAGMENT_BYTES} bytes"
         ),
         "of one request or message, not counted in it": (
             f"the first {budget.FREE_BYTES // KIB} KiB"

@@ -36,6 +36,7 @@ from paddler_trio.engine.llama import ENCODER_ONLY, Llama
 from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
 from paddler_trio.engine.rpc_devices import first_gpu_is_lent
+from paddler_trio.engine.slow_draws import SlowDraws
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.engine.vision import ImageCache, Vision
 from paddler_trio.errors import EngineError, WireError
@@ -135,6 +136,7 @@ def main() -> None:
         load.settings.max_drafts,
         draft_model,
         record.cells(Activity.DECODING, threading.get_ident()),
+        record.cells(Activity.DRAWING, threading.get_ident()),
     )
     embedder: Embedder | None = None
     if context is not None:
@@ -175,6 +177,7 @@ def main() -> None:
     )
     outbox.start(on_crash=partial(_give_up, record))
     memory.start(on_crash=partial(_give_up, record))
+    SlowDraws(record).start(on_crash=partial(_give_up, record))
     try:
         loop.run_forever()
     except Exception:

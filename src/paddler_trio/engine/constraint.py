@@ -25,7 +25,7 @@ class GrammarInvalidError(Exception):
 
 
 class GrammarRejectedError(Exception):
-    """No token of the vocabulary fits the grammar any more."""
+    """No token of the vocabulary fits the grammar any more, or finding one takes too long."""
 
 
 @attrs.define(eq=False)

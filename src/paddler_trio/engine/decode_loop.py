@@ -38,7 +38,7 @@ from paddler_trio.scheduler.batching.image_tokens import (
 from paddler_trio.scheduler.batching.pace import Pace
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
-from paddler_trio.wire.engine.crash_record import ActivityCells, CrashRecord
+from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
     Drawn,
     Ending,
@@ -118,7 +118,11 @@ class DecodeLoop:
     max_drafts: int = 0
     draft_model: DraftModel | None = None
     doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
-    """Where the thread of this loop says whom it works for."""
+    """Where the thread of this loop says whom it computes for."""
+    drawing: ActivityCells = attrs.field(
+        factory=lambda: CrashRecord.unread().cells(Activity.DRAWING, 0)
+    )
+    """Where it says whom it draws for."""
     _requests: dict[int, _Running] = attrs.field(factory=dict, init=False)
     _drawn: list[Drawn] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
@@ -417,11 +421,11 @@ class DecodeLoop:
         """The next token of every sequence whose newest one was computed, and of drafts that turn
         out right the ones after it."""
         samplers = [self._requests[share.sequence.key].sampler for share, _ in rows]
-        tokens = first_tokens(self.llama, self.pool, samplers, rows, self.doing)
+        tokens = first_tokens(self.llama, self.pool, samplers, rows, self.drawing)
         for (share, row), token in zip(rows, tokens, strict=True):
-            self.doing.begin(share.sequence.key)
+            self.drawing.begin(share.sequence.key)
             self._take(share, row, token)
-        self.doing.end()
+        self.drawing.end()
 
     def _take(self, share: Share, row: int, token: int | GrammarRejectedError) -> None:
         """Keep a drawn token, and go on drawing while the drafts were right."""

@@ -41,7 +41,7 @@ class DrawingPool:
     def __init__(self, threads: int, n_vocab: int, record: CrashRecord | None = None) -> None:
         self._n_vocab = n_vocab
         self._record = record or CrashRecord.unread()
-        self._numbers = itertools.count(Activity.DRAWING)
+        self._numbers = itertools.count(Activity.DRAWING + 1)
         self._local = threading.local()
         self._executor = (
             ThreadPoolExecutor(min(threads, MAX_DRAWING), "drawing", self._enter)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
+import time
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -30,6 +31,7 @@ from paddler_trio.wire.engine.sampling_limits import STAGES
 
 _MIROSTAT_CANDIDATES = 100
 _MAX_WAKING_TRIES = 8
+MAX_GRAMMAR_CPU_S = 1.0
 
 
 @attrs.define(eq=False)
@@ -123,7 +125,7 @@ class Sampler:
             self._accept(token)
         else:
             self._reseed(position)
-            token = self._drawn(row)
+            token = self._drawn(row) if self._constraint is None else self._drawn_in_time(row)
         if self._reasoning is not None:
             self._follow(self._reasoning, token)
         return token
@@ -152,6 +154,16 @@ class Sampler:
         if self._constraint is not None:
             self._constraint.close()
         self._chain = self._constraint = None
+
+    def _drawn_in_time(self, row: int) -> int:
+        """As ``_drawn``; a grammar that makes one token dear makes the next one dearer, so this is
+        the last one. Processor time of this thread, which others do not lengthen."""
+        began_s = time.thread_time()
+        token = self._drawn(row)
+        if (cpu_s := time.thread_time() - began_s) > MAX_GRAMMAR_CPU_S:
+            limit = f"the limit is {MAX_GRAMMAR_CPU_S:g} s: it goes on in too many ways"
+            raise GrammarRejectedError(f"the grammar took {cpu_s:.1f} s for one token, {limit}")
+        return token
 
     def _drawn(self, row: int) -> int:
         logits = self._llama.logits(row)

@@ -10,6 +10,7 @@ the connection of a refused handshake open. Here:
 * a message that does not arrive in time is answered with 1008: it holds room;
 * so is a client that sends pings or very small frames faster than it could need to: each costs what
   a large one does;
+* so is one in more fragments than its length explains: each costs the event loop 10 us;
 * the code and reason a client closed with reach the application, after everything it sent before;
 * a refused handshake ends its connection.
 """
@@ -41,6 +42,11 @@ TEXT, CONTINUATION = 0x1, 0x0
 
 REASON_CHARS = 120
 """A close frame has room for 123 bytes of it."""
+
+FREE_FRAGMENTS = 1024
+LEAST_FRAGMENT_BYTES = 256
+"""A message has at most so many fragments, and one more for each of these bytes. Parsing a frame
+takes 10 us: without a limit 400 KB in frames of one byte stop everybody for four seconds."""
 
 MESSAGE_DEADLINE_S = 60.0
 """How long a message may take from its first byte to its last."""
@@ -78,6 +84,7 @@ class BoundedWebSocket(WSStream):
         self._limit_bytes = max_message_bytes
         self._message_bytes = 0
         self._message_chars = 0
+        self._message_frames = 0
         self._char_bytes = 1
         self._held_bytes = 0
         self._pace: Pace | None = None
@@ -124,6 +131,12 @@ class BoundedWebSocket(WSStream):
                     reason = f"message over the limit of {self._limit_bytes} bytes"
                     await self._fail(CloseReason.MESSAGE_TOO_BIG, reason)
                     return
+                self._message_frames += event.frame_finished
+                most = FREE_FRAGMENTS + self._message_bytes // LEAST_FRAGMENT_BYTES
+                if self._message_frames > most:
+                    reason = f"more than {most} fragments for {self._message_bytes} bytes"
+                    await self._fail(CloseReason.POLICY_VIOLATION, reason)
+                    return
                 try:
                     self._count(event.data)
                 except BudgetSpentError as refusal:
@@ -134,6 +147,7 @@ class BoundedWebSocket(WSStream):
                     message = self.buffer.to_message() | {HELD: self._held_bytes}
                     self.buffer.clear()
                     self._message_bytes = self._message_chars = self._held_bytes = 0
+                    self._message_frames = 0
                     self._char_bytes = 1
                     self._pace = None
                     await self._put(message)

@@ -470,6 +470,20 @@ def test_a_grammar_is_accepted_exactly_when_llama_cpp_can_use_it(
         # 2^32 ways to read 32 letters
         'r0 ::= (word " "?)*\nword ::= [a-z]+',
         'r0 ::= "[" (" " | [ \\t])* "]"',
+        # 2^n ways to go on after n texts, of letters that nobody thinks of, in any class of letters
+        'r0 ::= "Q" r0 "b" | "Q" r0 "c" | "Q"',
+        'r0 ::= "qz" r0 "b" | "qz" r0 "c" | "q"',
+        'r0 ::= [b-w] r0 "b" | [b-w] r0 "c" | [b-w]',
+        'r0 ::= [^a] r0 "b" | [^a] r0 "c" | "q"',
+        'r0 ::= "\u00e9" r0 "b" | "\u00e9" r0 "c" | "\u00e9"',
+        # the same behind a decoy, and in a grammar that is too large to be tried to the end
+        'r0 ::= "D" d | r1\nr1 ::= "Q" r1 "b" | "Q" r1 "c" | "Q"\nd ::= "D" | "D" "D" | "D" "d"',
+        'r0 ::= "Q" r0 "b" | "Q" r0 "c" | "Q"\n'
+        + "\n".join(f'p{n} ::= "abcdefghijklmnopqrstuvwxyz"' for n in range(2000)),
+        # a million ways after two letters
+        "r0 ::= " + " | ".join(f'"Q" r0 "{n}"' for n in range(1000)) + ' | "Q"',
+        # two million ways to read one
+        "\n".join(f'r{n} ::= "a"? r{n + 1}' for n in range(2000)) + '\nr2000 ::= "b"',
         # half a gigabyte of copies
         f'r0 ::= "{"x" * 100_000}"{{2000}}',
     ],

@@ -2,16 +2,20 @@
 
 To see whether a token fits, llama.cpp follows every way of reading its letters, one after the
 other. With ``([a-z]+ " "?)*`` a token of thirty letters has a billion of them, and the engine would
-stand still for everybody. Long tokens are mostly runs of one letter, so such runs are tried here:
-from every rule, the ways of reading one are counted the way llama.cpp would walk them.
+stand still for everybody. What is still to be read after each letter it keeps for every way, and
+compares with all others. So texts are tried here, and their readings counted the way llama.cpp
+would walk them: from every rule runs of one letter, because long tokens are mostly such runs, and
+from the root a text that takes at each place the letter which leaves most to be followed.
 
-A trial is bounded; a grammar too large to be tried to the end is let pass.
+A trial is bounded; a grammar too large to be tried to the end is let pass. The engine has limits of
+its own for what passes and is expensive all the same (``engine/constraint.py``, ``slow_draws.py``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
@@ -21,6 +25,11 @@ from paddler_trio.language.grammars.writer import GrammarError
 RUN_CHARS = 32
 MAX_READINGS = 50_000
 _MAX_WORK = 60_000
+TEXT_CHARS = 64
+MAX_STEP_WORK = 50_000_000
+"""Comparisons of llama.cpp for one letter: as many as 10,000 alternatives that begin alike take."""
+_MAX_TEXT_WORK = 300_000
+_TRIED_LETTERS = 3
 _MAX_LETTERS = 20_000
 _PROBES = ' \n\tax0=-*#_."'
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
@@ -29,9 +38,18 @@ _LETTER = re.compile(
 )
 
 
-def refuse_ambiguous(inspection: Inspection) -> None:
-    """GrammarError for a grammar in which a run of letters has too many readings."""
-    readings = _Readings(inspection.rules)
+def refuse_ambiguous(inspection: Inspection, root: str) -> None:
+    """GrammarError for a grammar in which a run of letters, or the text that leaves most to be
+    followed, has too many readings."""
+    texts = _Readings(inspection.rules, _MAX_TEXT_WORK)
+    for rule in [root, *(name for name in inspection.rules if not name.startswith("("))]:
+        if (text := texts.too_dear_text(rule)) is not None:
+            shown = text[-RUN_CHARS:].encode("unicode_escape").decode()
+            place = f"after '{shown}' in the rule {rule!r}"
+            raise GrammarError(f"the grammar goes on in too many ways {place}: leave fewer")
+        if texts.is_spent:
+            break
+    readings = _Readings(inspection.rules, _MAX_WORK)
     if readings.is_too_large:
         return
     for rule in sorted(inspection.rules, key=lambda name: name.startswith("(")):
@@ -41,22 +59,26 @@ def refuse_ambiguous(inspection: Inspection) -> None:
                 place = "in a group" if rule.startswith("(") else f"in the rule {rule!r}"
                 message = f"the grammar can read {RUN_CHARS} times '{shown}' {place} in more than "
                 raise GrammarError(f"{message}{MAX_READINGS} ways: leave only one")
-            if readings.work > _MAX_WORK:
+            if readings.is_spent:
                 return
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _Letter:
-    """One letter of a text or one class of letters: which of the probes it takes."""
+    """One letter of a text or one class of letters: which of the probes it takes, which letters it
+    takes at all, and one of them that others may take as well."""
 
     takes: frozenset[str]
+    fits: Callable[[str], bool]
+    sample: str
 
 
 class _Readings:
     """Counts readings. A place is what is still to be read: 0 is nothing, others are numbered."""
 
-    def __init__(self, rules: Mapping[str, Ways]) -> None:
+    def __init__(self, rules: Mapping[str, Ways], max_work: int) -> None:
         self.work = 0
+        self._max_work = max_work
         self._ways: dict[str, list[tuple[str | _Letter, ...]]] = {}
         num_letters = 0
         for name, ways in rules.items():
@@ -67,6 +89,57 @@ class _Readings:
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._ready: dict[int, tuple[int, ...]] = {}
 
+    @property
+    def is_spent(self) -> bool:
+        """There was no time to try all."""
+        return self.work > self._max_work
+
+    def too_dear_text(self, rule: str) -> str | None:
+        """A text that ``rule`` can begin with and whose last letter costs too much; None if none
+        was found. At each place it goes on with the letter that leaves most places."""
+        text = ""
+        places = set(self._letters_after(self._place((rule,), 0, 0)))
+        while places and len(text) < TEXT_CHARS and not self.is_spent:
+            best: tuple[str, set[int]] = ("", set())
+            for letter in self._likely_letters(places):
+                following = self._step(places, letter)
+                if following is None:
+                    return text + letter
+                if len(following) > len(best[1]):
+                    best = letter, following
+            text, places = text + best[0], best[1]
+        return None
+
+    def _likely_letters(self, places: set[int]) -> list[str]:
+        """Letters that most of these places name, the most frequent first."""
+        counts = Counter(self._letter_at(place).sample for place in places if place)
+        return [letter for letter, _ in counts.most_common(_TRIED_LETTERS) if letter]
+
+    def _step(self, places: set[int], letter: str) -> set[int] | None:
+        """The places after a letter; None if it would take llama.cpp too many comparisons."""
+        following: set[int] = set()
+        num_found = 0
+        for place in places:
+            self.work += 1
+            if place == 0 or not self._letter_at(place).fits(letter):
+                continue
+            parts, at, rest = self._places[place]
+            found = self._letters_after(self._place(parts, at + 1, rest))
+            self.work += len(found)
+            num_found += len(found)
+            following.update(found)
+            if num_found * len(following) > 2 * MAX_STEP_WORK:
+                return None
+            if self.is_spent:
+                break
+        return following
+
+    def _letter_at(self, place: int) -> _Letter:
+        parts, at, _ = self._places[place]
+        part = parts[at]
+        assert isinstance(part, _Letter), "only places before a letter are kept"
+        return part
+
     def of_run(self, rule: str, letter: str) -> int:
         """In how many ways ``rule`` can begin with so many of one letter."""
         counts = dict.fromkeys(self._letters_after(self._place((rule,), 0, 0)), 1)
@@ -75,17 +148,15 @@ class _Readings:
             for place, count in counts.items():
                 if place == 0:
                     continue
-                parts, at, rest = self._places[place]
-                part = parts[at]
-                assert isinstance(part, _Letter), "only places before a letter are kept"
-                if letter not in part.takes:
+                if letter not in self._letter_at(place).takes:
                     continue
+                parts, at, rest = self._places[place]
                 for there in self._letters_after(self._place(parts, at + 1, rest)):
                     following[there] = following.get(there, 0) + count
                     self.work += 1
             counts = following
             total = sum(counts.values())
-            if total > MAX_READINGS or not counts or self.work > _MAX_WORK:
+            if total > MAX_READINGS or not counts or self.is_spent:
                 return total
         return sum(counts.values())
 
@@ -112,7 +183,7 @@ class _Readings:
             if here == 0 or isinstance(parts[at], _Letter):
                 found.append(here)
                 continue
-            if self.work > _MAX_WORK:
+            if self.is_spent:
                 break
             after = self._place(parts, at + 1, rest)
             name = parts[at]
@@ -132,11 +203,15 @@ def _parts(way: list[str]) -> Iterator[str | _Letter]:
             yield item
         elif item[0] == '"':
             for letter in _letters(item[1:-1]):
-                yield _Letter(frozenset({letter}))
+                yield _Letter(frozenset({letter}), letter.__eq__, letter)
         elif item[0] == "[":
-            yield _Letter(frozenset(filter(_class_of(item), _PROBES)))
+            letters = _class_of(item)
+            takes = frozenset(filter(letters, _PROBES))
+            yield _Letter(takes, letters, letters.sample)
+        elif item[0] == ".":
+            yield _Letter(frozenset(_PROBES), lambda _: True, _PROBES[0])
         else:
-            yield _Letter(frozenset(_PROBES if item[0] == "." else ()))
+            yield _Letter(frozenset(), lambda _: False, "")
 
 
 def _letters(text: str) -> Iterator[str]:
@@ -168,6 +243,12 @@ def _class_of(item: str) -> _Class:
 class _Class:
     spans: tuple[tuple[str, str], ...]
     is_negated: bool
+
+    @property
+    def sample(self) -> str:
+        """One of its letters; empty if none was found."""
+        named = [first for first, _ in self.spans]
+        return next(filter(self, [*named, *_PROBES]), "")
 
     def __call__(self, letter: str) -> bool:
         return any(first <= letter <= last for first, last in self.spans) is not self.is_negated

@@ -140,7 +140,7 @@ def inspect_gbnf(grammar: str, root: str) -> None:
     inspection = inspect(grammar)
     if root not in inspection.rules or root.startswith("("):
         raise GrammarError(f"the grammar has no rule {root!r}")
-    refuse_ambiguous(inspection)
+    refuse_ambiguous(inspection, root)
 
 
 def check_gbnf(vocabulary: Vocabulary, grammar: str, root: str) -> bool:

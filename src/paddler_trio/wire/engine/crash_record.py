@@ -28,7 +28,8 @@ MAX_DRAWING = 8
 
 
 class Activity(IntEnum):
-    """Where an activity's cells are; drawing threads follow ``DRAWING`` one by one."""
+    """Where an activity's cells are. ``DRAWING`` are those of the thread that decodes, while it
+    draws; those of other drawing threads follow one by one."""
 
     DECODING = 0
     ADMITTING = 1
@@ -37,7 +38,7 @@ class Activity(IntEnum):
     DRAWING = 4
 
 
-NUM_ACTIVITIES = Activity.DRAWING + MAX_DRAWING
+NUM_ACTIVITIES = Activity.DRAWING + 1 + MAX_DRAWING
 _WIDTH = 2 + MAX_KEYS
 RECORD_BYTES = 8 * (1 + NUM_ACTIVITIES * _WIDTH)
 
@@ -47,18 +48,27 @@ _CURRENT = re.compile(rb"Current thread 0x([0-9a-f]+)")
 
 @attrs.define(eq=False)
 class ActivityCells:
-    """The cells of one thread, which alone writes them."""
+    """The cells of one thread, which alone writes them. ``num_begun``: things that it began."""
 
     _cells: memoryview
     _start: int
+    thread: int
+    num_begun: int = attrs.field(default=0, init=False)
+
+    @property
+    def is_working(self) -> bool:
+        """Something has begun and not ended."""
+        return bool(self._cells[self._start + 1])
 
     def begin(self, key: int) -> None:
         """From now on this thread works for this request alone."""
+        self.num_begun += 1
         self._cells[self._start + 2] = key
         self._cells[self._start + 1] = 1
 
     def begin_all(self, keys: Sequence[int]) -> None:
         """From now on this thread works for all of these together."""
+        self.num_begun += 1
         known = array("q", keys[:MAX_KEYS])
         first = self._start + 2
         self._cells[self._start + 1] = 0
@@ -79,6 +89,8 @@ class CrashRecord:
 
     def __init__(self, memory: memoryview) -> None:
         self._cells = memory[:RECORD_BYTES].cast("q")
+        self.drawing: list[ActivityCells] = []
+        """Of all threads that draw."""
 
     @classmethod
     def unread(cls) -> CrashRecord:
@@ -89,7 +101,10 @@ class CrashRecord:
         """The cells of an activity; ``thread`` is the identifier of the thread that does it."""
         start = 1 + activity * _WIDTH
         self._cells[start] = thread
-        return ActivityCells(self._cells, start)
+        cells = ActivityCells(self._cells, start, thread)
+        if activity >= Activity.DRAWING:
+            self.drawing.append(cells)
+        return cells
 
     def failed(self, thread: int) -> None:
         """An exception in this thread ends the process; the first to say so counts."""
