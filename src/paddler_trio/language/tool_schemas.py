@@ -116,7 +116,7 @@ class ToolSchema:
         except (RecursionError, _TooManyReferencesError):
             findings.append(self._finding(f"schema follows more than {MAX_REFERENCES} references"))
         except _TooManyComparisonsError:
-            text = f"judging these arguments takes more than {MAX_COMPARISONS} comparisons"
+            text = f"schema takes more than {MAX_COMPARISONS} comparisons to judge this"
             findings.append(self._finding(text))
         except Unresolvable as error:
             findings.append(self._finding(f"schema: $ref: {error.ref!r} does not exist"))

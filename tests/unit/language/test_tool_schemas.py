@@ -45,6 +45,6 @@ def test_long_honest_arguments_are_judged_to_the_end() -> None:
 def test_only_the_items_of_short_arrays_are_compared_with_each_other() -> None:
     twice: list[object] = [{"x": 1}, {"x": 1}]
     distinct: list[object] = [{"x": n} for n in range(MAX_UNIQUE_ITEMS - 1)]
-    (finding,) = findings({}, [*distinct, {"x": 1}], uniqueItems=True)
-    assert "non-unique" in finding
+    assert findings({}, distinct, uniqueItems=True) == []
+    assert len(findings({}, [*distinct, {"x": 1}], uniqueItems=True)) == 1
     assert findings({}, [*distinct, *twice], uniqueItems=True) == []
