@@ -1,9 +1,11 @@
 """Whether the arguments of a tool call are what the tool's JSON Schema allows.
 
-Tools come from strangers, so judging is bounded: schemas in size, and each judgement in the number
-of references it follows. References out of the schema are refused, never fetched. What rests on
+Tools come from strangers, and arguments are judged in the agent's event loop, so judging is
+bounded: schemas in size, and each judgement in the references it follows and in the comparisons it
+makes. References out of the schema are refused, never fetched. What rests on
 regular expressions (``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not
-judged: they are another dialect than Python's, and Python's have no bound in time.
+judged: they are another dialect than Python's, and Python's have no bound in time. Nor is it judged
+whether the items of a long array are unique.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ from paddler_trio.errors import PaddlerError
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_REFERENCES = 10_000
+MAX_COMPARISONS = 5_000_000
+"""Of values, in one judgement, about 0.1 s; 2000 objects of two typed fields take a million."""
+MAX_UNIQUE_ITEMS = 256
 MAX_FINDINGS = 8
 _MAX_FINDING_CHARS = 300
 
@@ -49,6 +54,9 @@ _DRAFTS = {
 _DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _NOT_JUDGED = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
+_CHOICES = ("allOf", "anyOf", "oneOf")
+_RULE_COMPARISONS, _CHOICE_COMPARISONS = 100, 400
+"""What applying one keyword, and one alternative, costs beside what it compares."""
 _NO_FORMATS = FormatChecker(formats=())
 
 
@@ -73,7 +81,7 @@ class ToolSchema:
           ToolSchemaError: not a JSON Schema, too large, or refers to something outside.
         """
         self._tool = tool
-        self._references = 0
+        self._references = self._comparisons = 0
         try:
             size_chars = len(json.dumps(schema, ensure_ascii=False))
             if size_chars > MAX_SCHEMA_CHARS:
@@ -97,7 +105,7 @@ class ToolSchema:
 
     def findings(self, arguments: Mapping[str, object]) -> list[str]:
         """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
-        self._references = 0
+        self._references = self._comparisons = 0
         findings: list[str] = []
         try:
             validator = self._bounded(_DRAFTS[self._draft])(self._schema, registry=EMPTY_REGISTRY)
@@ -107,6 +115,9 @@ class ToolSchema:
                     break
         except (RecursionError, _TooManyReferencesError):
             findings.append(self._finding(f"schema follows more than {MAX_REFERENCES} references"))
+        except _TooManyComparisonsError:
+            text = f"schema takes more than {MAX_COMPARISONS} comparisons to judge this"
+            findings.append(self._finding(text))
         except Unresolvable as error:
             findings.append(self._finding(f"schema: $ref: {error.ref!r} does not exist"))
         return findings
@@ -115,16 +126,32 @@ class ToolSchema:
         return _shorten(f"tool {self._tool!r}: {text}")
 
     def _bounded(self, draft: type[Validator]) -> type[Validator]:
-        """The draft with references counted and regular expressions passed over."""
+        """The draft with its work counted and regular expressions passed over."""
         rules = cast("Mapping[str, _Rule]", draft.VALIDATORS)
-        changes: dict[str, _Rule] = {}
+        changes: dict[str, _Rule] = dict(rules)
         for keyword in filter(rules.__contains__, _REFERENCES):
             changes[keyword] = self._counted(rules[keyword])
         for keyword in filter(rules.__contains__, _NOT_JUDGED):
             changes[keyword] = _judge_nothing
         # A property that only a pattern allows must not be refused as an additional one.
         changes["additionalProperties"] = _unless_patterns(rules["additionalProperties"])
-        return cast("type[Validator]", extend(draft, changes))  # type: ignore[no-untyped-call]
+        if "uniqueItems" in changes:
+            changes["uniqueItems"] = _unless_many(rules["uniqueItems"])
+        limited = {keyword: self._limited(keyword, rule) for keyword, rule in changes.items()}
+        return cast("type[Validator]", extend(draft, limited))  # type: ignore[no-untyped-call]
+
+    def _limited(self, keyword: str, judge: _Rule) -> _Rule:
+        each = _CHOICE_COMPARISONS if keyword in _CHOICES else 1
+
+        def rule(
+            validator: Validator, value: object, instance: object, schema: JsonSchema
+        ) -> Iterator[ValidationError]:
+            self._comparisons += _RULE_COMPARISONS + each * _size(value) + _size(instance)
+            if self._comparisons > MAX_COMPARISONS:
+                raise _TooManyComparisonsError
+            yield from judge(validator, value, instance, schema)
+
+        return rule
 
     def _counted(self, follow: _Rule) -> _Rule:
         def rule(
@@ -140,6 +167,26 @@ class ToolSchema:
 
 class _TooManyReferencesError(Exception):
     """One judgement followed ``MAX_REFERENCES``; never leaves this file."""
+
+
+class _TooManyComparisonsError(Exception):
+    """One judgement made ``MAX_COMPARISONS``; never leaves this file."""
+
+
+def _size(value: object) -> int:
+    return len(value) if isinstance(value, list | dict) else 0
+
+
+def _unless_many(judge: _Rule) -> _Rule:
+    """Every item of an array may be compared with every other."""
+
+    def rule(
+        validator: Validator, value: object, instance: object, schema: JsonSchema
+    ) -> Iterator[ValidationError]:
+        if _size(instance) <= MAX_UNIQUE_ITEMS:
+            yield from judge(validator, value, instance, schema)
+
+    return rule
 
 
 def _judge_nothing(

@@ -1,0 +1,50 @@
+"""Judging arguments is bounded, whatever schema and arguments are; honest ones do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from paddler_trio.language.tool_schemas import MAX_UNIQUE_ITEMS, JsonSchema, ToolSchema
+
+
+def findings(items: JsonSchema, values: list[object], **more: object) -> list[str]:
+    array = {"type": "array", "items": items, **more}
+    schema: Mapping[str, object] = {"type": "object", "properties": {"a": array}}
+    return ToolSchema("f", schema).findings({"a": values})
+
+
+@pytest.mark.parametrize(
+    ("items", "values"),
+    [
+        ({"anyOf": [{"const": n} for n in range(5000)]}, [4999] * 1000),
+        ({"oneOf": [{"const": n} for n in range(5000)]}, [4999] * 1000),
+        ({"enum": list(range(20_000))}, [19_999] * 1000),
+        ({"properties": {f"p{n}": {} for n in range(10_000)}}, [{}] * 1500),
+        ({"contains": {"const": 1}}, [[*range(2, 1000), 1]] * 100),
+    ],
+    ids=["anyOf", "oneOf", "enum", "properties", "contains"],
+)
+def test_what_takes_too_many_comparisons_is_given_up(
+    items: JsonSchema, values: list[object]
+) -> None:
+    (finding,) = findings(items, values)
+    assert "comparisons" in finding
+
+
+def test_long_honest_arguments_are_judged_to_the_end() -> None:
+    properties = {"x": {"type": "integer"}, "y": {"enum": ["a", "b"]}}
+    items = {"type": "object", "required": ["x", "y"], "properties": properties}
+    values: list[object] = [{"x": n, "y": "a"} for n in range(2000)]
+    assert findings(items, values) == []
+    (finding,) = findings(items, [*values, {"x": 1, "y": "c"}])
+    assert "$.a[2000].y" in finding
+
+
+def test_only_the_items_of_short_arrays_are_compared_with_each_other() -> None:
+    twice: list[object] = [{"x": 1}, {"x": 1}]
+    distinct: list[object] = [{"x": n} for n in range(MAX_UNIQUE_ITEMS - 1)]
+    assert findings({}, distinct, uniqueItems=True) == []
+    assert len(findings({}, [*distinct, {"x": 1}], uniqueItems=True)) == 1
+    assert findings({}, [*distinct, *twice], uniqueItems=True) == []
