@@ -348,7 +348,7 @@ async def test_what_is_wrong_with_a_model_is_an_issue_until_it_is_right(tmp_path
         assert (await link.wait_serving(SLOTS))["issues"] == []
 
 
-@pytest.mark.parametrize(("reads_s", "forwards_s"), [(0.0, 0.005), (0.02, 0.001)])
+@pytest.mark.parametrize(("reads_s", "forwards_s"), [(0.0, 0.002), (0.02, 0.001)])
 async def test_an_agent_that_leaves_loses_nothing_of_its_last_answer(
     reads_s: float, forwards_s: float
 ) -> None:
@@ -400,9 +400,9 @@ async def test_a_lost_balancer_is_dialled_again_and_finds_the_model_still_loaded
 
 async def test_a_killed_engine_costs_its_requests_and_comes_back() -> None:
     async with linked_agent() as (_, agent, link):
-        await link.set_state(state(BUNDLED_MODEL))
+        await link.set_state(state(BUNDLED_MODEL, context_size=8192))
         await link.wait_serving(SLOTS)
-        await link.ask("doomed", raw_prompt(400))
+        await link.ask("doomed", raw_prompt(4000))
         await link.wait_results("doomed", 1)
         engine = agent.engine_pid
         assert engine is not None

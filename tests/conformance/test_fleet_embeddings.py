@@ -25,13 +25,13 @@ from paddler_trio.engine.proof import BUNDLED_MODEL
 EMBED = "/api/v1/generate_embedding_batch"
 LONG = 150
 SHORT = 30
-"""A drain waits two seconds for it."""
 
 
 @pytest.fixture(scope="module")
 def embedding_fleet() -> Iterator[Fleet]:
     """Two agents with four slots each, in embeddings mode; leave it as it was found."""
-    with Fleet.start(agents=2, slots=4) as fleet:
+    patient = ["--drain-timeout=60000"]
+    with Fleet.start(agents=2, slots=4, balancer_options=patient, agent_options=patient) as fleet:
         fleet.desire(BUNDLED_MODEL, enable_embeddings=True, pooling_type="Mean", n_batch=256)
         fleet.wait_serving()
         yield fleet
