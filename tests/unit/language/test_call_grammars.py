@@ -169,13 +169,17 @@ def read(form: ModelFormat, text: str, prompt: str = "") -> WholeAnswer:
     return reader.end()
 
 
+ATTEMPTS = 30
+"""A text that is drawn at random may be too long."""
+
+
 def drawn(
     vocabulary: Vocabulary, grammar: Grammar, form: ModelFormat, *, times: int, seed: int = 1
 ) -> list[str]:
     dice = random.Random(seed)
     texts: list[str] = []
     with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        for _ in range(5 * times):
+        for _ in range(ATTEMPTS):
             text = engine.random_text(dice, 160, closers=closers_of(form))
             texts += [text] if text is not None else []
             if len(texts) == times:
