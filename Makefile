@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 # Most tests wait for processes they have started, so there is one worker more than cores of a small
 # machine. A file stays with one worker, since its tests share a fleet. In the order of the
 # folders: what only computes comes last and fills the gaps of what waits.
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := check
 
