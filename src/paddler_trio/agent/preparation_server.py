@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.preparation_worker import PreparationWorker, WorkerDiedError
-from paddler_trio.errors import PaddlerError, PreparationError
+from paddler_trio.errors import PaddlerError, PreparationError, WireError
 from paddler_trio.language.loading import LanguageSource
 from paddler_trio.preparation.messages import (
     LENGTH,
@@ -139,7 +139,7 @@ class PreparationServer:
                 facts = await _read_facts(control)
         except trio.TooSlowError as error:
             raise PreparationError(f"the language was not read within {LOAD_S:g} s") from error
-        except trio.BrokenResourceError as error:
+        except (trio.BrokenResourceError, WireError) as error:
             raise PreparationError(f"the preparation server broke: {error}") from error
         if facts is None:
             return
