@@ -13,7 +13,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import EnumMeta
 from typing import Any, TypeAlias
 
 import attrs
@@ -165,9 +165,8 @@ class ResultReader(pickle.Unpickler):
 
 
 def _enum_member(kind: object, name: object) -> object:
-    is_enumeration = isinstance(kind, type) and issubclass(kind, Enum)
-    if is_enumeration and isinstance(name, str) and name in kind.__members__:
-        return kind[name]
+    if isinstance(kind, EnumMeta) and isinstance(name, str) and name in kind.__members__:
+        return kind.__members__[name]
     raise WireError("a worker sent an attribute that is no member of an enumeration")
 
 
