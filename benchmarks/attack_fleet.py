@@ -31,6 +31,8 @@ POLL_S = 0.05
 ADDRESS_SPACE_BYTES = 12 << 30
 SLOTS = 4
 CONTEXT_TOKENS = 4096
+SMALL_CACHES = ("--prefix-cache-ram=32", "--image-cache-ram=16")
+"""MiB: what an agent is meant to keep would hide what it should not."""
 _BOUNDED = Path(__file__).with_name("attack_bounded.py")
 
 
@@ -166,7 +168,14 @@ class AttackedFleet:
         self.restore()
         for number in range(1, self.agents + 1):
             management = f"--management-addr={self.addresses['management']}"
-            self._start(f"a{number}", "agent", management, f"--slots={SLOTS}", f"--name=a{number}")
+            self._start(
+                f"a{number}",
+                "agent",
+                management,
+                f"--slots={SLOTS}",
+                f"--name=a{number}",
+                *SMALL_CACHES,
+            )
         self.wait_serving()
         self.members()
 
