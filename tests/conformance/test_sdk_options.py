@@ -179,7 +179,7 @@ def test_each_name_is_logged_once(fleet: Fleet) -> None:
             http.post("/v1/chat/completions", json=body).raise_for_status()
         last = {"messages": WHO, "max_tokens": 1, "the_last_of_this_test": 1}
         http.post("/v1/chat/completions", json=last).raise_for_status()
-    fleet.balancer.wait_for_log("field ignored")
+    fleet.balancer.wait_for_line("the_last_of_this_test")
     lines = [line for line in fleet.balancer.tail(200).splitlines() if "only_of_this_test" in line]
     assert len(lines) == 1
     assert len(lines[0]) < 1000

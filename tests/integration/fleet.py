@@ -98,16 +98,23 @@ class Daemon:
 
     def wait_for_log(self, event: str, *, within_s: float = START_S) -> Mapping[str, object]:
         """The first record, past or coming, with this ``event``; AssertionError if it never is."""
+        line = self._wait(lambda line: _record(line).get("event") == event, event, within_s)
+        return _record(line)
+
+    def wait_for_line(self, text: str, *, within_s: float = START_S) -> str:
+        """The first line, past or coming, that has this ``text`` in it; AssertionError if none."""
+        return self._wait(lambda line: text in line, text, within_s)
+
+    def _wait(self, is_it: Callable[[str], bool], what: str, within_s: float) -> str:
         give_up_s = time.monotonic() + within_s
         with self._news:
             while True:
                 for line in self.log:
-                    record = _record(line)
-                    if record.get("event") == event:
-                        return record
+                    if is_it(line):
+                        return line
                 left_s = give_up_s - time.monotonic()
-                assert not self._has_ended, f"{self.name} ended before it logged {event!r}"
-                assert left_s > 0, f"{self.name} did not log {event!r} within {within_s:g} s"
+                assert not self._has_ended, f"{self.name} ended before it logged {what!r}"
+                assert left_s > 0, f"{self.name} did not log {what!r} within {within_s:g} s"
                 self._news.wait(left_s)
 
     def tail(self, lines: int = NOTE_LINES) -> str:

@@ -653,15 +653,14 @@ async def test_a_message_in_more_fragments_than_its_length_explains_closes_with_
         client = await served.connect()
         await client.get("/", *UPGRADE)
         await client.read_until(b"\r\n\r\n")
-        first, next_one, last = b"\x01\x81\0\0\0\0a", b"\x00\x81\0\0\0\0a", b"\x80\x81\0\0\0\0a"
+        # large enough to be no small frames
+        piece = b"\xa8\0\0\0\0" + b"a" * 40
+        first, next_one, last = b"\x01" + piece, b"\x00" + piece, b"\x80" + piece
         await client.stream.send_all(first + next_one * (FREE_FRAGMENTS - 2) + last)
-        half = b"\x01\xfe\x10\x00\0\0\0\0" + b"b" * 4096  # whose bytes pay for 16 more
-        await client.stream.send_all(half + next_one * (FREE_FRAGMENTS + 14) + last)
-        await client.stream.send_all(first + next_one * (FREE_FRAGMENTS + 8))
+        await client.stream.send_all(first + next_one * (2 * FREE_FRAGMENTS))
         await client.read_until((1008).to_bytes(2, "big"))
         await listener.ended.wait()
-        whole = ["a" * FREE_FRAGMENTS, "b" * 4096 + "a" * (FREE_FRAGMENTS + 15)]
-        assert listener.seen == whole
+        assert listener.seen == ["a" * 40 * FREE_FRAGMENTS]
         assert listener.end["code"] == 1008
         assert "fragments" in str(listener.end["reason"])
 
@@ -697,7 +696,7 @@ async def test_a_flood_of_small_frames_closes_with_1008(frame: bytes) -> None:
             nursery.start_soon(
                 client.stream.send_all, TEXT_BEGINS * (frame is LETTER) + frame * 10_000
             )
-            await client.read_until((1008).to_bytes(2, "big") + b"more than 200 pings")
+            await client.read_until((1008).to_bytes(2, "big") + b"more than ")
             nursery.cancel_scope.cancel()
         await listener.ended.wait()
         assert listener.end["code"] == 1008
