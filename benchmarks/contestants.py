@@ -105,7 +105,9 @@ def our_pair(terms: Terms, folder: Path) -> Iterator[Contestant]:
             _wait_for(lambda _: _is_ready(inference, "/readyz"), agent, folder / "agent.log")
             pids = {"balancer": balancer.pid, "agent": agent.pid}
             for child in _children(agent.pid):
-                pids["engine"] = child
+                command_line = Path(f"/proc/{child}/cmdline").read_bytes()
+                is_engine = b"paddler_trio.engine\0" in command_line
+                pids["engine" if is_engine else f"helper {child}"] = child
             yield Contestant("ours", inference, pids, _our_request, read_ours)
 
 

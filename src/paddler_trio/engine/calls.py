@@ -57,6 +57,9 @@ def part(
     Args:
       call_tokens: of several prompts no more than that come in one call, where it makes no
         difference to the others.
+
+    Returns:
+      First what generates, then prompts that are finished, the short ones first, then parts.
     """
     single = [
         share
@@ -69,7 +72,7 @@ def part(
         return [call for call in (tuple(words), *last) if call]
     calls = [tuple(s for s in words if s.sequence.is_generating)]
     prompts = [s for s in words if not s.sequence.is_generating]
-    for share in sorted(prompts, key=lambda share: share.count):
+    for share in sorted(prompts, key=lambda share: (not share.wants_logits, share.count)):
         before = calls[-1]
         is_alike = len(calls) > 1 and before[0].count == share.count
         if is_alike and (len(before) + 1) * share.count <= call_tokens:

@@ -157,7 +157,7 @@ def prompt_shares(
 
     Args:
       alone: which of them may have all they want, instead of a part of the budget, if they go
-        first; nobody else has anything then.
+        first; no other has anything then. What is left by others is too little for them.
 
     Returns:
       Tokens of each; a part of what is wanted is a multiple of ``TILE`` where the budget has one.
@@ -172,11 +172,14 @@ def prompt_shares(
         order.remove(earliest)
         order.insert(0, earliest)
     first = order[0]
-    if alone is not None and alone[first] and wants[first] > budget:
+    may_go_alone = alone or [False] * len(wants)
+    if may_go_alone[first] and wants[first] > budget:
         shares[first] = wants[first]
         return shares
     for index in order:
-        if index == first or budget >= min(TILE, wants[index]):
+        is_whole = wants[index] <= budget
+        may_be_parted = index == first or (budget >= TILE and not may_go_alone[index])
+        if is_whole or may_be_parted:
             shares[index] = _part(wants[index], budget)
             budget -= shares[index]
     return shares
