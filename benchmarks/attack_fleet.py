@@ -144,8 +144,8 @@ class AttackedFleet:
         projector = self.folder / "projector.gguf"
         if not projector.exists():
             write_projector(projector)
-        doors = ("--inference-addr=127.0.0.1:0", "--management-addr=127.0.0.1:0")
-        self._start("balancer", "balancer", *doors, "--max-buffered-requests=30")
+        listeners = ("--inference-addr=127.0.0.1:0", "--management-addr=127.0.0.1:0")
+        self._start("balancer", "balancer", *listeners, "--max-buffered-requests=30")
         keys = self.folder / "keys"
         if not keys.exists():
             subprocess.run(
@@ -153,7 +153,7 @@ class AttackedFleet:
                 check=True,
                 capture_output=True,
             )
-        self._start("guarded", "balancer", *doors, f"--api-key-file={keys}")
+        self._start("guarded", "balancer", *listeners, f"--api-key-file={keys}")
         up = self._record("balancer", "balancer up")
         self.addresses = {
             "inference": up["inference"][0],

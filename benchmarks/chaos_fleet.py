@@ -102,10 +102,10 @@ class Fleet:
             while (up := _record_of(balancer, "balancer up")) is None:
                 self.check_alive()
                 await trio.sleep(POLL_S)
-        for door in ("inference", "management"):
-            addresses = up[door]
+        for listener in ("inference", "management"):
+            addresses = up[listener]
             assert isinstance(addresses, list)
-            self.addresses = {**self.addresses, door: str(addresses[0])}
+            self.addresses = {**self.addresses, listener: str(addresses[0])}
         await watchers.start(self._watch)
         await self.desire(self.terms.model)
         for number in range(1, self.terms.agents + 1):

@@ -1,4 +1,4 @@
-"""The clients: many at once on the native HTTP door, each remembering what it heard and when.
+"""The clients: many at once on the native HTTP listener, each remembering what it heard and when.
 
 A client judges nothing. It keeps the text, every ending it was given, by whom the text was made,
 and when each token came; whether that is as promised is decided after the round.

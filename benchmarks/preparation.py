@@ -28,7 +28,7 @@ from figures import percentile
 from scenarios import text_of
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.heap import settle
+from paddler_trio.heap import freeze_heap
 
 PATHS = {False: "/api/v1/continue_from_conversation_history", True: "/v1/chat/completions"}
 CONVERSATIONS = 40
@@ -109,7 +109,7 @@ def main() -> int:
         for i in range(CONVERSATIONS)
     ]
     processes = multiprocessing.get_context("fork")  # an interpreter that starts is a load, too
-    settle()  # the collector must not stop the one who measures
+    freeze_heap()  # the collector must not stop the one who measures
     with (
         tempfile.TemporaryDirectory(prefix="paddler-bench-") as folder,
         our_pair(terms, Path(folder)) as ours,

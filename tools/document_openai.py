@@ -17,7 +17,7 @@ from pathlib import Path
 
 import attrs
 
-from paddler_trio.apis.fields import Fate, Field, Record
+from paddler_trio.apis.fields import Field, FieldSupport, Record
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.openai.chat_fields import chat_record
@@ -69,14 +69,16 @@ def _described_limits() -> Iterator[tuple[str, str]]:
 
 def _section(title: str, record: Record) -> str:
     lines = [f"## {title}", "", record.note, ""]
-    lines += _table("honoured", _of(record, Fate.HONOURED), "what it does")
-    lines += _table("accepted", _of(record, Fate.ACCEPTED), "why it has no effect")
-    lines += _table("ignored", _of(record, Fate.IGNORED), "why; what asks for nothing")
-    lines += _table("refused", _of(record, Fate.REFUSED), "why; what is allowed nevertheless")
+    lines += _table("honoured", _of(record, FieldSupport.HONOURED), "what it does")
+    lines += _table("accepted", _of(record, FieldSupport.ACCEPTED), "why it has no effect")
+    lines += _table("ignored", _of(record, FieldSupport.IGNORED), "why; what asks for nothing")
+    lines += _table(
+        "refused", _of(record, FieldSupport.REFUSED), "why; what is allowed nevertheless"
+    )
     return "\n".join(lines)
 
 
-def _of(record: Record, fate: Fate) -> list[Field]:
+def _of(record: Record, fate: FieldSupport) -> list[Field]:
     return [field for field in record if field.fate is fate]
 
 
@@ -89,7 +91,7 @@ def _table(name: str, fields: Iterable[Field], heading: str) -> Iterator[str]:
 def _row(field: Field) -> str:
     names = ", ".join(f"`{name}`" for name in (field.name, *field.aliases))
     note = field.note
-    if field.fate in (Fate.IGNORED, Fate.REFUSED):
+    if field.fate in (FieldSupport.IGNORED, FieldSupport.REFUSED):
         note = note[0].upper() + note[1:] + "."
         if field.neutral:
             note += " " + ", ".join(f"`{json.dumps(value)}`" for value in field.neutral)

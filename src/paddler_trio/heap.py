@@ -10,10 +10,10 @@ from __future__ import annotations
 import gc
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Collect once, now, and leave all that survives out of later collections.
 
-    Call it where nobody waits: before the doors open, when a model was loaded. What was settled
+    Call it where nobody waits: before the listeners open, when a model was loaded. What was settled
     earlier and has become garbage since is found too.
     """
     gc.unfreeze()

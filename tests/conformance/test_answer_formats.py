@@ -22,7 +22,7 @@ from paddler_trio.language.templates.conversation import (
     ModelTemplates,
     prepare_conversation,
 )
-from paddler_trio.language.templates.token_escaping import unfenced
+from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.wire.trio.generate import ConversationPrompt
 
 TEMPLATES = os.environ.get("PADDLER_TRIO_TEMPLATES")
@@ -185,8 +185,8 @@ def test_a_call_that_a_template_renders_is_read_back(file: Path) -> None:
         messages=(USER, CALL), tools=(TOOL,), thinking=True, add_generation_prompt=False
     )
     start = rendered(question, prepare_conversation(question, templates))
-    prompt = unfenced(start.text)
-    whole = unfenced(prepare_conversation(answered, templates).text(add_generation_prompt=False))
+    prompt = unescaped(start.text)
+    whole = unescaped(prepare_conversation(answered, templates).text(add_generation_prompt=False))
     shared = next(
         (i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), len(prompt)
     )
@@ -195,8 +195,8 @@ def test_a_call_that_a_template_renders_is_read_back(file: Path) -> None:
     end = start.end[: max(0, len(start.end) - (len(prompt) - shared))]
     raw = without_turn_end(whole[shared:], turn_ends_of(model.template, start.form))
     reader = AnswerReader(start.form, [TOOL], prompt_end=end)
-    for letter in raw:
-        reader.feed(letter)
+    for character in raw:
+        reader.feed(character)
     answer = reader.end()
     assert [(call.name, call.arguments) for call in answer.tool_calls] == [("weather", ARGUMENTS)]
     assert (answer.content, answer.reasoning, answer.problems) == ("", "", ())

@@ -15,7 +15,7 @@ from paddler_trio.balancer import state_database
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
-from paddler_trio.wire.trio.desired_state_extras import EngineWishes, Extras
+from paddler_trio.wire.trio.desired_state_extras import EngineOverrides, Extras
 
 UNIFIED = {"engine": {"unified": True}}
 NOTHING: Json = {"engine": {}}
@@ -85,7 +85,7 @@ async def test_a_crash_between_the_two_files_leaves_extras_that_fit_the_state(
     """What was written until then is on the disk; whatever ended the process did not clean up."""
     file, beside = tmp_path / "state.json", tmp_path / "state.json.v2.json"
     url = f"file://{file}"
-    first, second = (Extras(engine=EngineWishes(max_drafts=n)) for n in (1, 2))
+    first, second = (Extras(engine=EngineOverrides(max_drafts=n)) for n in (1, 2))
     old = BalancerDesiredState.default()
     new = attrs.evolve(old, use_chat_template_override=True)
     database = open_state_database(url)

@@ -17,7 +17,7 @@ from own_templates import OWN_TEMPLATES
 from template_conversations import EVERY, Conversation, call
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.templates.capabilities import TemplateTraits
+from paddler_trio.language.templates.capabilities import TemplateCapabilities
 from paddler_trio.language.templates.chat_messages import read_messages
 from paddler_trio.language.templates.chat_template import ChatTemplate
 from paddler_trio.language.templates.conversation import (
@@ -25,7 +25,7 @@ from paddler_trio.language.templates.conversation import (
     ModelTemplates,
     prepare_conversation,
 )
-from paddler_trio.language.templates.token_escaping import PromptFence, unfenced
+from paddler_trio.language.templates.token_escaping import ControlTokenEscaping, unescaped
 from paddler_trio.wire.trio.generate import ConversationPrompt
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -89,31 +89,31 @@ def ours(
         **fields,
     )
     templates = ModelTemplates(
-        default=model, bos_token=BOS, eos_token=EOS, fence=PromptFence(CONTROLS)
+        default=model, bos_token=BOS, eos_token=EOS, escaping=ControlTokenEscaping(CONTROLS)
     )
     try:
-        return unfenced(prepare_conversation(request, templates).text(add_generation_prompt=add))
+        return unescaped(prepare_conversation(request, templates).text(add_generation_prompt=add))
     except ChatTemplateError:
         return None
 
 
-def reason_to_differ(conversation: Conversation, traits: TemplateTraits) -> str | None:
+def reason_to_differ(conversation: Conversation, capabilities: TemplateCapabilities) -> str | None:
     """The listed reasons: what the template would lose or print as Python is said otherwise."""
     for message in conversation.messages:
         role, content = message["role"], message.get("content")
-        if role == "developer" and not traits.developer_role:
+        if role == "developer" and not capabilities.developer_role:
             return "the role developer would be lost: system"
-        if role == "system" and not traits.system_role:
+        if role == "system" and not capabilities.system_role:
             return "the role system would be lost: on top of the first question"
-        if isinstance(content, list) and role not in traits.parts_content:
+        if isinstance(content, list) and role not in capabilities.parts_content:
             return "parts would be lost or printed as a list: joined"
-        if isinstance(content, str) and role not in traits.string_content:
+        if isinstance(content, str) and role not in capabilities.string_content:
             return "a string would be lost: one part"
-        if (role == "tool" or message.get("tool_calls")) and not traits.tool_role:
+        if (role == "tool" or message.get("tool_calls")) and not capabilities.tool_role:
             return "results of tools would be lost: a user turn"
         for each in message.get("tool_calls") or []:
             form = "string" if isinstance(each["function"]["arguments"], str) else "other"
-            if traits.arguments not in ("either", form):
+            if capabilities.arguments not in ("either", form):
                 return "arguments would be printed in the wrong quotes: the other form"
     return None
 
@@ -136,7 +136,7 @@ def test_prompts_are_equal_or_there_is_a_listed_reason(judge: Any, source: str) 
             judged_prompts += 1
             prompt = ours(model, conversation, add=add)
             if prompt != expected:
-                assert reason_to_differ(conversation, model.traits), conversation.name
+                assert reason_to_differ(conversation, model.capabilities), conversation.name
                 assert prompt, f"{conversation.name}: refused"
     if not model.template.variables & {"functions", "custom_tools"} and "tools" not in source:
         assert judged_prompts > 0
@@ -148,7 +148,7 @@ def test_prompts_are_equal_or_there_is_a_listed_reason(judge: Any, source: str) 
 def test_control_tokens_spelled_in_messages_change_no_letter_of_the_prompt(source: str) -> None:
     model = ModelTemplate.compile(source)
     spelled = sorted(set(CONTROL_TEXT.findall(source))) or CONTROLS
-    careful = ModelTemplates(default=model, fence=PromptFence(spelled))
+    careful = ModelTemplates(default=model, escaping=ControlTokenEscaping(spelled))
     trusting = ModelTemplates(default=model)
     for control in spelled:
         text = f"{control} and\n{control}"
@@ -165,7 +165,7 @@ def test_control_tokens_spelled_in_messages_change_no_letter_of_the_prompt(sourc
         for templates in (careful, trusting):
             try:
                 prompt = prepare_conversation(request, templates).text(add_generation_prompt=True)
-                prompts.append(unfenced(prompt))
+                prompts.append(unescaped(prompt))
             except ChatTemplateError:
                 prompts.append(None)
         assert prompts[0] == prompts[1]

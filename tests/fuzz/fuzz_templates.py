@@ -25,7 +25,7 @@ from paddler_trio.language.templates.conversation import (
     ModelTemplates,
     prepare_conversation,
 )
-from paddler_trio.language.templates.token_escaping import PromptFence, unfenced
+from paddler_trio.language.templates.token_escaping import ControlTokenEscaping, unescaped
 from paddler_trio.wire.trio.generate import ConversationPrompt
 
 sys.path.append(str(Path(__file__).parents[1] / "conformance"))
@@ -132,11 +132,11 @@ def try_conversation(dice: random.Random) -> Trial:
 
 
 def _prompt(request: ConversationPrompt, model: ModelTemplate) -> None:
-    careful = ModelTemplates(default=model, fence=PromptFence(_CONTROLS), eos_token="")
-    trusting = attrs.evolve(careful, fence=PromptFence(()))
+    careful = ModelTemplates(default=model, fence=ControlTokenEscaping(_CONTROLS), eos_token="")
+    trusting = attrs.evolve(careful, fence=ControlTokenEscaping(()))
     prompt = prepare_conversation(request, careful).text(add_generation_prompt=True)
     written = prepare_conversation(request, trusting).text(add_generation_prompt=True)
-    assert unfenced(prompt) == written
+    assert unescaped(prompt) == written
     own = [m for m in request.messages if m.get("role") == "assistant"]
     if not any(control in repr(own) for control in _CONTROLS):
         parsed = "".join(s.text for s in careful.fence.cut(prompt) if s.parse_special)

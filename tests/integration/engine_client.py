@@ -15,14 +15,14 @@ from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import (
     LENGTH_BYTES,
-    Drawn,
     Ending,
-    Figures,
+    EngineStats,
     FromEngine,
     Grammar,
     Loading,
     LoadModel,
     Progress,
+    SampledToken,
     Sampling,
     StartSequence,
     Step,
@@ -54,11 +54,11 @@ STORY = (
 class Engine:
     process: subprocess.Popen[bytes]
     vocabulary: Vocabulary
-    drawn: dict[int, list[int]] = attrs.field(factory=dict)
-    reports: dict[int, list[Drawn]] = attrs.field(factory=dict)
+    sampled: dict[int, list[int]] = attrs.field(factory=dict)
+    reports: dict[int, list[SampledToken]] = attrs.field(factory=dict)
     texts: dict[int, bytes] = attrs.field(factory=dict)
     endings: dict[int, Ending] = attrs.field(factory=dict)
-    figures: Figures | None = None
+    stats: EngineStats | None = None
     progress: list[Progress] = attrs.field(factory=list)
 
     def send(self, frame: ToEngine) -> None:
@@ -87,12 +87,12 @@ class Engine:
         sampling: Sampling = GREEDY,
         grammar: Grammar | None = None,
         max_tokens: int = 40,
-        drawn: list[int] | None = None,
+        sampled: list[int] | None = None,
         **more: object,
     ) -> None:
         """``more`` are further fields of StartSequence."""
         tokens = prompt if isinstance(prompt, list) else self.tokens(prompt)
-        start = StartSequence(key, tokens, drawn or [], max_tokens, sampling, grammar)
+        start = StartSequence(key, tokens, sampled or [], max_tokens, sampling, grammar)
         self.send(attrs.evolve(start, **more))
 
     def tokens(self, prompt: str) -> list[int]:
@@ -101,13 +101,13 @@ class Engine:
     def until_ended(self, *keys: int) -> None:
         while not set(keys) <= self.endings.keys():
             frame = self.receive()
-            if isinstance(frame, Figures):
-                self.figures = frame
+            if isinstance(frame, EngineStats):
+                self.stats = frame
                 continue
             assert isinstance(frame, Step), frame
             self.progress += frame.progress
-            for token in frame.drawn:
-                self.drawn.setdefault(token.key, []).append(token.token)
+            for token in frame.sampled:
+                self.sampled.setdefault(token.key, []).append(token.token)
                 self.reports.setdefault(token.key, []).append(token)
                 self.texts[token.key] = self.texts.get(token.key, b"") + token.text
             for ending in frame.endings:
@@ -117,8 +117,8 @@ class Engine:
     def receive_figures(self) -> None:
         """The next ones; an idle engine reports what it has not reported yet."""
         frame = self.receive()
-        assert isinstance(frame, Figures), frame
-        self.figures = frame
+        assert isinstance(frame, EngineStats), frame
+        self.stats = frame
 
 
 @contextmanager

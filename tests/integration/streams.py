@@ -1,4 +1,4 @@
-"""Clients of the native HTTP door, many at once, that remember what happened to them."""
+"""Clients of the native HTTP listener, many at once, that remember what happened to them."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def daemon(name: str, *arguments: str) -> Iterator[Daemon]:
         started.end()
 
 
-def address(balancer: Daemon, door: str) -> str:
-    addresses = balancer.wait_for_log("balancer up")[door]
+def address(balancer: Daemon, listener: str) -> str:
+    addresses = balancer.wait_for_log("balancer up")[listener]
     assert isinstance(addresses, list)
     return f"http://{addresses[0]}"
 
@@ -95,16 +95,16 @@ def test_inference_takes_keys_by_name_and_a_revoked_one_ends_with_sighup(tmp_pat
         assert native.status_code == 401
         assert native.headers["www-authenticate"].startswith("Bearer")
         assert native.headers["content-type"].startswith("text/plain")
-        for door in (fleet.inference_url, address(fleet.balancer, "compat_openai")):
+        for listener in (fleet.inference_url, address(fleet.balancer, "compat_openai")):
             for key in (None, "pt-wrong"):
-                refused = get(f"{door}/v1/nothing", key)
+                refused = get(f"{listener}/v1/nothing", key)
                 assert refused.status_code == 401
                 error = refused.json()["error"]
                 assert error["type"] == "authentication_error"
                 assert error["code"] == "invalid_api_key"
-            assert get(f"{door}/health").status_code == 200
-            assert get(f"{door}/readyz").status_code == 200
-            assert get(f"{door}/v1/nothing", secrets["bob"]).status_code == 404
+            assert get(f"{listener}/health").status_code == 200
+            assert get(f"{listener}/readyz").status_code == 200
+            assert get(f"{listener}/v1/nothing", secrets["bob"]).status_code == 404
 
         _check_official_clients(fleet, secrets)
 

@@ -41,7 +41,7 @@ def test_sequences_share_passes_and_end_for_their_own_reasons(engine: Engine) ->
     assert engine.texts[1].startswith(b" Paris.")
     assert engine.endings[1].reason == "stop"
     assert engine.endings[2].reason == "length"
-    assert len(engine.drawn[2]) == 7
+    assert len(engine.sampled[2]) == 7
     assert engine.endings[4].reason in ("cells", "stop")
     assert engine.endings[3].reason in ("cells", "stop")
 
@@ -52,12 +52,12 @@ def test_a_continued_sequence_draws_what_the_first_one_drew(
 ) -> None:
     engine.start(1, STORY, sampling=sampling)
     engine.until_ended(1)
-    whole = engine.drawn[1]
+    whole = engine.sampled[1]
     assert len(whole) == 40
     for key, split in ((2, 1), (3, 17), (4, 39)):
-        engine.start(key, STORY, sampling=sampling, drawn=whole[:split])
+        engine.start(key, STORY, sampling=sampling, sampled=whole[:split])
         engine.until_ended(key)
-        assert engine.drawn[key] == whole[split:], f"split at {split}"
+        assert engine.sampled[key] == whole[split:], f"split at {split}"
         assert engine.endings[key].reason == "length"
 
 
@@ -65,15 +65,15 @@ def test_a_continued_grammar_goes_on_where_it_stood(engine: Engine) -> None:
     grammar = Grammar('root ::= "alpha " ("beta " | "gamma ") "delta"', "root")
     engine.start(1, STORY, sampling=DICE, grammar=grammar)
     engine.until_ended(1)
-    whole = engine.drawn[1]
+    whole = engine.sampled[1]
     assert engine.texts[1].removesuffix(b"<|im_end|>") in (
         b"alpha beta delta",
         b"alpha gamma delta",
     )
-    engine.start(2, STORY, sampling=DICE, grammar=grammar, drawn=whole[:3])
+    engine.start(2, STORY, sampling=DICE, grammar=grammar, sampled=whole[:3])
     engine.until_ended(2)
-    assert engine.drawn[2] == whole[3:]
-    engine.start(3, STORY, sampling=DICE, grammar=grammar, drawn=[whole[-2], whole[0]])
+    assert engine.sampled[2] == whole[3:]
+    engine.start(3, STORY, sampling=DICE, grammar=grammar, sampled=[whole[-2], whole[0]])
     engine.until_ended(3)
     assert engine.endings[3].reason == "grammar_rejected"
 

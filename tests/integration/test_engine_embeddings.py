@@ -25,7 +25,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EmbedDocuments,
     Ending,
-    Figures,
+    EngineStats,
     LoadFailed,
     Ready,
     StartSequence,
@@ -67,7 +67,7 @@ def ask(engine: Engine, key: int, documents: Sequence[Document]) -> None:
 def receive(engine: Engine) -> Step | EmbeddingStep:
     """The next frame that says something of a request."""
     while not isinstance(frame := engine.receive(), Step | EmbeddingStep):
-        assert isinstance(frame, Figures), frame
+        assert isinstance(frame, EngineStats), frame
     return frame
 
 
@@ -302,29 +302,29 @@ def test_documents_tokens_and_passes_are_counted(
     with embedding(vocabulary, model, "Mean") as (engine, ready):
         longest = min(64, ready.n_batch)
         ask(engine, 1, [[7] * longest, [8] * 3, [9] * 5, []])
-        figures = counted(engine, documents=3)
-        assert figures.embedding_tokens == longest + 8
-        assert figures.embedding_ms > 0
-        assert 1 <= figures.embedding_passes <= 3
-        assert figures.passes == figures.drawn_tokens == 0
+        stats = counted(engine, documents=3)
+        assert stats.embedding_tokens == longest + 8
+        assert stats.embedding_ms > 0
+        assert 1 <= stats.embedding_passes <= 3
+        assert stats.passes == stats.drawn_tokens == 0
         if ready.can_generate:
             engine.start(2, "The capital of France is")
             engine.until_ended(2)
             engine.receive_figures()
-            assert engine.figures is not None
-            drawn = engine.figures.drawn_tokens
-            assert drawn == len(engine.drawn[2])
+            assert engine.stats is not None
+            sampled = engine.stats.drawn_tokens
+            assert sampled == len(engine.sampled[2])
             ask(engine, 3, [[7]])
             later = counted(engine, documents=4)
-            assert (later.embedding_tokens, later.drawn_tokens) == (longest + 9, drawn)
+            assert (later.embedding_tokens, later.drawn_tokens) == (longest + 9, sampled)
 
 
-def counted(engine: Engine, *, documents: int) -> Figures:
+def counted(engine: Engine, *, documents: int) -> EngineStats:
     """The figures in which so many documents are counted."""
-    while not isinstance(frame := engine.receive(), Figures) or (
+    while not isinstance(frame := engine.receive(), EngineStats) or (
         frame.embedding_documents < documents
     ):
-        assert isinstance(frame, Figures | EmbeddingStep), frame
+        assert isinstance(frame, EngineStats | EmbeddingStep), frame
     assert frame.embedding_documents == documents
     return frame
 
@@ -408,8 +408,8 @@ def test_answers_are_drawn_while_documents_are_embedded(vocabulary: Vocabulary) 
             match receive(engine):
                 case EmbeddingStep(embedded):
                     num_embedded += len(embedded)
-                case Step(drawn, endings):
-                    text += b"".join(token.text for token in drawn)
+                case Step(sampled, endings):
+                    text += b"".join(token.text for token in sampled)
                     ending = endings[0] if endings else None
         assert num_embedded < len(documents), "the answer waited for every document"
         assert (ending.reason, text) == ("length", engine.texts[1])

@@ -120,8 +120,8 @@ def test_an_image_is_found_again_by_what_it_shows(
     around = {"janus_pro": 0, "gemma3": 9, "qwen2vl": words_before(vocabulary)}[kind]
     for ending in endings[2:]:
         assert ending.num_cached_tokens >= before + around
-    assert engine.figures is not None
-    cached = engine.figures.cached_tokens
+    assert engine.stats is not None
+    cached = engine.stats.cached_tokens
     assert cached >= (words - 1 + size) + (before + around) + 2 * (before + around + size)
     assert difference(engine, 1, 2) < 0.1
     assert difference(engine, 1, 3) > 0.2
@@ -138,12 +138,12 @@ def test_an_answer_about_an_image_goes_on_elsewhere(
         engine.until_ended(1)
     with running(vocabulary) as other:
         loaded(other, projectors[kind])
-        drawn = engine.drawn[1][:3]
-        seeing(other, 2, RED, GREEN, max_tokens=6, logprobs=60, sampling=endless, drawn=drawn)
+        sampled = engine.sampled[1][:3]
+        seeing(other, 2, RED, GREEN, max_tokens=6, logprobs=60, sampling=endless, sampled=sampled)
         other.until_ended(2)
     other.reports[1] = engine.reports[1]
     assert other.endings[2].reason == "length"
-    assert len(other.drawn[2]) == 3
+    assert len(other.sampled[2]) == 3
     assert difference(other, 1, 2, later=3) < 0.1
 
 

@@ -39,7 +39,7 @@ def play(engine: Engine, *, reuse: bool) -> tuple[list[list[int]], int]:
     users = range(4)
     history: list[list[int]] = [[] for _ in users]
     sampling = attrs.evolve(GREEDY, ignore_eos=True)
-    drawn, key = [], 0
+    sampled, key = [], 0
     for turn in range(TURNS):
         keys = []
         for user in users:
@@ -54,9 +54,9 @@ def play(engine: Engine, *, reuse: bool) -> tuple[list[list[int]], int]:
         engine.until_ended(*keys)
         for user, this in enumerate(keys):
             assert engine.endings[this].reason == "length", engine.endings[this]
-            history[user] += engine.drawn[this]
-            drawn.append(engine.drawn[this])
-    return drawn, sum(ending.num_cached_tokens for ending in engine.endings.values())
+            history[user] += engine.sampled[this]
+            sampled.append(engine.sampled[this])
+    return sampled, sum(ending.num_cached_tokens for ending in engine.endings.values())
 
 
 @pytest.mark.parametrize("layout", ["split", "unified"])
@@ -79,8 +79,8 @@ def test_answers_are_the_same_with_and_without_reuse(
     for reuse in (False, True):
         with running(vocabulary) as engine:
             assert isinstance(engine.load(load), Ready)
-            drawn, cached = play(engine, reuse=reuse)
-            results.append(drawn)
+            sampled, cached = play(engine, reuse=reuse)
+            results.append(sampled)
             assert (cached > 0) == reuse, cached
     plain, reused = results
     differing = sum(a != b for a, b in zip(plain, reused, strict=True))
@@ -102,7 +102,7 @@ def converse(
     Returns:
       What was drawn, and the cached tokens of each user's turns.
     """
-    drawn: list[list[int]] = []
+    sampled: list[list[int]] = []
     cached = {}
     key = 0
     for user in range(users):
@@ -115,9 +115,9 @@ def converse(
             engine.start(key, [*history, *OPENER], max_tokens=40, sampling=sampling)
             engine.until_ended(key)
             cached[user, turn] = engine.endings[key].num_cached_tokens
-            drawn.append(engine.drawn[key])
-            history += [5, *engine.drawn[key][-4:]]
-    return drawn, cached
+            sampled.append(engine.sampled[key])
+            history += [5, *engine.sampled[key][-4:]]
+    return sampled, cached
 
 
 @pytest.mark.parametrize("kind", MODELS)

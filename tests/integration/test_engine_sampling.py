@@ -45,12 +45,12 @@ def next_key(engine: Engine) -> int:
     return max(engine.endings) + 1
 
 
-def drawn(engine: Engine, sampling: Sampling, **more: object) -> list[int]:
+def sampled(engine: Engine, sampling: Sampling, **more: object) -> list[int]:
     key = next_key(engine)
     engine.start(key, STORY, sampling=sampling, **more)  # type: ignore[arg-type]
     engine.until_ended(key)
     assert engine.endings[key].reason in ("length", "stop"), engine.endings[key]
-    return engine.drawn[key]
+    return engine.sampled[key]
 
 
 def numbers(name: str) -> st.SearchStrategy[float]:
@@ -105,7 +105,7 @@ def test_whatever_is_in_range_is_answered(engine: Engine, data: st.DataObject) -
     sampling = data.draw(samplings(n_vocab, is_odd=False))
     logprobs = data.draw(st.sampled_from([-1, 0, 128]))
     assert sampling_problem(sampling, n_vocab=n_vocab, logprobs=logprobs) is None
-    drawn(engine, sampling, max_tokens=3, logprobs=logprobs)
+    sampled(engine, sampling, max_tokens=3, logprobs=logprobs)
 
 
 @settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
@@ -118,7 +118,7 @@ def test_whatever_is_out_of_range_costs_its_own_request(
     logprobs = data.draw(st.sampled_from([-1, -2, 129, 2**31 - 1]))
     problem = sampling_problem(sampling, n_vocab=n_vocab, logprobs=logprobs)
     if problem is None:
-        drawn(engine, sampling, max_tokens=3, logprobs=logprobs)
+        sampled(engine, sampling, max_tokens=3, logprobs=logprobs)
         return
     key = next_key(engine)
     engine.start(key, STORY, sampling=sampling, max_tokens=3, logprobs=logprobs)
@@ -136,7 +136,7 @@ def test_a_window_beyond_the_context_means_the_whole_context(
     )
     cells = LOAD.context_size // LOAD.slots
     answers = [
-        drawn(engine, attrs.evolve(base, **{name: window}))
+        sampled(engine, attrs.evolve(base, **{name: window}))
         for window in (-1, cells, cells + 1, 2**31 - 1)
     ]
     assert answers == [answers[0]] * 4

@@ -54,12 +54,12 @@ def test_the_next_turn_of_a_conversation_computes_only_what_is_new(engine: Engin
     first = engine.tokens(question("Who are you?"))
     engine.start(1, first, max_tokens=12)
     engine.until_ended(1)
-    second = [*first, *engine.drawn[1], *engine.tokens("<|im_end|>\n<|im_start|>user\nAnd now?")]
+    second = [*first, *engine.sampled[1], *engine.tokens("<|im_end|>\n<|im_start|>user\nAnd now?")]
     engine.start(2, second, max_tokens=5)
     engine.until_ended(2)
     assert engine.endings[1].num_cached_tokens == 0
     # the token drawn last was never computed
-    assert engine.endings[2].num_cached_tokens == len(first) + len(engine.drawn[1]) - 1
+    assert engine.endings[2].num_cached_tokens == len(first) + len(engine.sampled[1]) - 1
 
 
 def test_those_who_begin_alike_compute_the_beginning_once(engine: Engine) -> None:
@@ -89,7 +89,7 @@ def test_what_leaves_the_cache_comes_back_from_host_memory(vocabulary: Vocabular
         engine.load(
             attrs.evolve(LOAD, slots=1, settings=settings(prefix_store_bytes=64 * 1024 * 1024))
         )
-        prompts = [question(f"{letter * 60}?") for letter in "ab"]
+        prompts = [question(f"{character * 60}?") for character in "ab"]
         others = ["".join(f"word{n} other{n * key} " for n in range(60)) for key in (3, 4)]
         texts = {}
         for key, prompt in enumerate([prompts[0], *others, prompts[0]], start=1):
@@ -98,7 +98,7 @@ def test_what_leaves_the_cache_comes_back_from_host_memory(vocabulary: Vocabular
             texts[key] = engine.texts[key]
         assert texts[1] == texts[4]
         assert engine.endings[4].num_cached_tokens == len(engine.tokens(prompts[0])) - 1
-        while engine.figures is None or engine.figures.stored_tokens == 0:
+        while engine.stats is None or engine.stats.stored_tokens == 0:
             engine.receive_figures()
 
 
@@ -147,10 +147,10 @@ def test_a_full_pool_sets_the_youngest_aside_and_fails_nobody(vocabulary: Vocabu
             engine.start(key, prompt, max_tokens=200, sampling=sampling, reuse_prefix=key % 2 == 0)
         engine.until_ended(1, 2, 3, 4)
         assert {engine.endings[key].reason for key in range(1, 5)} == {"length"}
-        assert all(len(engine.drawn[key]) == 200 for key in range(1, 5))
-        while engine.figures is None or engine.figures.preemptions == 0:
+        assert all(len(engine.sampled[key]) == 200 for key in range(1, 5))
+        while engine.stats is None or engine.stats.preemptions == 0:
             engine.receive_figures()
-        assert engine.figures.cells_total == 512
+        assert engine.stats.cells_total == 512
 
 
 def test_a_sequence_that_fills_the_pool_alone_ends_there(vocabulary: Vocabulary) -> None:
@@ -160,7 +160,7 @@ def test_a_sequence_that_fills_the_pool_alone_ends_there(vocabulary: Vocabulary)
         engine.start(1, "a b c", max_tokens=0, sampling=sampling)
         engine.until_ended(1)
         assert engine.endings[1].reason == "cells"
-        assert len(engine.drawn[1]) + len(engine.tokens("a b c")) == 257
+        assert len(engine.sampled[1]) + len(engine.tokens("a b c")) == 257
 
 
 def test_a_long_prompt_that_is_not_wanted_any_more_is_aborted(vocabulary: Vocabulary) -> None:
@@ -179,9 +179,9 @@ def test_a_long_prompt_that_is_not_wanted_any_more_is_aborted(vocabulary: Vocabu
         engine.send(StopSequence(2))
         engine.until_ended(2, 3)
         assert engine.endings[2].reason == "stopped"
-        while engine.figures is None or engine.figures.drawn_tokens < 2:
+        while engine.stats is None or engine.stats.drawn_tokens < 2:
             engine.receive_figures()
-        computed = engine.figures.prompt_tokens
+        computed = engine.stats.prompt_tokens
         assert computed < 2 * len(tokens), "the pass was computed to its end"
         assert engine.texts[3].startswith(b" Paris")
 
@@ -215,9 +215,9 @@ def test_guessed_tokens_change_nothing_but_the_number_of_passes(vocabulary: Voca
             engine.start(1, prompt, max_tokens=80)
             engine.until_ended(1)
             texts.append(engine.texts[1])
-            while engine.figures is None or engine.figures.drawn_tokens < len(engine.drawn[1]):
+            while engine.stats is None or engine.stats.drawn_tokens < len(engine.sampled[1]):
                 engine.receive_figures()
-            passes.append(engine.figures.passes)
+            passes.append(engine.stats.passes)
             ending = engine.endings[1]
             assert (ending.num_accepted > 0) == (drafts > 0)
             assert ending.num_accepted <= ending.num_drafted
@@ -281,10 +281,12 @@ def test_every_sampling_field_changes_what_is_drawn(plain: Engine) -> None:
     for key, sampling in enumerate(samplings):
         plain.start(key, STORY + "Once upon a time", sampling=sampling, max_tokens=60)
     plain.until_ended(*range(len(samplings)))
-    drawn = [plain.drawn[key] for key in range(len(samplings))]
-    same = [name for name, tokens in zip(changed, drawn[1:], strict=False) if tokens == drawn[0]]
+    sampled = [plain.sampled[key] for key in range(len(samplings))]
+    same = [
+        name for name, tokens in zip(changed, sampled[1:], strict=False) if tokens == sampled[0]
+    ]
     assert not same, same
-    assert drawn[-1] != drawn[-2], "without its stage top-k does nothing"
+    assert sampled[-1] != sampled[-2], "without its stage top-k does nothing"
 
 
 @pytest.mark.parametrize("name", ["dry_multiplier", "penalty_frequency", "penalty_repeat"])
@@ -295,8 +297,8 @@ def test_penalties_see_the_prompt_if_they_should(plain: Engine, name: str) -> No
     for key, sampling in enumerate([GREEDY, seeing, blind]):
         plain.start(key, prompt, sampling=sampling, max_tokens=1)
     plain.until_ended(0, 1, 2)
-    assert plain.drawn[1] != plain.drawn[0]
-    assert (plain.drawn[2] == plain.drawn[0]) == (name != "dry_multiplier")
+    assert plain.sampled[1] != plain.sampled[0]
+    assert (plain.sampled[2] == plain.sampled[0]) == (name != "dry_multiplier")
 
 
 def test_the_same_seed_draws_the_same_and_another_does_not(plain: Engine) -> None:
@@ -304,8 +306,8 @@ def test_the_same_seed_draws_the_same_and_another_does_not(plain: Engine) -> Non
     for key, sampling in enumerate([FREE, FREE, attrs.evolve(FREE, seed=4), xtc, xtc]):
         plain.start(key, STORY, sampling=sampling, max_tokens=30)
     plain.until_ended(*range(5))
-    assert plain.drawn[0] == plain.drawn[1] != plain.drawn[2]
-    assert plain.drawn[3] == plain.drawn[4]
+    assert plain.sampled[0] == plain.sampled[1] != plain.sampled[2]
+    assert plain.sampled[3] == plain.sampled[4]
 
 
 def test_logprobs_are_those_of_the_model(plain: Engine) -> None:
@@ -313,15 +315,15 @@ def test_logprobs_are_those_of_the_model(plain: Engine) -> None:
     plain.start(2, "The capital of France is", max_tokens=2, logprobs=0)
     plain.start(3, "The capital of France is", max_tokens=2)
     plain.until_ended(1, 2, 3)
-    drawn, *best = plain.reports[1][0].logprobs
-    assert drawn == best[0], "greedy draws the most likely"
-    assert drawn.token == plain.drawn[1][0]
-    assert drawn.text == plain.reports[1][0].text
+    sampled, *best = plain.reports[1][0].logprobs
+    assert sampled == best[0], "greedy draws the most likely"
+    assert sampled.token == plain.sampled[1][0]
+    assert sampled.text == plain.reports[1][0].text
     assert [entry.logprob for entry in best] == sorted((e.logprob for e in best), reverse=True)
     assert all(entry.logprob <= 0 for entry in best)
     assert len(best) == 4
     assert [len(report.logprobs) for report in plain.reports[2]] == [1, 1]
-    assert plain.reports[2][0].logprobs[0].logprob == pytest.approx(drawn.logprob, abs=0.05)
+    assert plain.reports[2][0].logprobs[0].logprob == pytest.approx(sampled.logprob, abs=0.05)
     assert plain.reports[3][0].logprobs == []
 
 
@@ -350,7 +352,7 @@ def test_a_reasoning_budget_closes_the_reasoning(plain: Engine) -> None:
     budget = ReasoningBudget(5, [], close, is_open=True)
     plain.start(1, opening, reasoning=budget, max_tokens=40)
     plain.until_ended(1)
-    assert plain.drawn[1][5 : 5 + len(close)] == close
+    assert plain.sampled[1][5 : 5 + len(close)] == close
     assert plain.texts[1].count(b"</think>") == 1
 
 
@@ -358,9 +360,9 @@ def test_seeded_draws_go_on_elsewhere_with_every_random_stage(plain: Engine) -> 
     sampling = attrs.evolve(DICE, xtc_probability=0.5, xtc_threshold=0.05)
     plain.start(1, STORY, sampling=sampling, max_tokens=24)
     plain.until_ended(1)
-    plain.start(2, STORY, sampling=sampling, max_tokens=24, drawn=plain.drawn[1][:9])
+    plain.start(2, STORY, sampling=sampling, max_tokens=24, sampled=plain.sampled[1][:9])
     plain.until_ended(2)
-    assert plain.drawn[1][9:] == plain.drawn[2]
+    assert plain.sampled[1][9:] == plain.sampled[2]
 
 
 def test_reasoning_is_not_closed_inside_a_character(plain: Engine) -> None:

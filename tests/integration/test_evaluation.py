@@ -1,4 +1,4 @@
-"""The bundled model's own evaluation, asked through the real doors of a real fleet.
+"""The bundled model's own evaluation, asked through the real listeners of a real fleet.
 
 What passed when the model was made must pass here: template, tokenising, sampling, classes and
 tool calls all have to be right for that. Another CPU rounds otherwise, and then a greedy tie may

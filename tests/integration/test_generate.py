@@ -112,11 +112,11 @@ def test_a_stop_text_that_never_comes_changes_nothing(shared_fleet: Fleet) -> No
 
 
 def test_an_equal_seed_draws_equally_and_another_one_does_not(shared_fleet: Fleet) -> None:
-    def drawn(seed: int) -> str:
+    def sampled(seed: int) -> str:
         return text_in(told(shared_fleet, sampling={"temperature": 3.0, "seed": seed}))
 
-    assert drawn(1) == drawn(1)
-    assert len({drawn(seed) for seed in range(1, 5)}) > 1
+    assert sampled(1) == sampled(1)
+    assert len({sampled(seed) for seed in range(1, 5)}) > 1
 
 
 def test_a_prompt_of_tokens_is_continued_as_its_text_is(shared_fleet: Fleet) -> None:

@@ -220,8 +220,8 @@ async def under_attack() -> AsyncIterator[tuple[HttpServer, int, Honest]]:
     sockets = listen("127.0.0.1:0")
     port = sockets[0].getsockname()[1]
     with trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as connections, trio.open_nursery() as doors:
-            await doors.start(partial(server.serve_door, sockets, connections=connections))
+        async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
+            await listeners.start(partial(server.serve, sockets, connections=connections))
             try:
                 async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                     await stream.send_all(lines(b"GET /stream HTTP/1.1", b"Host: x"))
@@ -229,7 +229,7 @@ async def under_attack() -> AsyncIterator[tuple[HttpServer, int, Honest]]:
                     await honest.still_hears()
                     yield server, port, honest
             finally:
-                doors.cancel_scope.cancel()
+                listeners.cancel_scope.cancel()
                 connections.cancel_scope.cancel()
                 server.cut_all()
 

@@ -101,7 +101,7 @@ def test_embedding_beside_it_mixes_nothing_up(vocabulary: Vocabulary) -> None:
                     assert not any(each.problem for each in frame.embedded)
                     vectors += [each.values for each in frame.embedded]
                 elif isinstance(frame, Step):
-                    text += b"".join(token.text for token in frame.drawn)
+                    text += b"".join(token.text for token in frame.sampled)
                     has_ended = has_ended or bool(frame.endings)
             assert text == alone
             rows = np.frombuffer(b"".join(vectors), np.float32).reshape(DOCUMENTS, -1)
@@ -180,7 +180,7 @@ def test_an_engine_dies_of_a_server_lost_in_the_middle_of_an_answer(vocabulary: 
         assert isinstance(engine.load(load), Ready)
         endless = attrs.evolve(GREEDY, ignore_eos=True)
         engine.start(1, STORY, max_tokens=1900, sampling=endless)
-        while not (isinstance(frame := engine.receive(), Step) and frame.drawn):
+        while not (isinstance(frame := engine.receive(), Step) and frame.sampled):
             pass
         server.kill()
         while frame is not None:  # what it had drawn before, then nothing

@@ -25,7 +25,7 @@ class Served:
     server: HttpServer
     address: str
     port: int
-    doors: trio.Nursery
+    listeners: trio.Nursery
     connections: trio.Nursery
     clients: list[Client] = attrs.field(factory=list)
 
@@ -93,17 +93,17 @@ async def serving(app: App, **limits: float) -> AsyncIterator[Served]:
     server = HttpServer(app, name="test", limits=HttpLimits(**limits))  # type: ignore[arg-type]  # ints are floats here
     sockets = listen("127.0.0.1:0")
     with trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as connections, trio.open_nursery() as doors:
-            start = partial(server.serve_door, sockets, connections=connections)
-            (address,) = await doors.start(start)
+        async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
+            start = partial(server.serve, sockets, connections=connections)
+            (address,) = await listeners.start(start)
             port = int(address.rpartition(":")[2])
-            served = Served(server, address, port, doors, connections)
+            served = Served(server, address, port, listeners, connections)
             try:
                 yield served
             finally:
                 for client in served.clients:
                     client.stream.socket.close()
-                doors.cancel_scope.cancel()
+                listeners.cancel_scope.cancel()
                 connections.cancel_scope.cancel()
                 server.cut_all()
 

@@ -129,9 +129,7 @@ async def balancer() -> AsyncIterator[tuple[str, Dispatcher]]:
         await states.load()
         async with trio.open_nursery() as nursery:
             dispatcher.open(nursery)
-            (address,) = await nursery.start(
-                partial(server.serve_door, sockets, connections=nursery)
-            )
+            (address,) = await nursery.start(partial(server.serve, sockets, connections=nursery))
             yield address, dispatcher
             nursery.cancel_scope.cancel()
             server.cut_all()

@@ -38,7 +38,7 @@ from paddler_trio.wire.paddler.desired_state import (
 )
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus, ChatTemplate
-from paddler_trio.wire.trio.desired_state_extras import EngineWishes, Extras, Markers
+from paddler_trio.wire.trio.desired_state_extras import EngineOverrides, Extras, Markers
 
 NOTHING = AgentDesiredState(
     chat_template_override=None,
@@ -88,7 +88,7 @@ texts = st.text(
 extras = st.builds(
     Extras,
     engine=st.builds(
-        EngineWishes,
+        EngineOverrides,
         draft_model=st.none() | texts,
         lora=st.none() | st.lists(texts, max_size=3).map(tuple),
         rpc=st.none() | st.lists(texts, max_size=3).map(tuple),

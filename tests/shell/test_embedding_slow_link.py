@@ -78,7 +78,7 @@ class Link:
     frames: list[Any] = attrs.field(factory=list)
     handed_back: list[int | None] = attrs.field(factory=list)
     room: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(0))
-    hands_back: bool = True
+    speaks_trio: bool = True
 
     async def send_large(self, frame: bytes) -> None:
         await self.room.acquire()

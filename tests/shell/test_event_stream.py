@@ -17,7 +17,7 @@ from paddler_trio.http.asgi import Message
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.scheduler.dispatch.health import HealthBook
+from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import dumps, loads
 from paddler_trio.wire.paddler.status import (
@@ -223,5 +223,5 @@ def agent_of(dispatcher: Dispatcher, number: int) -> AgentConnection:
         ),
         scope=trio.CancelScope(),
         outgoing=outgoing,
-        health=HealthBook(),
+        health=HealthTracker(),
     )

@@ -17,7 +17,7 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
 from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS
-from paddler_trio.http.server import direct_body_writer, listen, tame
+from paddler_trio.http.server import direct_body_writer, fix_disconnects, listen
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -138,7 +138,7 @@ def quart_hello() -> App:
     async def echo() -> None:
         await quart_websocket.send(await quart_websocket.receive())
 
-    return tame(app)  # type: ignore[arg-type]  # the same call, typed more narrowly
+    return fix_disconnects(app)  # type: ignore[arg-type]  # the same call, typed more narrowly
 
 
 @pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
@@ -280,8 +280,8 @@ async def test_a_closed_door_harms_no_connection() -> None:
         client = await served.connect()
         await client.get("/")
         await waiter.entered.wait()
-        served.doors.cancel_scope.cancel()
-        await until(lambda: not served.doors.child_tasks)
+        served.listeners.cancel_scope.cancel()
+        await until(lambda: not served.listeners.child_tasks)
         with pytest.raises(OSError, match="all attempts to connect"):
             await served.connect()
         waiter.answer.set()
@@ -450,7 +450,7 @@ async def test_a_tamed_application_is_not_told_of_its_own_end_but_of_its_clients
         await trio.lowlevel.checkpoint()
 
     for path in ("/ends", "/leaves"):
-        await tame(app)({"type": "http", "path": path}, disconnected, discard)
+        await fix_disconnects(app)({"type": "http", "path": path}, disconnected, discard)
     assert told == ["http.disconnect"]
 
 

@@ -89,11 +89,11 @@ async def serving(limit_bytes: int = 4 * MIB, **limits: float) -> AsyncIterator[
     )
     sockets = listen("127.0.0.1:0")
     with trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as connections, trio.open_nursery() as doors:
-            start = partial(server.serve_door, sockets, connections=connections)
-            (served.address,) = await doors.start(start)
+        async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
+            start = partial(server.serve, sockets, connections=connections)
+            (served.address,) = await listeners.start(start)
             yield served
-            doors.cancel_scope.cancel()
+            listeners.cancel_scope.cancel()
             connections.cancel_scope.cancel()
             server.cut_all()
 
@@ -299,7 +299,7 @@ async def test_large_text_goes_out_in_fragments_that_are_one_message(
         async with trio.open_nursery() as connections:
             server = HttpServer(routes, name="test")
             (address,) = await connections.start(
-                partial(server.serve_door, sockets, connections=connections)
+                partial(server.serve, sockets, connections=connections)
             )
             async with websocket(
                 Served(address, InputBudget(), trio.open_memory_channel[object](0)[1])

@@ -11,7 +11,7 @@ from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.inference_routes import InferenceDoor
+from paddler_trio.balancer.inference_routes import InferenceRoutes
 from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http.asgi import Message, Scope
 from paddler_trio.http.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_HEADER
@@ -25,16 +25,18 @@ WIDE = DispatchLimits(max_buffered=30, buffered_timeout_s=10, item_timeout_s=30)
 PATH = "/api/v1/generate_embedding_batch"
 
 
-async def door_of(here: World) -> InferenceDoor:
+async def routes_of(here: World) -> InferenceRoutes:
     """The inference port of a cluster that embeds one document at a time."""
     states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
     parameters = InferenceParameters(enable_embeddings=True, embedding_batch_size=1)
     desired = BalancerDesiredState.default()
     await states.replace(attrs.evolve(desired, inference_parameters=parameters))
-    return InferenceDoor(here.dispatcher, states, trio.Event())
+    return InferenceRoutes(here.dispatcher, states, trio.Event())
 
 
-async def embed(door: InferenceDoor, *texts: str, identity: Mapping[str | bytes, object]) -> None:
+async def embed(
+    listener: InferenceRoutes, *texts: str, identity: Mapping[str | bytes, object]
+) -> None:
     """One call, read to its end; ``identity`` has headers and members of the scope."""
     documents = [{"id": text, "content": text} for text in texts]
     body = dumps({"input_batch": documents, "normalization_method": "None"})
@@ -53,7 +55,7 @@ async def embed(door: InferenceDoor, *texts: str, identity: Mapping[str | bytes,
     headers.append((b"content-type", b"application/json"))
     scope: Scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
     scope |= {name: value for name, value in identity.items() if isinstance(name, str)}
-    await door.routes()(scope, receive, send)
+    await listener.routes()(scope, receive, send)
 
 
 def answer(agent: Peer) -> str:
@@ -80,13 +82,13 @@ async def test_who_sends_little_does_not_wait_for_who_sends_much(
     autojump_clock: MockClock,
 ) -> None:
     async with world(WIDE) as here, trio.open_nursery() as nursery:
-        door = await door_of(here)
+        listener = await routes_of(here)
         agent = here.agent(slots=1)
         for number in range(3):
             texts = [f"much {number}.{place}" for place in range(2)]
-            nursery.start_soon(lambda texts=texts: embed(door, *texts, identity=one))
+            nursery.start_soon(lambda texts=texts: embed(listener, *texts, identity=one))
             await wait_all_tasks_blocked()
-        nursery.start_soon(lambda: embed(door, "little", identity=other))
+        nursery.start_soon(lambda: embed(listener, "little", identity=other))
         order: list[str] = []
         for _ in range(7):
             await wait_all_tasks_blocked()

@@ -264,7 +264,7 @@ async def test_what_only_a_newer_balancer_says_is_ignored_and_the_link_stays() -
 
 
 @attrs.define(eq=False)
-class Door:
+class WrongPeer:
     """The first connection gets the wrong peer, each later one a balancer that takes agents."""
 
     peer: Peer
@@ -299,7 +299,7 @@ class Door:
 
 async def dial(peer: Peer) -> list[EventDict]:
     """An agent that meets this peer first is with a balancer later; what it logged until then."""
-    door = Door(peer)
+    wrong_peer = WrongPeer(peer)
     status = AgentStatus(1)
     requests = AgentRequests(status)
     models = ModelServer(
@@ -317,11 +317,11 @@ async def dial(peer: Peer) -> list[EventDict]:
             requests.open(nursery, models)
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listener.socket.getsockname()[1]
-            nursery.start_soon(trio.serve_listeners, door.serve, [listener])
+            nursery.start_soon(trio.serve_listeners, wrong_peer.serve, [listener])
             link = BalancerLink("127.0.0.1", port, "a1", status, models, requests)
             nursery.start_soon(link.run)
             with trio.fail_after(60):
-                await door.registered.wait()
+                await wrong_peer.registered.wait()
             nursery.cancel_scope.cancel()
     return list(records)
 

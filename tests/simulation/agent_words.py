@@ -16,7 +16,7 @@ from paddler_trio.wire.trio.trio_link import Report, render_extension, render_st
 
 
 @attrs.frozen
-class Standing:
+class AgentSwapState:
     """What an agent says of itself, whichever way it says it."""
 
     slots: int

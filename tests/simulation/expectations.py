@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import attrs
 import trio
-from agent_words import Standing
+from agent_words import AgentSwapState
 from scenario import AgentPlan
 from sim_engine import Produced, Running
 from world import SLACK_S, Story, World
@@ -41,7 +41,7 @@ class Expectations:
     """Paddler's: a state was sent to it when it was known as settled, and is not loaded yet."""
     _settled_since_s: float = attrs.field(default=math.inf, init=False)
 
-    def said(self, standing: Standing) -> None:
+    def said(self, standing: AgentSwapState) -> None:
         """The agent published this of itself."""
         if standing.served is not None and not standing.is_leaving:
             self._reported.add(standing.served)

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 import trio
-from agent_words import Standing, response_frame, step_frame, summary
+from agent_words import AgentSwapState, response_frame, step_frame, summary
 from expectations import Expectations
 from language import tokens_of
 from scenario import AgentPlan, Poison
@@ -76,7 +76,7 @@ class SimAgent:
     # ---------------------------------------------------------------------- its tasks
 
     async def run(self) -> None:
-        """Dial, serve, redial, until the balancer's doors are closed."""
+        """Dial, serve, redial, until the balancer's listeners are closed."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self.engine.follow)
@@ -215,10 +215,10 @@ class SimAgent:
     def say_goodbye(self) -> None:
         self._send(render(DeregisterAgent()))
 
-    def standing(self) -> Standing:
+    def standing(self) -> AgentSwapState:
         engine, slots = self.engine, self.plan.slots
         is_serving = engine.is_up and not self.is_leaving
-        return Standing(
+        return AgentSwapState(
             slots=slots,
             slots_offered=slots - self.slots_withheld if is_serving else 0,
             slots_running=len(engine.running),
@@ -250,12 +250,17 @@ class SimAgent:
             case {"Trio": {"GetTree": {"id": str(wire_id)}}}:
                 self._send(render_extension(Tree(wire_id, {"name": self.plan.id})))
             case {"Request": {"id": str(wire_id), "request": work}}:
-                self._on_start(wire_id, work, sent_s, seed=0, drawn=[])
+                self._on_start(wire_id, work, sent_s, seed=0, sampled=[])
             case {"Trio": {"Start": start}}:
-                seed, drawn = start["seed"], list(start["tokens"])
+                seed, sampled = start["seed"], list(start["tokens"])
                 isolated = start.get("isolated")
                 self._on_start(
-                    start["id"], start["request"], sent_s, seed=seed, drawn=drawn, isolated=isolated
+                    start["id"],
+                    start["request"],
+                    sent_s,
+                    seed=seed,
+                    sampled=sampled,
+                    isolated=isolated,
                 )
             case _:
                 self.world.fail(f"{self.plan.id} was told {json.dumps(frame)[:100]}")
@@ -275,25 +280,27 @@ class SimAgent:
         sent_s: float,
         *,
         seed: int,
-        drawn: list[int],
+        sampled: list[int],
         isolated: str | None = None,
     ) -> None:
         engine = self.engine
         story = self.world.story_of(work)
-        self._note(f"gets {prompt_in(work)} as {wire_id} after {len(drawn)} tokens")
+        self._note(f"gets {prompt_in(work)} as {wire_id} after {len(sampled)} tokens")
         self.expectations.check_start(
             story,
             engine.running.values(),
             sent_s=sent_s,
             stood_still_s=max(self.frozen_until_s, engine.stalled_until_s),
         )
-        running = Running(wire_id, story, seed, drawn, documents_in(work), math.inf, isolated)
+        running = Running(wire_id, story, seed, sampled, documents_in(work), math.inf, isolated)
         if not self.plan.is_paddler and (self.is_leaving or engine.served is None):
             self.say_hand_back(running, "no model here now", suspects=None)
             return
         if wire_id in engine.running:
             self.world.fail(f"{self.plan.id} was given {wire_id} twice")
-        if drawn and drawn != tokens_of(story.ask.prompt, seed, str(engine.weights), len(drawn)):
+        if sampled and sampled != tokens_of(
+            story.ask.prompt, seed, str(engine.weights), len(sampled)
+        ):
             self.world.fail(f"{self.plan.id} must continue what {engine.weights} did not begin")
         if (
             seed

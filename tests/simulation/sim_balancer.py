@@ -1,6 +1,6 @@
 """One simulation from start to end: the balancer's parts in the balancer's tree, without sockets.
 
-The nurseries are nested and closed as `paddler_trio.nursery_tree.balancer_tree` does it: doors,
+The nurseries are nested and closed as `paddler_trio.nursery_tree.balancer_tree` does it: listeners,
 then requests within the drain timeout, then connections after a moment to flush. Agents and clients
 live outside, as the world does.
 """
@@ -23,7 +23,7 @@ from world import World
 
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.inference_routes import InferenceDoor
+from paddler_trio.balancer.inference_routes import InferenceRoutes
 from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Routes
@@ -104,7 +104,7 @@ class _Balancer:
 
         management = Routes()
         management.websocket("/api/v1/agent_socket/{agent_id}", agent_socket)
-        inference = InferenceDoor(self.dispatcher, self.states, self.goodbye).routes()
+        inference = InferenceRoutes(self.dispatcher, self.states, self.goodbye).routes()
         await self.states.load()
         with trio.CancelScope() as services:
             async with trio.open_nursery() as connections:

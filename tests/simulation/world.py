@@ -95,7 +95,7 @@ class Story:
     was_cut: bool = False
     """The connection ended under it."""
     was_refused: bool = False
-    """There was no door any more."""
+    """There was no listener any more."""
 
     @property
     def is_over(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paddler_trio.heap import settle
+from paddler_trio.heap import freeze_heap
 
 
 class Knot:
@@ -25,10 +25,10 @@ def _thaw() -> Iterator[None]:
 def test_a_collection_does_not_walk_what_is_settled_but_the_next_settling_does() -> None:
     knot = Knot()
     seen = weakref.ref(knot)
-    settle()
+    freeze_heap()
     assert gc.get_freeze_count() > 1000
     del knot
     gc.collect()
     assert seen() is not None
-    settle()
+    freeze_heap()
     assert seen() is None

@@ -31,7 +31,7 @@ to_engine = st.one_of(
         engine_pipe.StartSequence,
         key=st.integers(0, 2**40),
         tokens=tokens,
-        drawn=tokens,
+        sampled=tokens,
         max_tokens=st.integers(1, 2**31 - 1),
         sampling=samplings,
         grammar=st.none() | st.builds(engine_pipe.Grammar, gbnf=texts, root=texts),
@@ -78,9 +78,9 @@ from_engine = st.one_of(
     st.builds(engine_pipe.LoadFailed, stage=texts, reason=texts),
     st.builds(
         engine_pipe.Step,
-        drawn=st.lists(
+        sampled=st.lists(
             st.builds(
-                engine_pipe.Drawn,
+                engine_pipe.SampledToken,
                 key=st.integers(0, 2**40),
                 token=st.integers(0, 2**31 - 1),
                 text=st.binary(max_size=12),

@@ -207,7 +207,7 @@ class _Connection:
 
     link: BalancerLink
     socket: trio_websocket.WebSocketConnection
-    hands_back: bool = attrs.field(init=False)
+    speaks_trio: bool = attrs.field(init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     _large_frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
@@ -225,7 +225,7 @@ class _Connection:
     _written: Changes = attrs.field(factory=Changes, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.hands_back = self.socket.subprotocol == SUBPROTOCOL
+        self.speaks_trio = self.socket.subprotocol == SUBPROTOCOL
         self._frames, self._outgoing = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
         self._large_frames, self._outgoing_large = trio.open_memory_channel[bytes](0)
 
@@ -239,7 +239,7 @@ class _Connection:
             "linked to the balancer",
             host=self.link.host,
             port=self.link.port,
-            speaks_trio=self.hands_back,
+            speaks_trio=self.speaks_trio,
         )
         try:
             with self._scope:
@@ -264,7 +264,7 @@ class _Connection:
         self._end("this agent is leaving")
 
     async def _deregister(self) -> None:
-        if not self.hands_back:
+        if not self.speaks_trio:
             await self._until_forwarded()
         self._send(render(DeregisterAgent()))
         self._frames.close()
@@ -284,7 +284,7 @@ class _Connection:
 
     def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None:
         self._answered_s = trio.current_time()
-        if self.hands_back:
+        if self.speaks_trio:
             self._step.append({"id": wire_id, "tokens": tokens, "results": results})
             return
         for result in results:
@@ -318,7 +318,7 @@ class _Connection:
 
     def acknowledge(self, wire_id: str) -> None:
         """An entry without tokens and results; a balancer of Paddler's has no ear for it."""
-        if self.hands_back:
+        if self.speaks_trio:
             self.results(wire_id, [], [])
             self.flush()
 
@@ -366,7 +366,7 @@ class _Connection:
             while True:
                 text = await self.socket.get_message()
                 if isinstance(text, str):
-                    request = request_frame(text, speaks_trio=self.hands_back)
+                    request = request_frame(text, speaks_trio=self.speaks_trio)
                     if request is None:
                         self._handle(text)
                     else:
@@ -383,7 +383,7 @@ class _Connection:
         """One frame; one that cannot be understood is answered if it names a request (W17)."""
         frame: object = None
         try:
-            if self.hands_back and text.startswith('{"Trio":'):
+            if self.speaks_trio and text.startswith('{"Trio":'):
                 frame = loads(text)
                 self._on_extension(frame)
                 return
@@ -425,7 +425,7 @@ class _Connection:
 
     def _on_rewritten(self, wire_id: str, text: bytes) -> None:
         """A request whose frame has its parts in another order."""
-        frame = request_frame(text.decode(), speaks_trio=self.hands_back)
+        frame = request_frame(text.decode(), speaks_trio=self.speaks_trio)
         if frame is None:
             problem = f"a request's id has 1 to {MAX_ID_CHARS} characters and no quotes"
             self.results(wire_id, [], [{"SamplerError": f"malformed request: {problem}"}])
@@ -475,7 +475,7 @@ class _Connection:
         if self._published == status.changes.ordinal:
             return
         self._published = status.changes.ordinal
-        if self.hands_back:  # first, so that slots never show before the state they belong to
+        if self.speaks_trio:  # first, so that slots never show before the state they belong to
             self._send(render_extension(status.report()))
         self._send(render(UpdateAgentStatus(status.snapshot())))
 

@@ -19,7 +19,7 @@ class EmbeddingReply(Protocol):
     """Where a request's results go: the link it came in on."""
 
     @property
-    def hands_back(self) -> bool:
+    def speaks_trio(self) -> bool:
         """The balancer is ours: a request may be handed back instead of failed."""
         ...
 
@@ -115,7 +115,7 @@ class EmbeddingInFlight:
         if self.is_over or self.is_unheard:
             return
         self.is_over = True
-        if self.reply.hands_back:
+        if self.reply.speaks_trio:
             self.reply.hand_back(self.wire_id, reason, suspects=suspects)
         else:
             self.answer({"Error": reason})

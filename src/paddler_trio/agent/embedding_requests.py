@@ -197,7 +197,7 @@ class EmbeddingRequests:
         """The model in force; a Paddler balancer is kept waiting for it, ours knows better."""
         assert self._models is not None
         if self._models.serving is None:
-            if running.reply.hands_back:
+            if running.reply.speaks_trio:
                 raise EngineError("this agent serves no model now")
             running.waits_for_model = True
             self._count()

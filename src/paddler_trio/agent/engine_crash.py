@@ -25,7 +25,7 @@ _OWN_SIGNALS = {
 }
 """What a process that fails dies of; all others are sent to it."""
 _COMPUTES = {Activity.DECODING, Activity.SEEING, Activity.EMBEDDING}
-_TAKES_MEMORY = {Activity.ADMITTING, Activity.SEEING, Activity.DRAWING}
+_TAKES_MEMORY = {Activity.ADMITTING, Activity.SEEING, Activity.SAMPLING}
 _MOST_BYTES = RECORD_BYTES + 256 * 1024
 
 

@@ -18,7 +18,7 @@ from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.errors import EngineError
 from paddler_trio.nursery_tree.synchronization import Verdict
-from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, Figures, LoadModel, Ready, Step
+from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, LoadModel, Ready, Step
 
 log = structlog.get_logger("engine")
 
@@ -48,7 +48,7 @@ class EngineKeeper:
     on_crash: Callable[[BaseException], None]
     on_progress: Callable[[float], None]
     on_step: Callable[[Step | EmbeddingStep], None]
-    on_figures: Callable[[Figures], None]
+    on_stats: Callable[[EngineStats], None]
     first_start: Verdict[Ready | LoadFailedError] = attrs.field(factory=Verdict, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -77,7 +77,7 @@ class EngineKeeper:
             self.on_up(engine, ready)
             self.first_start.give(ready)
 
-        engine = EngineProcess(self.load, self.on_progress, up, self.on_step, self.on_figures)
+        engine = EngineProcess(self.load, self.on_progress, up, self.on_step, self.on_stats)
         try:
             await engine.run()
         except LoadFailedError as failure:

@@ -25,7 +25,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     LENGTH_BYTES,
     EmbeddingStep,
     EmbedDocuments,
-    Figures,
+    EngineStats,
     FromEngine,
     LoadFailed,
     Loading,
@@ -75,7 +75,7 @@ class EngineProcess:
     on_progress: Callable[[float], None]
     on_ready: Callable[[Ready], None]
     on_step: Callable[[Step | EmbeddingStep], None]
-    on_figures: Callable[[Figures], None]
+    on_stats: Callable[[EngineStats], None]
     command: Sequence[str] = _ENGINE_COMMAND
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -183,8 +183,8 @@ class EngineProcess:
         match frame:
             case Step() | EmbeddingStep():
                 self.on_step(frame)
-            case Figures():
-                self.on_figures(frame)
+            case EngineStats():
+                self.on_stats(frame)
             case Loading(progress):
                 self.on_progress(progress)
             case Ready():

@@ -43,7 +43,7 @@ from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
-    Figures,
+    EngineStats,
     LoadModel,
     Ready,
     Step,
@@ -286,8 +286,8 @@ class ModelServer:
             projection_path=None if projection is None else projection.path,
         )
 
-    def _count(self, figures: Figures) -> None:
-        self.status.figures = figures
+    def _count(self, stats: EngineStats) -> None:
+        self.status.stats = stats
 
     async def _drain_and_stop(self) -> None:
         """Offer no slots, let running answers finish for a while, then end the engine."""
@@ -371,7 +371,7 @@ class ModelServer:
             on_crash=self._crashed,
             on_progress=lambda progress: self.status.set(progress=progress),
             on_step=self.on_step,
-            on_figures=self._count,
+            on_stats=self._count,
         )
         self._keeper, self._files = keeper, files
         engines.start_soon(keeper.run, name="engine")

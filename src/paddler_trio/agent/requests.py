@@ -31,9 +31,9 @@ from paddler_trio.language.answers.output_processor import (
 from paddler_trio.nursery_tree.synchronization import Verdict
 from paddler_trio.preparation.messages import Job, PreparedGeneration, Refused
 from paddler_trio.wire.engine.engine_pipe import (
-    Drawn,
     EmbeddingStep,
     Ending,
+    SampledToken,
     Step,
     StopSequence,
 )
@@ -46,7 +46,7 @@ class Reply(Protocol):
     """Where a request's results go: the link it came in on."""
 
     @property
-    def hands_back(self) -> bool:
+    def speaks_trio(self) -> bool:
         """The balancer is ours: a request may be handed back instead of failed."""
         ...
 
@@ -99,7 +99,7 @@ class _Running:
         if self.is_over:
             return
         self.is_over = True
-        if self.reply.hands_back:
+        if self.reply.speaks_trio:
             self.reply.hand_back(self.wire_id, reason, suspects=suspects)
         else:
             self.reply.results(self.wire_id, [], [{"SamplerError": reason}])
@@ -186,9 +186,9 @@ class AgentRequests:
             self.embeddings.on_step(step)
             return
         replies: dict[int, Reply] = {}
-        drawn: dict[int, list[Drawn]] = {}
-        for token in step.drawn:
-            drawn.setdefault(token.key, []).append(token)
+        sampled: dict[int, list[SampledToken]] = {}
+        for token in step.sampled:
+            sampled.setdefault(token.key, []).append(token)
         endings = {ending.key: ending for ending in step.endings}
         for progress in step.progress:
             running = self._by_key.get(progress.key)
@@ -197,24 +197,28 @@ class AgentRequests:
             replies[id(running.reply)] = running.reply
             told = running.output.progress(progress)
             running.reply.results(running.wire_id, [], told)
-        for key in drawn.keys() | endings.keys():
+        for key in sampled.keys() | endings.keys():
             running = self._by_key.get(key)
             if running is None or running.output is None or running.is_over:
                 continue
             replies[id(running.reply)] = running.reply
-            self._pass_on(running, running.output, drawn.get(key, []), endings.get(key))
+            self._pass_on(running, running.output, sampled.get(key, []), endings.get(key))
         for reply in replies.values():
             reply.flush()
 
     def _pass_on(
-        self, running: _Running, output: OutputProcessor, drawn: list[Drawn], ending: Ending | None
+        self,
+        running: _Running,
+        output: OutputProcessor,
+        sampled: list[SampledToken],
+        ending: Ending | None,
     ) -> None:
         tokens: list[int] = []
         results: list[RawResult] = []
-        for token in drawn:
+        for token in sampled:
             if output.is_complete:  # drawn before the engine heard of it
                 break
-            is_last = ending is not None and ending.reason == "stop" and token is drawn[-1]
+            is_last = ending is not None and ending.reason == "stop" and token is sampled[-1]
             results += output.take(token.text, ends_turn=is_last, logprobs=token.logprobs)
             tokens.append(token.token)
         if ending is not None:
@@ -292,7 +296,7 @@ class AgentRequests:
         """The model in force; a Paddler balancer is kept waiting for it, ours knows better."""
         assert self._models is not None
         serving = self._models.serving
-        if serving is None and not running.reply.hands_back:
+        if serving is None and not running.reply.speaks_trio:
             running.waits_for_model = True
             self._count()
             serving = await self._models.wait_serving()

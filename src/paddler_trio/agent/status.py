@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.wire.engine.engine_pipe import Figures
+from paddler_trio.wire.engine.engine_pipe import EngineStats
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
@@ -44,7 +44,7 @@ class AgentStatus:
     generations_running: int = attrs.field(default=0, init=False)
     embeddings_running: int = attrs.field(default=0, init=False)
 
-    figures: Figures | None = attrs.field(default=None, init=False)
+    stats: EngineStats | None = attrs.field(default=None, init=False)
     """What the engine counted; published with the next status, at least once a second."""
 
     def set(self, **fields: object) -> None:
@@ -95,5 +95,5 @@ class AgentStatus:
             model=self.model_fingerprint,
             progress=self.progress,
             detail=self.detail,
-            engine=None if self.figures is None else attrs.asdict(self.figures),
+            engine=None if self.stats is None else attrs.asdict(self.stats),
         )

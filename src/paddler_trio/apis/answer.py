@@ -26,7 +26,7 @@ Json = dict[str, object]
 
 
 @attrs.frozen
-class Said:
+class ContentDelta:
     """A piece of content; ``logprobs`` as they came, of the tokens it is made of."""
 
     text: str
@@ -34,21 +34,21 @@ class Said:
 
 
 @attrs.frozen
-class Thought:
+class ReasoningDelta:
     """A piece of reasoning."""
 
     text: str
 
 
 @attrs.frozen
-class CallBegan:
+class ToolCallStart:
     index: int
     id: str
     name: str
 
 
 @attrs.frozen
-class CallWent:
+class ArgumentsDelta:
     """The next piece of a call's arguments, as JSON text."""
 
     index: int
@@ -91,7 +91,9 @@ class Ended:
         return "tool_calls" if self.num_calls else "stop"
 
 
-Piece: TypeAlias = Said | Thought | CallBegan | CallWent | Prefilled | Ended
+Piece: TypeAlias = (
+    ContentDelta | ReasoningDelta | ToolCallStart | ArgumentsDelta | Prefilled | Ended
+)
 
 
 @attrs.define
@@ -156,29 +158,29 @@ class AnswerReader:
         yield from self._text_of_no_call()
         if self._call_text:
             self._layout.call()
-        yield from self._said(text)
+        yield from self._content_delta(text)
 
-    def _said(self, text: str) -> Iterator[Piece]:
+    def _content_delta(self, text: str) -> Iterator[Piece]:
         logprobs, self._logprobs = self._logprobs, []
         if self.is_verbatim:
-            yield Said(text, logprobs)
+            yield ContentDelta(text, logprobs)
         else:
-            yield from _told(*self._layout.content(text, logprobs))
+            yield from _delta(*self._layout.content(text, logprobs))
 
     def _reasoning(self, text: str) -> Iterator[Piece]:
         self._logprobs.clear()
         yield from self._text_of_no_call()
         if self.is_verbatim:
-            yield Thought(text)
+            yield ReasoningDelta(text)
             return
-        yield from _told(*self._layout.before_reasoning())
+        yield from _delta(*self._layout.before_reasoning())
         told = self._layout.reasoning(text)
         if told:
-            yield Thought(told)
+            yield ReasoningDelta(told)
 
     def _call_token(self, text: str) -> Iterator[Piece]:
         if self.raw_calls:
-            yield from self._said(text)
+            yield from self._content_delta(text)
             return
         self._logprobs.clear()
         yield from self._text_of_no_call()
@@ -191,10 +193,10 @@ class AnswerReader:
         assert isinstance(index, int)
         if isinstance(call_id, str) and isinstance(name, str):
             self.num_calls = max(self.num_calls, index + 1)
-            yield CallBegan(index, call_id, name)
+            yield ToolCallStart(index, call_id, name)
         arguments = delta.get("arguments")
         if isinstance(arguments, str) and arguments:
-            yield CallWent(index, arguments)
+            yield ArgumentsDelta(index, arguments)
 
     def _whole_calls(self, calls: Sequence[object]) -> Iterator[Piece]:
         """Calls that were told piece by piece already are not told again."""
@@ -205,8 +207,8 @@ class AnswerReader:
         for call in calls:
             match call:
                 case {"id": str(call_id), "name": str(name), "arguments": arguments}:
-                    yield CallBegan(self.num_calls, call_id, name)
-                    yield CallWent(self.num_calls, _arguments_text(arguments))
+                    yield ToolCallStart(self.num_calls, call_id, name)
+                    yield ArgumentsDelta(self.num_calls, _arguments_text(arguments))
                     self.num_calls += 1
 
     def _begin_calls(self) -> None:
@@ -221,7 +223,7 @@ class AnswerReader:
             return
         text, self._call_text, self._is_no_call = self._call_text, "", False
         if text and not self._has_deltas:
-            yield from self._said(text)
+            yield from self._content_delta(text)
 
     def _end(self, done: Mapping[str, object]) -> Iterator[Piece]:
         ended = _ended(done, self.num_calls, self.max_tokens)
@@ -234,14 +236,14 @@ class AnswerReader:
             else:
                 self._is_no_call = True
                 yield from self._text_of_no_call()
-        yield from _told(*self._layout.end())
+        yield from _delta(*self._layout.end())
         self.ended = ended
         yield ended
 
 
-def _told(text: str, logprobs: Sequence[Mapping[str, object]]) -> Iterator[Piece]:
+def _delta(text: str, logprobs: Sequence[Mapping[str, object]]) -> Iterator[Piece]:
     if text:
-        yield Said(text, logprobs)
+        yield ContentDelta(text, logprobs)
 
 
 def _arguments_text(arguments: object) -> str:
@@ -300,14 +302,14 @@ class Answer:
         self.tokens += tokens
         for piece in self.reader.take(results):
             match piece:
-                case Said(text, logprobs):
+                case ContentDelta(text, logprobs):
                     self.content += text
                     self.logprobs += logprobs
-                case Thought(text):
+                case ReasoningDelta(text):
                     self.reasoning += text
-                case CallBegan(_, call_id, name):
+                case ToolCallStart(_, call_id, name):
                     self.calls.append(Call(call_id, name))
-                case CallWent(index, arguments):
+                case ArgumentsDelta(index, arguments):
                     self.calls[index].arguments += arguments
                 case Prefilled() | Ended():
                     pass
@@ -361,8 +363,8 @@ def timings_of(ending: Ended) -> Json:
     cached = int(told.get("cached_n", ending.usage.get("cached_prompt_tokens", 0)))
     timings: Json = {
         "cache_n": cached,
-        **_prompt_pace(ending.usage["prompt_tokens"] - cached, told.get("prompt_ms", 0.0)),
-        **_predicted_pace(
+        **_prompt_speed(ending.usage["prompt_tokens"] - cached, told.get("prompt_ms", 0.0)),
+        **_generation_speed(
             int(told.get("predicted_n", completion_tokens(ending))), told.get("predicted_ms", 0.0)
         ),
     }
@@ -376,21 +378,21 @@ def prompt_timings_of(news: Prefilled, took_ms: float) -> Json:
     """The same before there is a token."""
     return {
         "cache_n": news.cached,
-        **_prompt_pace(news.done - news.cached, took_ms),
-        **_predicted_pace(0, 0.0),
+        **_prompt_speed(news.done - news.cached, took_ms),
+        **_generation_speed(0, 0.0),
     }
 
 
-def _prompt_pace(count: int, took_ms: float) -> Json:
-    return _pace("prompt", count, count, took_ms)
+def _prompt_speed(count: int, took_ms: float) -> Json:
+    return _speed("prompt", count, count, took_ms)
 
 
-def _predicted_pace(count: int, took_ms: float) -> Json:
+def _generation_speed(count: int, took_ms: float) -> Json:
     """The first token comes of the prompt's last pass: what took time are the ones after it."""
-    return _pace("predicted", count, max(0, count - 1), took_ms)
+    return _speed("predicted", count, max(0, count - 1), took_ms)
 
 
-def _pace(name: str, count: int, timed: int, took_ms: float) -> Json:
+def _speed(name: str, count: int, timed: int, took_ms: float) -> Json:
     took_ms = round(took_ms, 3)
     return {
         f"{name}_n": count,
@@ -432,8 +434,8 @@ class Stopwatch:
         prompt = Prefilled(0, 0, 0) if self._prompt is None else self._prompt
         return {
             "cache_n": prompt.cached,
-            **_prompt_pace(
+            **_prompt_speed(
                 prompt.total - prompt.cached, (self._first_token_s - self.began_s) * 1000
             ),
-            **_predicted_pace(self._num_tokens, (self.now_s() - self._first_token_s) * 1000),
+            **_generation_speed(self._num_tokens, (self.now_s() - self._first_token_s) * 1000),
         }

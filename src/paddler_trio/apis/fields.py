@@ -20,7 +20,7 @@ from paddler_trio.apis.ignored_fields import member as path_of
 from paddler_trio.apis.shapes import Anything, Shape, shown, wrong
 
 
-class Fate(StrEnum):
+class FieldSupport(StrEnum):
     HONOURED = "honoured"
     ACCEPTED = "accepted"
     IGNORED = "ignored"
@@ -39,24 +39,24 @@ class Field:
     shape: Shape
     note: str
     is_required: bool = attrs.field(default=False, kw_only=True)
-    fate: Fate = attrs.field(default=Fate.HONOURED, kw_only=True)
+    support: FieldSupport = attrs.field(default=FieldSupport.HONOURED, kw_only=True)
     aliases: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     neutral: tuple[object, ...] = attrs.field(default=(), kw_only=True)
 
 
 def accepted(name: str, shape: Shape, note: str) -> Field:
     """Valid, and without effect; ``note`` says why that is right."""
-    return Field(name, shape, note, fate=Fate.ACCEPTED)
+    return Field(name, shape, note, support=FieldSupport.ACCEPTED)
 
 
 def hint(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
     """Known, and ignored; ``why`` completes "is not supported:"."""
-    return Field(name, Anything(), why, fate=Fate.IGNORED, neutral=neutral)
+    return Field(name, Anything(), why, support=FieldSupport.IGNORED, neutral=neutral)
 
 
 def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
     """Known, and not honoured; ``why`` completes "is not supported:"."""
-    return Field(name, Anything(), why, fate=Fate.REFUSED, neutral=neutral)
+    return Field(name, Anything(), why, support=FieldSupport.REFUSED, neutral=neutral)
 
 
 @attrs.frozen
@@ -104,10 +104,10 @@ class Record:
             if member is None:
                 continue
             where = path_of(path, name)
-            if field.fate in (Fate.IGNORED, Fate.REFUSED):
+            if field.support in (FieldSupport.IGNORED, FieldSupport.REFUSED):
                 if _is_neutral(member, field.neutral):
                     continue
-                if field.fate is Fate.REFUSED or ignored.is_strict:
+                if field.support is FieldSupport.REFUSED or ignored.is_strict:
                     raise unsupported(where, f"{field.note} (it is {shown(member)})")
                 ignored.add(path, name)
                 continue
@@ -142,9 +142,9 @@ class Record:
 
 
 def _described(field: Field, name: str) -> dict[str, object]:
-    if field.fate is Fate.REFUSED:
+    if field.support is FieldSupport.REFUSED:
         return {"enum": [None, *field.neutral], "description": f"Not supported: {field.note}."}
-    if field.fate is Fate.IGNORED:
+    if field.support is FieldSupport.IGNORED:
         return {"description": f"Ignored: {field.note}."}
     note = field.note if name == field.name else f"The same as {field.name}."
     schema = field.shape.schema()

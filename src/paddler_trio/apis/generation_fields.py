@@ -12,32 +12,32 @@ from paddler_trio.apis.shapes import (
     Either,
     Flag,
     FreeObject,
+    Integer,
     ListOf,
     Number,
     OneOf,
     PairOf,
     Shape,
     Text,
-    Whole,
 )
 from paddler_trio.wire.engine.sampling_limits import MAX_BREAKER_CHARS, MAX_BREAKERS, STAGES
 
 MAX_INT32 = 2**31 - 1
 _SPECULATIVE: dict[str, Shape] = {
     "type": Text(64),
-    "n_max": Whole(0, MAX_INT32),
-    "n_min": Whole(0, MAX_INT32),
+    "n_max": Integer(0, MAX_INT32),
+    "n_min": Integer(0, MAX_INT32),
     "p_min": Number(0, 1),
-    "ngram_size_n": Whole(0, MAX_INT32),
-    "ngram_size_m": Whole(0, MAX_INT32),
-    "ngram_min_hits": Whole(0, MAX_INT32),
+    "ngram_size_n": Integer(0, MAX_INT32),
+    "ngram_size_m": Integer(0, MAX_INT32),
+    "ngram_min_hits": Integer(0, MAX_INT32),
 }
 """How llama.cpp's drafts are made, as its server takes it."""
 
 
 def sampling_fields() -> tuple[Field, ...]:
     """How tokens are drawn; what is absent is as the cluster's parameters say."""
-    whole = Whole(-1, MAX_INT32)
+    whole = Integer(-1, MAX_INT32)
     return (
         Field("temperature", Number(0, 2), "0 draws the most likely token always."),
         Field("top_p", Number(0, 1), "Draw among the most likely tokens that have this share."),
@@ -49,7 +49,7 @@ def sampling_fields() -> tuple[Field, ...]:
         Field("dynatemp_exponent", Number(0, 100), "How entropy becomes temperature."),
         Field("xtc_probability", Number(0, 1), "How often the likeliest tokens are dropped."),
         Field("xtc_threshold", Number(0, 1), "What counts as likely for xtc_probability."),
-        Field("mirostat", Whole(0, 2), "0 off, 1 or 2 for that version."),
+        Field("mirostat", Integer(0, 2), "0 off, 1 or 2 for that version."),
         Field("mirostat_tau", Number(0, 100), "The surprise mirostat aims at."),
         Field("mirostat_eta", Number(0, 1), "How fast mirostat learns."),
         Field(
@@ -65,14 +65,14 @@ def sampling_fields() -> tuple[Field, ...]:
             "dry_multiplier", Number(0, 100), "Strength of the DRY repetition penalty; 0 is off."
         ),
         Field("dry_base", Number(1, 100), "How the DRY penalty grows."),
-        Field("dry_allowed_length", Whole(0, MAX_INT32), "Repetitions DRY leaves alone."),
+        Field("dry_allowed_length", Integer(0, MAX_INT32), "Repetitions DRY leaves alone."),
         Field("dry_penalty_last_n", whole, "How far DRY looks back; -1 for the whole context."),
         Field(
             "dry_sequence_breakers",
             ListOf(Text(MAX_BREAKER_CHARS, least_chars=1), 1, MAX_BREAKERS),
             "Texts that DRY does not look across; 256 bytes together.",
         ),
-        Field("min_keep", Whole(0, 100_000), "Samplers leave at least so many tokens."),
+        Field("min_keep", Integer(0, 100_000), "Samplers leave at least so many tokens."),
         Field(
             "samplers",
             Either((ListOf(OneOf(STAGES), 0, 32), Text(32))),
@@ -80,7 +80,7 @@ def sampling_fields() -> tuple[Field, ...]:
         ),
         Field(
             "seed",
-            Whole(-(2**63), 2**64 - 1),
+            Integer(-(2**63), 2**64 - 1),
             "Equal seeds draw equally; taken modulo 2^32; -1 for a random one. Choice i draws "
             "with seed + i.",
         ),
@@ -94,7 +94,7 @@ def ending_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
     return (
         Field(
             "max_tokens",
-            Whole(-1, MAX_INT32),
+            Integer(-1, MAX_INT32),
             "Tokens of the answer, reasoning included; absent or -1: as many as fit.",
             aliases=("max_completion_tokens", "n_predict"),
         ),
@@ -152,7 +152,7 @@ def cache_fields() -> tuple[Field, ...]:
 
 def bias_field(limits: SurfaceLimits) -> Field:
     bias = Either((Number(-1e6, 1e6), Flag()))
-    token = Either((Whole(0, MAX_INT32), Text(256, least_chars=1)))
+    token = Either((Integer(0, MAX_INT32), Text(256, least_chars=1)))
     most, name = limits.max_logit_biases, "max_logit_biases"
     return Field(
         "logit_bias",
@@ -173,7 +173,7 @@ def accepted_fields() -> tuple[Field, ...]:
         accepted("prompt_cache_retention", Text(), "Computed prompts stay until room is needed."),
         accepted("prompt_cache_options", FreeObject(), "Prefixes are found by their tokens."),
         accepted("service_tier", Text(64), "There is one tier, and answers say default."),
-        accepted("id_slot", Whole(-1, MAX_INT32), "The balancer chooses the slot."),
+        accepted("id_slot", Integer(-1, MAX_INT32), "The balancer chooses the slot."),
         *(
             accepted(f"speculative.{name}", shape, "Drafts change only how fast an answer comes.")
             for name, shape in _SPECULATIVE.items()

@@ -65,11 +65,11 @@ def _stages(value: object) -> list[str]:
     if not isinstance(value, str):
         assert isinstance(value, list)
         return [str(stage) for stage in value]
-    for letter in value:
-        if letter not in _STAGE_LETTERS:
+    for character in value:
+        if character not in _STAGE_LETTERS:
             known = ", ".join(f"{key} {stage}" for key, stage in _STAGE_LETTERS.items())
-            raise invalid(f"samplers has the letter {letter!r}, known are: {known}", "samplers")
-    return [_STAGE_LETTERS[letter] for letter in value]
+            raise invalid(f"samplers has the letter {character!r}, known are: {known}", "samplers")
+    return [_STAGE_LETTERS[character] for character in value]
 
 
 def _biases(value: object) -> list[dict[str, object]]:

@@ -9,12 +9,12 @@ from paddler_trio.apis.shapes import (
     Either,
     Flag,
     FreeObject,
+    Integer,
     ListOf,
     OneOf,
     Shape,
     Tagged,
     Text,
-    Whole,
 )
 
 _TYPE_TEXT = Field("type", OneOf(("text",)), "A part that is text.", is_required=True)
@@ -81,7 +81,7 @@ def _tool_call() -> Record:
             Field("id", Text(256), "What the tool's answer refers to."),
             Field("type", OneOf(("function",)), "The only kind there is."),
             Field("function", function, "What was called.", is_required=True),
-            accepted("index", Whole(0), "As streams number calls; order is what counts."),
+            accepted("index", Integer(0), "As streams number calls; order is what counts."),
         ),
     )
 

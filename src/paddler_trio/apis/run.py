@@ -4,7 +4,7 @@ Every choice of an answer is a native request of its own: it waits in the same q
 is continued after a loss and is stopped when its client leaves, like any other. Several of one
 exchange hold one place in the queue: the next is submitted when the one before has left it.
 
-What differs between dialects is a :class:`~paddler_trio.apis.steps.Teller`.
+What differs between dialects is a :class:`~paddler_trio.apis.steps.StreamEncoder`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from paddler_trio.apis import sse
 from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.steps import Step, Teller, Work
+from paddler_trio.apis.steps import Step, StreamEncoder, Work
 from paddler_trio.balancer.writing import written
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem, watch_disconnect
 from paddler_trio.http.server import direct_body_writer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
 
-__all__ = ["Step", "Teller", "Work", "gather", "stream"]
+__all__ = ["Step", "StreamEncoder", "Work", "gather", "stream"]
 
 MAX_STEPS_PER_WRITE = 64
 
@@ -54,7 +54,7 @@ async def stream(
     dispatcher: Dispatcher,
     exchange: Exchange,
     works: Sequence[Work],
-    teller: Teller,
+    encoder: StreamEncoder,
     limits: SurfaceLimits,
     *,
     keep_alive_s: float | None = None,
@@ -77,8 +77,8 @@ async def stream(
             await source.look_ahead()
         await exchange.begin(200, sse.HEADERS)
         write = direct_body_writer(exchange.scope) or _ordinary_writer(exchange)
-        waiting = b"" if source.has_news else sse.comment(source.whereabouts())
-        await write(waiting + teller.opening())
+        waiting = b"" if source.has_news else sse.comment(source.progress_text())
+        await write(waiting + encoder.opening())
         written_s = trio.current_time()
         try:
             while True:
@@ -87,15 +87,15 @@ async def stream(
                     is_over = not await source.look_ahead()
                 if is_over:
                     break
-                news = b"".join(teller.take(step) for step in source.take_all())
+                news = b"".join(encoder.take(step) for step in source.take_all())
                 if not news and trio.current_time() >= written_s + pulse_s:
-                    news = sse.comment(source.whereabouts())  # steps may say nothing to a client
+                    news = sse.comment(source.progress_text())  # steps may say nothing to a client
                 if news:
                     await write(news)
                     written_s = trio.current_time()
-            ending = teller.closing()
+            ending = encoder.closing()
         except ApiError as error:
-            ending = teller.failed(error)
+            ending = encoder.failed(error)
 
     await _watched(dispatcher, exchange, works, read)
     await exchange.send({"type": "http.response.body", "body": ending, "more_body": False})
@@ -168,7 +168,7 @@ class _Source:
         for request in self._requests:
             request.stop()
 
-    def whereabouts(self) -> str:
+    def progress_text(self) -> str:
         """What they wait for, in one line for a comment."""
         for choice, request in enumerate(self._requests):
             if request.is_over:

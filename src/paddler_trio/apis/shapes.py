@@ -77,7 +77,7 @@ def _range_words(least: float | None, most: float | None) -> str:
 
 
 @attrs.frozen
-class Whole:
+class Integer:
     """A whole number; ``4.0`` is one, as in JSON Schema."""
 
     least: int | None = None

@@ -26,7 +26,7 @@ class Step:
     tokens: Sequence[int] = ()
 
 
-class Teller(Protocol):
+class StreamEncoder(Protocol):
     """Turns steps into the bytes of one stream; called in order, never again after the end."""
 
     def opening(self) -> bytes:

@@ -7,7 +7,7 @@ from paddler_trio.apis.anthropic.anthropic_response import envelope as anthropic
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.llama_server.llama_completion import llama_completion
-from paddler_trio.apis.llama_server.llama_routes import add_what_is_not_here
+from paddler_trio.apis.llama_server.llama_routes import add_unsupported_routes
 from paddler_trio.apis.llama_server.model_routes import (
     apply_template,
     count_input_tokens,
@@ -96,7 +96,7 @@ def _add_llama_server(surface: Surface) -> None:
         surface.add("POST", prefix + "/apply-template", apply_template)
     surface.add("GET", "/props", props)
     surface.add("GET", "/slots", slots)
-    add_what_is_not_here(surface)
+    add_unsupported_routes(surface)
 
 
 async def health(surface: Surface, exchange: Exchange) -> None:

@@ -12,8 +12,8 @@ import trio
 from paddler_trio.apis.surface_routes import openai_surface
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.inference_routes import InferenceDoor
-from paddler_trio.balancer.management_routes import ManagementDoor
+from paddler_trio.balancer.inference_routes import InferenceRoutes
+from paddler_trio.balancer.management_routes import ManagementRoutes
 from paddler_trio.balancer.state_database import open_state_database, state_file
 from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
@@ -68,7 +68,7 @@ class BoundBalancer:
     """Ports are bound before anything runs: one in use is an error and nothing has started."""
 
     config: BalancerConfig
-    doors: list[list[socket.socket]]
+    listeners: list[list[socket.socket]]
     """Of inference, management and, if it is wanted, the surface's own."""
     keys: KeyRing = attrs.field(factory=KeyRing)
 
@@ -77,24 +77,24 @@ class BoundBalancer:
         """Raises ConfigurationError, with nothing left open; also for a port that would be open to
         a network without saying so."""
         keys = KeyRing.read(config.api_key_file)
-        doors: list[list[socket.socket]] = []
+        listeners: list[list[socket.socket]] = []
         addresses = (config.inference_addr, config.management_addr, config.compat_openai_addr)
         try:
             # one by one: what was bound before an error is there to be closed
-            doors.extend(listen(address) for address in addresses if address is not None)
-            inference, management, *surface = doors
+            listeners.extend(listen(address) for address in addresses if address is not None)
+            inference, management, *surface = listeners
             check_exposure(
                 keys,
-                inference=[*inference, *(each for door in surface for each in door)],
+                inference=[*inference, *(each for listener in surface for each in listener)],
                 management=management,
                 insecure_management=config.insecure_management,
             )
         except BaseException:
-            for bound in doors:
+            for bound in listeners:
                 for each in bound:
                     each.close()
             raise
-        return cls(config, doors, keys)
+        return cls(config, listeners, keys)
 
 
 async def serve_balancer(
@@ -110,7 +110,7 @@ async def serve_balancer(
       ConfigurationError, StateDatabaseError: before anything is served.
     """
 
-    sockets = [each for door in bound.doors for each in door]
+    sockets = [each for listener in bound.listeners for each in listener]
     names = await own_names() if beyond_loopback(sockets) else frozenset[str]()
 
     def assemble() -> BalancerParts:
@@ -148,9 +148,9 @@ def balancer_parts(
     )
     states = DesiredStateKeeper(open_state_database(config.state_database), dispatcher)
     agents = AgentSocket(dispatcher, states, goodbye, silence_s=config.agent_silence_s)
-    inference = InferenceDoor(dispatcher, states, goodbye)
+    inference = InferenceRoutes(dispatcher, states, goodbye)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
-    management = ManagementDoor(
+    management = ManagementRoutes(
         dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
     )
     surface = make_surface(config, dispatcher, states)
@@ -162,25 +162,25 @@ def balancer_parts(
 
     def guarded(
         app: App,
-        door: Sequence[socket.socket],
+        listener: Sequence[socket.socket],
         changes: Origins,
         keys: Authentication,
         refuse: Refuse = refuse_in_plain_text,
     ) -> App:
         """``app`` as its port serves it: under which names, to which pages, for which keys."""
         hosts = AllowedHosts(
-            names, is_loopback=not beyond_loopback(door), asks_for_key=lambda: keys.asks_for_key
+            names, is_loopback=not beyond_loopback(listener), asks_for_key=lambda: keys.asks_for_key
         )
         return hosts(changes(keys(app, refuse=refuse), refuse=refuse), refuse=refuse)
 
-    inference_door, management_door, *surface_doors = bound.doors
+    inference_sockets, management_sockets, *surface_sockets = bound.listeners
     pages = Cors(origins)
     clients = guarded(
-        surface.beside(inference.routes()), inference_door, changes, use, _refusing_for(surface)
+        surface.beside(inference.routes()), inference_sockets, changes, use, _refusing_for(surface)
     )
     operators = guarded(
         management.app(),
-        management_door,
+        management_sockets,
         Origins(config.management_cors_allowed_hosts, flag="--management-cors-allowed-host"),
         manage,
     )
@@ -188,8 +188,8 @@ def balancer_parts(
         "inference": surface.across_origins(clients, origins, otherwise=pages(clients)),
         "management": Cors(config.management_cors_allowed_hosts)(operators),
     }
-    for door in surface_doors:
-        alone = guarded(surface.alone(inference.probes()), door, changes, use, surface.refuse)
+    for listener in surface_sockets:
+        alone = guarded(surface.alone(inference.probes()), listener, changes, use, surface.refuse)
         apps["compat openai"] = surface.across_origins(alone, origins, otherwise=pages(alone))
     limits = HttpLimits(max_connections=config.max_connections)
     servers = [
@@ -205,7 +205,7 @@ def balancer_parts(
     return BalancerParts(
         dispatcher,
         load_state=states.load,
-        ports=list(zip(servers, bound.doors, strict=True)),
+        ports=list(zip(servers, bound.listeners, strict=True)),
         goodbye=goodbye,
         drain_timeout_s=config.drain_timeout_s,
         measure_lag=lag.run,

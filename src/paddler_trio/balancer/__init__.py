@@ -1,1 +1,1 @@
-"""The balancer's shells: HTTP and WebSocket doors, agent sockets, the life of a request."""
+"""The balancer's shells: HTTP and WebSocket listeners, agent sockets, the life of a request."""

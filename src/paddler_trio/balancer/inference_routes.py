@@ -58,7 +58,7 @@ def new_request_id() -> str:
 
 
 @attrs.define(eq=False)
-class InferenceDoor:
+class InferenceRoutes:
     """The ASGI application of the inference port."""
 
     dispatcher: Dispatcher

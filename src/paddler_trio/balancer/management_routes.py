@@ -26,7 +26,7 @@ from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.json_body import MAX_JSON_BODY_BYTES, decompress, whole_body_first
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.router import Params, Routes
-from paddler_trio.http.server import tame
+from paddler_trio.http.server import fix_disconnects
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
@@ -40,7 +40,7 @@ STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
 
 
 @attrs.define(eq=False)
-class ManagementDoor:
+class ManagementRoutes:
     """The ASGI application of the management port."""
 
     dispatcher: Dispatcher
@@ -88,7 +88,7 @@ class ManagementDoor:
         raw.http("GET", "/health", health)
         raw.http("GET", "/livez", health)
         raw.websocket("/api/v1/agent_socket/{agent_id}", self._agent)
-        ordinary = whole_body_first(tame(cast("App", self._quart())))
+        ordinary = whole_body_first(fix_disconnects(cast("App", self._quart())))
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             path = scope["path"]

@@ -29,7 +29,7 @@ MAX_ISSUES_CHARS: Final = 1024 * 1024
 MAX_PATH_CHARS: Final = 16384
 MAX_DETAIL_CHARS: Final = 16384
 MAX_DIGEST_CHARS: Final = 256
-MAX_FIGURES: Final = 128
+MAX_STATS: Final = 128
 
 _T = TypeVar("_T", bound=attrs.AttrsInstance)
 
@@ -73,7 +73,7 @@ def bounded_report(report: Report) -> Report:
         model=_cut(report.model, MAX_DIGEST_CHARS),
         detail=_cut(report.detail, MAX_DETAIL_CHARS),
         progress=None if progress is None else min(1.0, max(0.0, progress)),
-        engine=None if report.engine is None else _figures(report.engine),
+        engine=None if report.engine is None else _stats(report.engine),
     )
 
 
@@ -106,11 +106,11 @@ def _num_chars(issue: AgentIssue) -> int:
     return sum(len(text) for text in texts if isinstance(text, str))
 
 
-def _figures(engine: Mapping[str, object]) -> Mapping[str, object]:
+def _stats(engine: Mapping[str, object]) -> Mapping[str, object]:
     kept: dict[str, object] = {}
     for name, value in engine.items():
         is_number = type(value) is int or (type(value) is float and math.isfinite(value))
-        if is_number and len(kept) < MAX_FIGURES and len(name) <= MAX_NAME_CHARS:
+        if is_number and len(kept) < MAX_STATS and len(name) <= MAX_NAME_CHARS:
             kept[name] = value
     return engine if len(kept) == len(engine) else kept
 

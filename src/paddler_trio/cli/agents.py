@@ -126,11 +126,11 @@ def _engine_columns(agent: AgentView, rates: EngineRates) -> tuple[str, str, str
     engine = agent.engine
     if engine is None:
         return "-", "-", "-", "-"
-    drawn, embedded = (rates.of(agent, name) for name in RATED)
+    sampled, embedded = (rates.of(agent, name) for name in RATED)
     read = engine["cached_tokens"] + engine["prompt_tokens"]
     cells = engine["cells_total"]
     return (
-        "-" if drawn is None or not cells else f"{drawn:.0f}",
+        "-" if sampled is None or not cells else f"{sampled:.0f}",
         "-" if embedded is None or not engine.get("embedding_tokens") else f"{embedded:.0f}",
         f"{engine['cached_tokens'] / read:.0%}" if read else "-",
         f"{engine['cells_used']:.0f}/{cells:.0f}" if cells else "-",

@@ -1,6 +1,6 @@
 """The demo: a balancer, an agent and the bundled model in one supervised tree.
 
-The sample answer goes the way of any request: through the balancer's HTTP door, to the agent, to
+The sample answer goes the way of any request: through the balancer's HTTP listener, to the agent, to
 its engine process, and back token by token.
 """
 

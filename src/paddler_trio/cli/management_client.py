@@ -63,7 +63,7 @@ class AgentView:
     served_state: str | None = None
     progress: float | None = None
     engine: dict[str, float] | None = None
-    """What its engine counted since the load; see ``wire/engine/engine_pipe.py``, ``Figures``."""
+    """``EngineStats`` of ``wire/engine/engine_pipe.py``, since the model was loaded."""
 
     @property
     def label(self) -> str:

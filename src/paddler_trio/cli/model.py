@@ -120,11 +120,11 @@ def change(
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
 ) -> None:
-    from paddler_trio.cli.model_run import Wish, store_desired_state
+    from paddler_trio.cli.model_run import ModelRunOptions, store_desired_state
 
     waits = context.command.name == WAITING if wait is None else wait
     with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
-        wish = Wish.read(
+        wish = ModelRunOptions.read(
             source=source,
             projection=projection,
             flags={name: context.params[name] for name in FLAGS},

@@ -25,7 +25,7 @@ from paddler_trio.cli.model_extras import (
 from paddler_trio.cli.model_parameters import changed_parameters, given_parameters
 from paddler_trio.cli.model_source import model_of, source_of
 from paddler_trio.cli.swap_display import wait_for_fleet
-from paddler_trio.cli.swap_progress import Outcome, Standing, SwapProgress, Verdict, by_id
+from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, Verdict, by_id
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
@@ -42,7 +42,7 @@ SHORT_DIGEST = 12
 
 
 @attrs.frozen(kw_only=True)
-class Wish:
+class ModelRunOptions:
     """What the command line asks for; None keeps what is desired now.
 
     ``template``: a chat template to use, or False for the model's own.
@@ -65,7 +65,7 @@ class Wish:
         template_file: Path | None,
         no_template: bool,
         extras_file: Path | None = None,
-    ) -> Wish:
+    ) -> ModelRunOptions:
         """Understand the command line; typer.BadParameter for whatever is wrong with it."""
         if template_file is not None and no_template:
             raise typer.BadParameter(
@@ -119,7 +119,7 @@ def show_desired_state(client: ManagementClient, *, as_json: bool) -> None:
 
 
 def store_desired_state(
-    client: ManagementClient, wish: Wish, *, timeout_s: float | None, as_json: bool
+    client: ManagementClient, wish: ModelRunOptions, *, timeout_s: float | None, as_json: bool
 ) -> int:
     """Store what is wished, and wait for the fleet unless ``timeout_s`` is None.
 
@@ -217,7 +217,10 @@ def _what_happens(different: list[Change], desired: BalancerDesiredState, digest
 
 
 def _verdict(
-    outcome: Outcome, standings: list[Standing], desired: BalancerDesiredState, timeout_s: float
+    outcome: Outcome,
+    standings: list[AgentSwapState],
+    desired: BalancerDesiredState,
+    timeout_s: float,
 ) -> str:
     """The last line."""
     source = source_of(desired.model)
@@ -245,7 +248,7 @@ def _verdict(
             return f"not ready after {timeout_s:g} s: {names[Verdict.PENDING] or 'nobody answered'}"
 
 
-def _told(standing: Standing) -> dict[str, object]:
+def _told(standing: AgentSwapState) -> dict[str, object]:
     return {
         **attrs.asdict(standing.agent),
         "verdict": standing.verdict.value,

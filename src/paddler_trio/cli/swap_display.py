@@ -20,7 +20,7 @@ from rich.text import Text
 from paddler_trio.cli.agents import phase_text
 from paddler_trio.cli.balancer_http import BalancerUnreachableError
 from paddler_trio.cli.management_client import SILENCE_S, AgentView, ManagementClient
-from paddler_trio.cli.swap_progress import Outcome, Standing, SwapProgress, Verdict
+from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, Verdict
 from paddler_trio.cli.terminal import printable
 
 BAR_COLUMNS = 20
@@ -48,7 +48,7 @@ def wait_for_fleet(
 
 
 class _Display(Protocol):
-    def show(self, standings: list[Standing]) -> None: ...
+    def show(self, standings: list[AgentSwapState]) -> None: ...
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _display(console: Console) -> Iterator[_Display]:
 class _LiveTable:
     live: Live
 
-    def show(self, standings: list[Standing]) -> None:
+    def show(self, standings: list[AgentSwapState]) -> None:
         table = Table("agent", "phase", "", "slots", "", box=None)
         for standing in standings:
             agent = standing.agent
@@ -83,7 +83,7 @@ class _Lines:
     console: Console
     _said: dict[str, str] = attrs.field(factory=dict, init=False)
 
-    def show(self, standings: list[Standing]) -> None:
+    def show(self, standings: list[AgentSwapState]) -> None:
         for standing in standings:
             agent = standing.agent
             words = [agent.label + ":", _phase(attrs.evolve(standing, agent=_still(agent))).plain]
@@ -100,7 +100,7 @@ def _still(agent: AgentView) -> AgentView:
     return attrs.evolve(agent, progress=None, download_total=0)
 
 
-def _phase(standing: Standing) -> Text:
+def _phase(standing: AgentSwapState) -> Text:
     if standing.gone_since_s is not None:
         return Text("disconnected", style="red" if _failed(standing) else "yellow")
     if _failed(standing):
@@ -110,7 +110,7 @@ def _phase(standing: Standing) -> Text:
     return phase_text(standing.agent)
 
 
-def _bar(standing: Standing) -> ProgressBar | str:
+def _bar(standing: AgentSwapState) -> ProgressBar | str:
     agent = standing.agent
     if standing.verdict is not Verdict.PENDING or standing.gone_since_s is not None:
         return ""
@@ -123,5 +123,5 @@ def _bar(standing: Standing) -> ProgressBar | str:
     return ""
 
 
-def _failed(standing: Standing) -> bool:
+def _failed(standing: AgentSwapState) -> bool:
     return standing.verdict is Verdict.FAILED

@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 
 @attrs.frozen
-class Standing:
+class AgentSwapState:
     """One agent, as last seen. ``reason``: why it failed or what it is waiting for, else empty."""
 
     agent: AgentView
@@ -65,11 +65,11 @@ class SwapProgress:
     wants_model: bool
     before: Mapping[str, AgentView]
     stored_at_s: float
-    _standings: dict[str, Standing] = attrs.field(factory=dict, init=False)
+    _standings: dict[str, AgentSwapState] = attrs.field(factory=dict, init=False)
     _superseded: bool = attrs.field(default=False, init=False)
 
     @property
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[AgentSwapState]:
         """Every agent seen since the state was stored, by name."""
         return sorted(
             self._standings.values(), key=lambda standing: (standing.agent.label, standing.agent.id)
@@ -100,16 +100,18 @@ class SwapProgress:
             return None
         return Outcome.SOME_FAILED if Verdict.FAILED in verdicts else Outcome.ALL_SERVE
 
-    def _judged(self, agent: AgentView, last: Standing | None, now_s: float) -> Standing:
+    def _judged(
+        self, agent: AgentView, last: AgentSwapState | None, now_s: float
+    ) -> AgentSwapState:
         if self._serves(agent):
-            return Standing(agent, Verdict.SERVING, "")
+            return AgentSwapState(agent, Verdict.SERVING, "")
         reason = agent.detail or issues_words(agent.issues)
         if self._fails(agent) and self._is_news(agent, now_s):
-            return Standing(agent, Verdict.FAILED, reason or "it does not say why")
+            return AgentSwapState(agent, Verdict.FAILED, reason or "it does not say why")
         if last is not None and last.verdict is Verdict.FAILED and last.gone_since_s is None:
-            return Standing(agent, Verdict.FAILED, last.reason)  # between two attempts
+            return AgentSwapState(agent, Verdict.FAILED, last.reason)  # between two attempts
         # while it loads, its last crash; anything else is about the state before
-        return Standing(agent, Verdict.PENDING, reason if agent.phase == "loading" else "")
+        return AgentSwapState(agent, Verdict.PENDING, reason if agent.phase == "loading" else "")
 
     def _serves(self, agent: AgentView) -> bool:
         if _is_ours(agent):
@@ -147,7 +149,7 @@ def _says(agent: AgentView) -> tuple[object, ...]:
     return (agent.detail, agent.issues)
 
 
-def _gone(standing: Standing, now_s: float) -> Standing:
+def _gone(standing: AgentSwapState, now_s: float) -> AgentSwapState:
     since_s = now_s if standing.gone_since_s is None else standing.gone_since_s
     verdict = Verdict.FAILED if now_s - since_s >= GONE_S else Verdict.PENDING
     return attrs.evolve(standing, verdict=verdict, reason="it disconnected", gone_since_s=since_s)

@@ -38,7 +38,7 @@ def render(
     """Print the exact prompt that an agent would give the model, without a newline of ours."""
     with one_line_errors():
         from paddler_trio.language.templates.conversation import prepare_conversation
-        from paddler_trio.language.templates.token_escaping import unfenced
+        from paddler_trio.language.templates.token_escaping import unescaped
 
         templates = read_templates(template, model, bos_token=bos_token, eos_token=eos_token)
         conversation = read_conversation(
@@ -51,7 +51,7 @@ def render(
         )
         conversation, templates = take_special_tokens(conversation, templates)
         prepared = prepare_conversation(conversation, templates)
-        prompt = unfenced(prepared.text(add_generation_prompt=add_generation_prompt))
+        prompt = unescaped(prepared.text(add_generation_prompt=add_generation_prompt))
         try:
             data = prompt.encode()
         except UnicodeEncodeError as error:

@@ -33,10 +33,10 @@ def tree(
         if as_json:
             print_json(raw)
         else:
-            stdout().print(drawn(view))
+            stdout().print(sampled(view))
 
 
-def drawn(view: TreeView, parent: Tree | None = None) -> Tree:
+def sampled(view: TreeView, parent: Tree | None = None) -> Tree:
     """The tree below ``parent``, or a whole one."""
     text = Text.assemble(
         (printable(view.name), "bold"), "  ", (printable(view.waits_for), "dim"), no_wrap=True
@@ -48,5 +48,5 @@ def drawn(view: TreeView, parent: Tree | None = None) -> Tree:
         text.append(f", last crash: {printable(view.last_crash)}", style="red")
     node = Tree(text) if parent is None else parent.add(text)
     for child in view.children:
-        drawn(child, node)
+        sampled(child, node)
     return node

@@ -27,21 +27,21 @@ from paddler_trio import __version__
 from paddler_trio.engine.admitted import Admitted, admit
 from paddler_trio.engine.decode_loop import Command, DecodeLoop, streams_for
 from paddler_trio.engine.draft_model import DraftModel
-from paddler_trio.engine.drawing import DrawingPool
 from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext
-from paddler_trio.engine.figures import Counters
 from paddler_trio.engine.host_memory import HostMemory
 from paddler_trio.engine.llama import ENCODER_ONLY, Llama
 from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
 from paddler_trio.engine.rpc_devices import first_gpu_is_lent
-from paddler_trio.engine.slow_draws import SlowDraws
+from paddler_trio.engine.sampling_pool import SamplingPool
+from paddler_trio.engine.slow_sampling import SlowSampling
+from paddler_trio.engine.stats import Counters
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.engine.vision import ImageCache, Vision
 from paddler_trio.errors import EngineError, WireError
-from paddler_trio.heap import settle
-from paddler_trio.scheduler.batching.pace import Pace
+from paddler_trio.heap import freeze_heap
+from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.wire.engine.crash_record import RECORD_BYTES, Activity, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
@@ -121,22 +121,24 @@ def main() -> None:
     commands: SimpleQueue[Command] = SimpleQueue()
     outbox = Outbox(pipe.send)
     counters = Counters(outbox.put)
-    pace = Pace(load.settings.target_pass_ms)
+    prefill_controller = PrefillController(load.settings.target_pass_ms)
     memory = HostMemory(load.settings.prefix_store_bytes)
     loop = DecodeLoop(
         llama,
         shape,
         streams_for(llama, shape, load.slots, has_store=load.settings.prefix_store_bytes > 0),
-        pace,
-        StoredPrefixes(llama, memory, PrefixStore(memory.num_bytes, shape.rules), pace),
+        prefill_controller,
+        StoredPrefixes(
+            llama, memory, PrefixStore(memory.num_bytes, shape.rules), prefill_controller
+        ),
         commands,
         outbox.put,
         counters,
-        DrawingPool(load.threads, llama.n_vocab, record),
+        SamplingPool(load.threads, llama.n_vocab, record),
         load.settings.max_drafts,
         draft_model,
         record.cells(Activity.DECODING, threading.get_ident()),
-        record.cells(Activity.DRAWING, threading.get_ident()),
+        record.cells(Activity.SAMPLING, threading.get_ident()),
     )
     embedder: Embedder | None = None
     if context is not None:
@@ -177,7 +179,7 @@ def main() -> None:
     )
     outbox.start(on_crash=partial(_give_up, record))
     memory.start(on_crash=partial(_give_up, record))
-    SlowDraws(record).start(on_crash=partial(_give_up, record))
+    SlowSampling(record).start(on_crash=partial(_give_up, record))
     try:
         loop.run_forever()
     except Exception:
@@ -287,7 +289,7 @@ def _start_reading(
     vision: Vision[Admitted] | None = None,
 ) -> None:
     """All is loaded: from here on the collector must not stop those who compute."""
-    settle()
+    freeze_heap()
     threading.Thread(
         target=_read_requests, args=(pipe, llama, record, loop, embedder, vision), daemon=True
     ).start()

@@ -34,13 +34,13 @@ def admit(
     words = words_of(start.tokens)
     refused = refusal(
         num_prompt_tokens=len(start.tokens),
-        num_drawn=len(start.drawn),
+        num_sampled=len(start.sampled),
         max_tokens=start.max_tokens,
         cells=shape.cells,
     )
     if refused is not None:
         return Ending(start.key, "refused", len(words), 0, refused.reason)
-    stray = next((t for t in _extremes(words, start.drawn) if not 0 <= t < shape.n_vocab), None)
+    stray = next((t for t in _extremes(words, start.sampled) if not 0 <= t < shape.n_vocab), None)
     if len(words) < len(start.tokens):
         unseen = (t for t in start.tokens if is_image(t) and image_of(t) not in embeddings)
         stray = next(unseen, stray)
@@ -62,7 +62,7 @@ def admit(
     except GrammarInvalidError as error:
         return Ending(start.key, "grammar_invalid", len(words), 0, str(error))
     try:
-        for token in start.drawn:
+        for token in start.sampled:
             sampler.replay(token)
     except GrammarRejectedError as error:
         sampler.close()

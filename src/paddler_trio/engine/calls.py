@@ -19,7 +19,7 @@ import numpy as np
 
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.vision import Embeddings
-from paddler_trio.scheduler.batching.batch_plan import Share
+from paddler_trio.scheduler.batching.batch_plan import ScheduledChunk
 from paddler_trio.scheduler.batching.image_tokens import Positions, image_of, is_image, place_of
 
 
@@ -41,16 +41,16 @@ class Call:
     the first token after each share are that wants its next one."""
 
     compute: Callable[[], int]
-    rows: list[tuple[Share, int]]
+    rows: list[tuple[ScheduledChunk, int]]
 
 
 def part(
-    shares: tuple[Share, ...],
+    chunks: tuple[ScheduledChunk, ...],
     *,
     is_unified: bool,
     call_tokens: int,
     isolated: Collection[int] = frozenset(),
-) -> list[tuple[Share, ...]]:
+) -> list[tuple[ScheduledChunk, ...]]:
     """The shares of a pass, as many together as llama.cpp is to compute in one call; those of
     ``isolated`` sequences each in a call of its own.
 
@@ -62,64 +62,64 @@ def part(
       First what generates, then prompts that are finished, the short ones first, then parts.
     """
     single = [
-        share
-        for share in shares
-        if share.sequence.key in isolated or is_image(share.sequence.tokens[share.start])
+        chunk
+        for chunk in chunks
+        if chunk.sequence.key in isolated or is_image(chunk.sequence.tokens[chunk.start])
     ]
-    words = [share for share in shares if not single or share not in single]
-    last = [(share,) for share in single]
+    words = [chunk for chunk in chunks if not single or chunk not in single]
+    last = [(chunk,) for chunk in single]
     if is_unified:
         return [call for call in (tuple(words), *last) if call]
     calls = [tuple(s for s in words if s.sequence.is_generating)]
     prompts = [s for s in words if not s.sequence.is_generating]
-    for share in sorted(prompts, key=lambda share: (not share.wants_logits, share.count)):
+    for chunk in sorted(prompts, key=lambda chunk: (not chunk.wants_logits, chunk.count)):
         before = calls[-1]
-        is_alike = len(calls) > 1 and before[0].count == share.count
-        if is_alike and (len(before) + 1) * share.count <= call_tokens:
-            calls[-1] = (*before, share)
+        is_alike = len(calls) > 1 and before[0].count == chunk.count
+        if is_alike and (len(before) + 1) * chunk.count <= call_tokens:
+            calls[-1] = (*before, chunk)
         else:
-            calls.append((share,))
+            calls.append((chunk,))
     return [call for call in (*calls, *last) if call]
 
 
-def fill(llama: Llama, shares: tuple[Share, ...], contents: list[Content]) -> Call:
+def fill(llama: Llama, chunks: tuple[ScheduledChunk, ...], contents: list[Content]) -> Call:
     """What computes these shares: of words, or one of an image; ``contents`` in their order."""
-    if is_image(shares[0].sequence.tokens[shares[0].start]):
-        return _of_image(llama, shares[0], contents[0])
+    if is_image(chunks[0].sequence.tokens[chunks[0].start]):
+        return _of_image(llama, chunks[0], contents[0])
     batch = llama.batch
     batch.clear()
-    rows: list[tuple[Share, int]] = []
-    together = zip(shares, contents, strict=True)
-    for share, content in sorted(together, key=lambda pair: pair[0].sequence.stream or 0):
-        sequence = share.sequence
+    rows: list[tuple[ScheduledChunk, int]] = []
+    together = zip(chunks, contents, strict=True)
+    for chunk, content in sorted(together, key=lambda pair: pair[0].sequence.stream or 0):
+        sequence = chunk.sequence
         assert sequence.stream is not None
-        tokens = sequence.tokens[share.start : share.start + share.count]
+        tokens = sequence.tokens[chunk.start : chunk.start + chunk.count]
         row = batch.add(
-            [*tokens, *share.drafts] if share.drafts else tokens,
-            start=content.positions.at(share.start),
+            [*tokens, *chunk.drafts] if chunk.drafts else tokens,
+            start=content.positions.at(chunk.start),
             stream=sequence.stream,
-            logits=1 + len(share.drafts) if share.wants_logits else 0,
+            logits=1 + len(chunk.drafts) if chunk.wants_logits else 0,
         )
-        if share.wants_logits:
-            rows.append((share, row - len(share.drafts)))
+        if chunk.wants_logits:
+            rows.append((chunk, row - len(chunk.drafts)))
     return Call(llama.decode, rows)
 
 
-def _of_image(llama: Llama, share: Share, content: Content) -> Call:
-    sequence = share.sequence
+def _of_image(llama: Llama, chunk: ScheduledChunk, content: Content) -> Call:
+    sequence = chunk.sequence
     assert sequence.stream is not None
-    token = sequence.tokens[share.start]
+    token = sequence.tokens[chunk.start]
     seen = content.embeddings[image_of(token)]
     first = place_of(token)
-    start = content.positions.at(share.start - first) + first
-    places = np.arange(share.count, dtype=np.int32)[None, :] + start
+    start = content.positions.at(chunk.start - first) + first
+    places = np.arange(chunk.count, dtype=np.int32)[None, :] + start
     if seen.places is not None:
         places = seen.places + np.array([[start], [start], [start], [0]], np.int32)
     compute = partial(
         llama.decode_embeddings,
-        seen.embeddings[first : first + share.count],
+        seen.embeddings[first : first + chunk.count],
         positions=places,
         stream=sequence.stream,
-        logits=share.wants_logits,
+        logits=chunk.wants_logits,
     )
-    return Call(compute, [(share, share.count - 1)] if share.wants_logits else [])
+    return Call(compute, [(chunk, chunk.count - 1)] if chunk.wants_logits else [])

@@ -19,14 +19,14 @@ from paddler_trio.engine.admitted import Admitted
 from paddler_trio.engine.calls import Content, fill, part
 from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.draft_model import DraftModel
-from paddler_trio.engine.drawing import DrawingPool, first_tokens, logprobs_of
-from paddler_trio.engine.figures import Counters
 from paddler_trio.engine.llama import ContextShape, Llama
 from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampling_pool import SamplingPool, first_tokens, logprobs_of
+from paddler_trio.engine.stats import Counters
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.errors import EngineError
 from paddler_trio.scheduler.batching.anticipation import Anticipation
-from paddler_trio.scheduler.batching.batch_plan import PromptBudget, Share
+from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, ScheduledChunk
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.drafts import Drafting
 from paddler_trio.scheduler.batching.image_tokens import (
@@ -35,14 +35,14 @@ from paddler_trio.scheduler.batching.image_tokens import (
     num_words,
     run_length,
 )
-from paddler_trio.scheduler.batching.pace import Pace
+from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
-    Drawn,
     Ending,
     Progress,
+    SampledToken,
     StartSequence,
     Step,
     StopSequence,
@@ -91,7 +91,7 @@ class _Running:
     innocent_from: int = 0
     """From this length on it may be computed together with others."""
     placed_s: float | None = None
-    first_drawn_s: float | None = None
+    first_sampled_s: float | None = None
     next_progress_s: float = 0.0
 
 
@@ -109,22 +109,22 @@ class DecodeLoop:
     llama: Llama
     shape: ContextShape
     streams: Streams
-    pace: Pace
+    prefill_controller: PrefillController
     stored: StoredPrefixes
     commands: SimpleQueue[Command]
     report: Callable[[Step], None]
     counters: Counters
-    pool: DrawingPool
+    pool: SamplingPool
     max_drafts: int = 0
     draft_model: DraftModel | None = None
     doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
     """Where the thread of this loop says whom it computes for."""
-    drawing: ActivityCells = attrs.field(
-        factory=lambda: CrashRecord.unread().cells(Activity.DRAWING, 0)
+    sampling: ActivityCells = attrs.field(
+        factory=lambda: CrashRecord.unread().cells(Activity.SAMPLING, 0)
     )
     """Where it says whom it draws for."""
     _requests: dict[int, _Running] = attrs.field(factory=dict, init=False)
-    _drawn: list[Drawn] = attrs.field(factory=list, init=False)
+    _drawn: list[SampledToken] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
     _progress: list[Progress] = attrs.field(factory=list, init=False)
     _in_pass: frozenset[int] = attrs.field(default=frozenset(), init=False)
@@ -170,7 +170,7 @@ class DecodeLoop:
         self._cut(*self.streams.make_room(budget))
         n_batch = self.shape.n_batch
         if self.shape.is_unified:
-            shares = self.streams.plan(token_budget=n_batch, prompt_budget=budget)
+            chunks = self.streams.plan(token_budget=n_batch, prefill_budget=budget)
         else:
             generating = self.streams.plan_generating(token_budget=n_batch)
             if generating:
@@ -182,15 +182,15 @@ class DecodeLoop:
                 self.take_commands()
                 self._place_waiting()
                 budget = self._prompt_budget()
-            shares = self.streams.plan_prompts(token_budget=n_batch, prompt_budget=budget)
-        self._compute(shares)
-        self._report_figures()
+            chunks = self.streams.plan_prompts(token_budget=n_batch, prefill_budget=budget)
+        self._compute(chunks)
+        self._report_stats()
 
     # ------------------------------------------------------------- arrival
 
     def _wait(self) -> None:
         """Until something arrives; what is in the cache is copied to host memory meanwhile."""
-        self._report_figures(force=True)
+        self._report_stats(force=True)
         while True:
             wait_s = self.stored.idle_wait_s(self.streams)
             try:
@@ -206,7 +206,7 @@ class DecodeLoop:
             case Admitted(start, sampler, embeddings):
                 sequence = Sequence(
                     start.key,
-                    start.tokens + start.drawn,
+                    start.tokens + start.sampled,
                     len(start.tokens),
                     start.max_tokens,
                     start.salt if start.reuse_prefix else None,
@@ -287,7 +287,7 @@ class DecodeLoop:
         generating = self.streams.num_generating
         if generating < len(self.streams.running) or not generating or not self.commands.empty():
             return
-        wait_s = self._anticipation.wait_s(self.pace.alone_ms(generating) or 0.0)
+        wait_s = self._anticipation.wait_s(self.prefill_controller.alone_ms(generating) or 0.0)
         if wait_s:
             try:
                 self._apply(self.commands.get(timeout=wait_s))
@@ -304,9 +304,9 @@ class DecodeLoop:
             self._settle(placement)
             self.doing.end()
 
-    def _prompt_budget(self) -> PromptBudget:
+    def _prompt_budget(self) -> PrefillBudget:
         generating = self.streams.num_generating
-        return self.pace.prompt_budget(
+        return self.prefill_controller.prefill_budget(
             generating,
             ingesting=len(self.streams.running) - generating,
             missing=self.streams.num_missing,
@@ -314,34 +314,34 @@ class DecodeLoop:
             unit=self.shape.n_ubatch,
         )
 
-    def _compute(self, shares: tuple[Share, ...]) -> None:
+    def _compute(self, chunks: tuple[ScheduledChunk, ...]) -> None:
         """These shares, in as many calls as it takes.
 
         What a call produced is reported at once, unless the rest of them takes long: a first token
         that is early would only be followed by a pause.
         """
         isolated = frozenset(filter(self._is_isolated, self._requests))
-        left = sum(share.count for share in shares)
+        left = sum(chunk.count for chunk in chunks)
         for call in part(
-            shares,
+            chunks,
             is_unified=self.shape.is_unified,
-            call_tokens=self.pace.call_tokens(),
+            call_tokens=self.prefill_controller.call_tokens(),
             isolated=isolated,
         ):
             if call[0].sequence.key in isolated:
                 self._report_step()  # it may be the last call of this engine
             self._decode(call)
-            left -= sum(share.count for share in call)
-            if self.pace.is_short(left):
+            left -= sum(chunk.count for chunk in call)
+            if self.prefill_controller.is_short(left):
                 self._report_step()
         self._report_step()
 
-    def _decode(self, shares: tuple[Share, ...]) -> None:
+    def _decode(self, chunks: tuple[ScheduledChunk, ...]) -> None:
         """Compute these shares, of words or one of an image; on failure split them until the
         culprit is alone."""
-        contents = [self._requests[share.sequence.key].content for share in shares]
-        call = fill(self.llama, shares, contents)
-        keys = [share.sequence.key for share in shares]
+        contents = [self._requests[chunk.sequence.key].content for chunk in chunks]
+        call = fill(self.llama, chunks, contents)
+        keys = [chunk.sequence.key for chunk in chunks]
         self._in_pass = frozenset(keys)
         self.doing.begin_all(keys)
         started_s = time.perf_counter()
@@ -351,32 +351,32 @@ class DecodeLoop:
         self.doing.end()
         if code == 0:
             self._failures = 0
-            self.streams.commit(shares)
-            self._measure(shares, 1000 * (computed_s - started_s))
-            self._keep_checkpoints(shares)
-            self._note_progress(shares, computed_s)
-            self._draw(call.rows)
+            self.streams.commit(chunks)
+            self._measure(chunks, 1000 * (computed_s - started_s))
+            self._keep_checkpoints(chunks)
+            self._note_progress(chunks, computed_s)
+            self._sample(call.rows)
             self.counters.now.draw_ms += 1000 * (time.perf_counter() - computed_s)
             return
-        for share in shares:
-            assert share.sequence.stream is not None
-            start = self._requests[share.sequence.key].content.positions.at(share.start)
-            if not self.llama.trim(share.sequence.stream, start):
-                self.streams.lost_prefix(share.sequence)
+        for chunk in chunks:
+            assert chunk.sequence.stream is not None
+            start = self._requests[chunk.sequence.key].content.positions.at(chunk.start)
+            if not self.llama.trim(chunk.sequence.stream, start):
+                self.streams.lost_prefix(chunk.sequence)
         if code == _ABORTED:
             return
-        if len(shares) == 1:
-            self._blame(shares[0].sequence, code)
+        if len(chunks) == 1:
+            self._blame(chunks[0].sequence, code)
             return
-        middle = len(shares) // 2
-        for half in (shares[:middle], shares[middle:]):
+        middle = len(chunks) // 2
+        for half in (chunks[:middle], chunks[middle:]):
             still = tuple(s for s in half if s.start == s.sequence.num_computed)
             if still:
                 self._decode(still)
 
-    def _keep_checkpoints(self, shares: tuple[Share, ...]) -> None:
-        for share in shares:
-            sequence = share.sequence
+    def _keep_checkpoints(self, chunks: tuple[ScheduledChunk, ...]) -> None:
+        for chunk in chunks:
+            sequence = chunk.sequence
             if sequence.num_computed in sequence.checkpoints:
                 assert sequence.stream is not None
                 assert sequence.salt is not None, "it shares with nobody"
@@ -385,15 +385,15 @@ class DecodeLoop:
                 self.stored.save_checkpoint(kept, sequence.salt, sequence.stream)
                 self.doing.end()
 
-    def _note_progress(self, shares: tuple[Share, ...], now_s: float) -> None:
+    def _note_progress(self, chunks: tuple[ScheduledChunk, ...], now_s: float) -> None:
         """Whoever waits for a long prompt hears that it gets on, and everybody that it is whole."""
-        for share in shares:
-            request = self._requests[share.sequence.key]
-            is_whole = share.wants_logits and share.sequence.num_drawn == 0
-            if not is_whole and (share.wants_logits or now_s < request.next_progress_s):
+        for chunk in chunks:
+            request = self._requests[chunk.sequence.key]
+            is_whole = chunk.wants_logits and chunk.sequence.num_sampled == 0
+            if not is_whole and (chunk.wants_logits or now_s < request.next_progress_s):
                 continue
             request.next_progress_s = now_s + PROGRESS_INTERVAL_S
-            sequence = share.sequence
+            sequence = chunk.sequence
             cached = sequence.num_cached or 0
             self._progress.append(
                 Progress(sequence.key, sequence.num_tokens, cached, sequence.num_computed)
@@ -407,29 +407,33 @@ class DecodeLoop:
         if self._failures >= _MAX_FAILURES:
             raise EngineError(f"{_MAX_FAILURES} sequences failed in a row, the last: {detail}")
 
-    def _measure(self, shares: tuple[Share, ...], pass_ms: float) -> None:
-        generating = sum(share.sequence.num_drawn > 0 and share.count == 1 for share in shares)
-        tokens = sum(share.count + len(share.drafts) for share in shares)
-        prompt_tokens = sum(share.count for share in shares) - generating
-        self.pace.measured(generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms)
-        self.stored.budget.passed(pass_ms, target_ms=self.pace.pass_target_ms(generating))
+    def _measure(self, chunks: tuple[ScheduledChunk, ...], pass_ms: float) -> None:
+        generating = sum(chunk.sequence.num_sampled > 0 and chunk.count == 1 for chunk in chunks)
+        tokens = sum(chunk.count + len(chunk.drafts) for chunk in chunks)
+        prompt_tokens = sum(chunk.count for chunk in chunks) - generating
+        self.prefill_controller.measured(
+            generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms
+        )
+        self.stored.budget.passed(
+            pass_ms, target_ms=self.prefill_controller.pass_target_ms(generating)
+        )
         self.counters.passed(
-            sequences=len(shares), tokens=tokens, prompt_tokens=prompt_tokens, pass_ms=pass_ms
+            sequences=len(chunks), tokens=tokens, prompt_tokens=prompt_tokens, pass_ms=pass_ms
         )
 
-    def _draw(self, rows: list[tuple[Share, int]]) -> None:
+    def _sample(self, rows: list[tuple[ScheduledChunk, int]]) -> None:
         """The next token of every sequence whose newest one was computed, and of drafts that turn
         out right the ones after it."""
-        samplers = [self._requests[share.sequence.key].sampler for share, _ in rows]
-        tokens = first_tokens(self.llama, self.pool, samplers, rows, self.drawing)
-        for (share, row), token in zip(rows, tokens, strict=True):
-            self.drawing.begin(share.sequence.key)
-            self._take(share, row, token)
-        self.drawing.end()
+        samplers = [self._requests[chunk.sequence.key].sampler for chunk, _ in rows]
+        tokens = first_tokens(self.llama, self.pool, samplers, rows, self.sampling)
+        for (chunk, row), token in zip(rows, tokens, strict=True):
+            self.sampling.begin(chunk.sequence.key)
+            self._take(chunk, row, token)
+        self.sampling.end()
 
-    def _take(self, share: Share, row: int, token: int | GrammarRejectedError) -> None:
+    def _take(self, chunk: ScheduledChunk, row: int, token: int | GrammarRejectedError) -> None:
         """Keep a drawn token, and go on drawing while the drafts were right."""
-        sequence = share.sequence
+        sequence = chunk.sequence
         request = self._requests[sequence.key]
         accepted = 0
         while True:
@@ -438,7 +442,7 @@ class DecodeLoop:
                 return
             if self._keep(request, row + accepted, token):
                 break  # it ended
-            if accepted == len(share.drafts) or token != share.drafts[accepted]:
+            if accepted == len(chunk.drafts) or token != chunk.drafts[accepted]:
                 break
             self.streams.accept_draft(sequence)
             accepted += 1
@@ -446,9 +450,9 @@ class DecodeLoop:
                 token = request.sampler.draw(row + accepted, position=sequence.num_tokens)
             except GrammarRejectedError as error:
                 token = error
-        if share.drafts:
-            request.drafting.judged(len(share.drafts), accepted)
-            self.counters.now.drafted_tokens += len(share.drafts)
+        if chunk.drafts:
+            request.drafting.judged(len(chunk.drafts), accepted)
+            self.counters.now.drafted_tokens += len(chunk.drafts)
             self.counters.now.accepted_tokens += accepted
             if sequence.stream is not None:
                 self._cut(self.streams.drop_drafts(sequence))
@@ -456,11 +460,11 @@ class DecodeLoop:
     def _keep(self, request: _Running, row: int, token: int) -> bool:
         """Report a token; True if it was the last."""
         sequence = request.sequence
-        if request.first_drawn_s is None:
-            request.first_drawn_s = time.perf_counter()
+        if request.first_sampled_s is None:
+            request.first_sampled_s = time.perf_counter()
         sequence.tokens.append(token)
         self.counters.now.drawn_tokens += 1
-        report = Drawn(sequence.key, token, self.llama.token_bytes(token))
+        report = SampledToken(sequence.key, token, self.llama.token_bytes(token))
         if request.start.logprobs >= 0:
             report = attrs.evolve(
                 report, logprobs=logprobs_of(self.llama, row, token, request.start.logprobs)
@@ -468,9 +472,9 @@ class DecodeLoop:
         self._drawn.append(report)
         if self.llama.is_end_of_generation(token) and not request.start.sampling.ignore_eos:
             self._end(sequence.key, "stop")
-        elif 0 < sequence.max_tokens <= sequence.num_drawn:
+        elif 0 < sequence.max_tokens <= sequence.num_sampled:
             self._end(sequence.key, "length")
-        elif sequence.drawn_out(self.shape.cells):
+        elif sequence.is_out_of_cells(self.shape.cells):
             self._end(sequence.key, "cells")
         else:
             return False
@@ -485,7 +489,7 @@ class DecodeLoop:
             self._cut(cut)
         now_s = time.perf_counter()
         placed_s = request.placed_s or now_s
-        first_s = request.first_drawn_s or now_s
+        first_s = request.first_sampled_s or now_s
         tokens = request.start.tokens
         cached = request.sequence.num_cached or 0
         words = num_words(tokens)
@@ -510,7 +514,7 @@ class DecodeLoop:
             self._drawn, self._endings, self._progress = [], [], []
             self.report(step)
 
-    def _report_figures(self, *, force: bool = False) -> None:
+    def _report_stats(self, *, force: bool = False) -> None:
         if self.counters.is_due(time.monotonic(), force=force):
             self._report_held()
 

@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
-from paddler_trio.engine.figures import Counters
+from paddler_trio.engine.stats import Counters
 from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (

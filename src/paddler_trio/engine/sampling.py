@@ -125,7 +125,7 @@ class Sampler:
             self._accept(token)
         else:
             self._reseed(position)
-            token = self._drawn(row) if self._constraint is None else self._drawn_in_time(row)
+            token = self._drawn(row) if self._constraint is None else self._sampled_in_time(row)
         if self._reasoning is not None:
             self._follow(self._reasoning, token)
         return token
@@ -155,7 +155,7 @@ class Sampler:
             self._constraint.close()
         self._chain = self._constraint = None
 
-    def _drawn_in_time(self, row: int) -> int:
+    def _sampled_in_time(self, row: int) -> int:
         """As ``_drawn``; a grammar that makes one token dear makes the next one dearer, so this is
         the last one. Processor time of this thread, which others do not lengthen."""
         began_s = time.thread_time()

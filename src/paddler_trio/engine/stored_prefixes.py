@@ -14,7 +14,7 @@ import attrs
 from paddler_trio.engine.host_memory import HostMemory
 from paddler_trio.engine.llama import Llama
 from paddler_trio.scheduler.batching.image_tokens import Positions
-from paddler_trio.scheduler.batching.pace import Pace
+from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.scheduler.batching.save_budget import SaveBudget
 from paddler_trio.scheduler.batching.sequences import Sequence
@@ -33,7 +33,7 @@ class StoredPrefixes:
     llama: Llama
     memory: HostMemory
     store_plan: PrefixStore
-    pace: Pace
+    prefill_controller: PrefillController
     budget: SaveBudget = attrs.field(factory=SaveBudget, init=False)
     _bytes_per_token: float = attrs.field(default=0.0, init=False)
     """Of what was looked at last; 0 before."""
@@ -127,7 +127,7 @@ class StoredPrefixes:
         return False
 
     def _wants(self, resident: Resident, size: int) -> bool:
-        token_ms = self.pace.prompt_token_ms
+        token_ms = self.prefill_controller.prompt_token_ms
         compute_ms = None if token_ms is None else token_ms * len(resident.tokens)
         return self.budget.is_worth(size, compute_ms=compute_ms) and self.store_plan.wants(
             resident.tokens, resident.salt, size

@@ -6,7 +6,7 @@ people choose, and would cost every request what it costs an attacker. See
 ``docs/decisions/0020-api-keys.md``.
 
 ``guarded`` are the scopes that ask for a key. A scope joins when its first key is made and never
-leaves by itself: revoking the last key closes a door instead of opening it.
+leaves by itself: revoking the last key opens nothing.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import trio
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.http.input_budget import Pace
+from paddler_trio.http.input_budget import PrefillController
 from paddler_trio.wire import codec
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -73,7 +73,7 @@ async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) ->
     """
     body = bytearray()  # not a list of pieces: a client could send one byte in each
     began_s = trio.current_time()
-    pace = Pace(began_s, deadline_s)
+    pace = PrefillController(began_s, deadline_s)
     with trio.CancelScope(deadline=pace.deadline_s) as patience:
         while True:
             message = await receive()

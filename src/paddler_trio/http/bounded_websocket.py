@@ -30,7 +30,13 @@ from wsproto.events import CloseConnection, Event, Message, Ping, Pong
 from wsproto.frame_protocol import CloseReason
 
 from paddler_trio.http.asgi import Scope, Send
-from paddler_trio.http.input_budget import HELD, INPUT, BudgetSpentError, Pace, Reservation
+from paddler_trio.http.input_budget import (
+    HELD,
+    INPUT,
+    BudgetSpentError,
+    PrefillController,
+    Reservation,
+)
 from paddler_trio.http.token_bucket import TokenBucket
 
 TEXT_FRAMES = "paddler_trio.text_frames"
@@ -87,7 +93,7 @@ class BoundedWebSocket(WSStream):
         self._message_frames = 0
         self._char_bytes = 1
         self._held_bytes = 0
-        self._pace: Pace | None = None
+        self._pace: PrefillController | None = None
         self._frame_bytes = 0
         self._small_frames = TokenBucket(SMALL_FRAMES, SMALL_FRAMES_PER_S, trio.current_time())
         self.heard_s = trio.current_time()
@@ -183,7 +189,7 @@ class BoundedWebSocket(WSStream):
         self._room.grow(size_bytes - self._held_bytes)
         self._held_bytes = size_bytes
         if self._pace is None:
-            self._pace = Pace(trio.current_time(), MESSAGE_DEADLINE_S)
+            self._pace = PrefillController(trio.current_time(), MESSAGE_DEADLINE_S)
         self._pace.came(len(data), trio.current_time())
 
     @property

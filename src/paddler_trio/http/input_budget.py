@@ -49,9 +49,9 @@ INPUT: Final = "paddler_trio.input"
 HELD: Final = "paddler_trio.held_bytes"
 """In a WebSocket message: what it holds, until the application asks for the next."""
 
-PACE_S: Final = 10.0
-PACE_BYTES: Final = 32_768
-"""Whoever holds room must send so much in every ``PACE_S``."""
+MIN_PROGRESS_INTERVAL_S: Final = 10.0
+MIN_PROGRESS_BYTES: Final = 32_768
+"""Whoever holds room must send so much in every ``MIN_PROGRESS_INTERVAL_S``."""
 
 T = TypeVar("T")
 
@@ -167,7 +167,7 @@ class Reservation:
 
 
 @attrs.define
-class Pace:
+class PrefillController:
     """Until when the next bytes of a body, or of a message, must have come.
 
     A body that holds nothing of the budget may take until the deadline for all of it.
@@ -185,7 +185,7 @@ class Pace:
             self._window_began_s, self._window_bytes = now_s, 0
         self._came_bytes += size_bytes
         self._window_bytes += size_bytes
-        if self._window_bytes >= PACE_BYTES:
+        if self._window_bytes >= MIN_PROGRESS_BYTES:
             self._window_began_s, self._window_bytes = now_s, 0
 
     @property
@@ -194,7 +194,7 @@ class Pace:
         whole_s = self.began_s + self.whole_s
         if self._came_bytes <= FREE_BYTES:
             return whole_s
-        return min(whole_s, self._window_began_s + PACE_S)
+        return min(whole_s, self._window_began_s + MIN_PROGRESS_INTERVAL_S)
 
 
 def _counted(used_bytes: int) -> int:

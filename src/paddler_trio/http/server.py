@@ -1,13 +1,13 @@
-"""The doors of the balancer: listening sockets, the accept loop, and the connections' fates.
+"""The listeners of the balancer: listening sockets, the accept loop, and the connections' fates.
 
-Two lives are kept apart so that a nursery tree can end them in order. A *door* accepts until it
+Two lives are kept apart so that a nursery tree can end them in order. A *listener* accepts until it
 is cancelled. The *connections* it starts live in a nursery it is given and outlive it: closing a
-door harms no connection. When the tree then wants the connections gone it calls `close_idle`
+listener harms no connection. When the tree then wants the connections gone it calls `close_idle`
 (requests in progress go on, everything else ends) and, past its patience, `cut_all` together with
 cancelling their nursery.
 
 Applications get one extension, `direct_body_writer`, and Quart applications need one shim,
-`tame`.
+`fix_disconnects`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
     "HttpStatistics",
     "bound_address",
     "direct_body_writer",
+    "fix_disconnects",
     "listen",
-    "tame",
 ]
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class HttpServer:
         """What its tasks are called in the printed tree."""
         return self._name
 
-    async def serve_door(
+    async def serve(
         self,
         sockets: Iterable[socket.socket],
         *,
@@ -118,11 +118,11 @@ class HttpServer:
         listening = list(sockets)
         addresses = [bound_address(sock) for sock in listening]
         try:
-            async with trio.open_nursery() as doors:
+            async with trio.open_nursery() as listeners:
                 for sock, address in zip(listening, addresses, strict=True):
                     listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
-                    name = f"{self._name} door {address}"
-                    doors.start_soon(self._accept, listener, connections, name=name)
+                    name = f"{self._name} listener {address}"
+                    listeners.start_soon(self._accept, listener, connections, name=name)
                 task_status.started(addresses)
         finally:
             for sock in listening:
@@ -135,7 +135,7 @@ class HttpServer:
             connection.drain()
 
     async def wait_all_closed(self) -> None:
-        """Wait until no connection is open; only sensible once the doors are closed."""
+        """Wait until no connection is open; only sensible once the listeners are closed."""
         while self._open:
             await self._closings.park()
 
@@ -217,7 +217,7 @@ def direct_body_writer(scope: Scope) -> BodyWriter | None:
     return writer
 
 
-def tame(app: App) -> App:
+def fix_disconnects(app: App) -> App:
     """Wrap a Quart application so that its connections are closed or kept alive properly.
 
     The server reports the end of a request to the application as ``http.disconnect``, also while

@@ -104,7 +104,7 @@ def prompt_of(
     language: Language,
     *,
     seed: int,
-    drawn: Sequence[int],
+    sampled: Sequence[int],
     sees_images: bool = False,
     slot_cells: int = 0,
 ) -> Prompted:
@@ -144,7 +144,7 @@ def prompt_of(
         without_layout_from=_without_layout_from(request.prompt) if is_extended else None,
     )
     try:
-        output.replay(language.vocabulary.token_bytes(token, special=True) for token in drawn)
+        output.replay(language.vocabulary.token_bytes(token, special=True) for token in sampled)
     except TokenizationError as error:
         raise Refusal("SamplerError", f"cannot continue: {error}") from error
     return Prompted(

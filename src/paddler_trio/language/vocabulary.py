@@ -25,7 +25,7 @@ from typing import TypeAlias
 from llama_cpp import llama_cpp
 
 from paddler_trio.errors import ModelFileError, PaddlerError
-from paddler_trio.language.templates.token_escaping import PromptFence
+from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
 
 MAX_TEXT_BYTES = 2**30  # llama.cpp counts bytes and tokens in 32 bits
 _MAX_RUN_CHARS = 4096
@@ -45,7 +45,7 @@ class Vocabulary:
     """Tokens of one model file, its metadata and its chat templates.
 
     ``metadata`` has every scalar of the file as text; ``control_texts`` are the texts that
-    ``parse_special`` turns into control tokens; ``fence`` guards against them. ``kind`` is a
+    ``parse_special`` turns into control tokens; ``escaping`` guards against them. ``kind`` is a
     number of llama.cpp's ``llama_vocab_type``.
     """
 
@@ -84,7 +84,7 @@ class Vocabulary:
             token for token in sorted(controls) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
         )
         """The control tokens with which the model says that its answer is complete."""
-        self.fence = self._make_fence(controls)
+        self.escaping = self._make_escaping(controls)
         self.longest_token_chars = self._find_longest()
         """No token stands for more characters of a text; 0 where tokens say nothing of that."""
 
@@ -175,7 +175,7 @@ class Vocabulary:
     def tokenize_part(self, rendered: str) -> list[int]:
         """Token ids of a part of a prompt: as ``tokenize_prompt``, but BOS is not looked at."""
         tokens: list[int] = []
-        for stretch in self.fence.cut(rendered):
+        for stretch in self.escaping.cut(rendered):
             found = self.tokenize(
                 stretch.text, add_special=False, parse_special=stretch.parse_special
             )
@@ -273,12 +273,12 @@ class Vocabulary:
         read = llama_cpp.llama_vocab_get_text
         return max((len(read(self._vocab, token)) for token in range(self.n_tokens)), default=0)
 
-    def _make_fence(self, controls: Mapping[int, str]) -> PromptFence:
+    def _make_escaping(self, controls: Mapping[int, str]) -> ControlTokenEscaping:
         def with_attribute(wanted: int) -> list[str]:
             read = llama_cpp.llama_vocab_get_attr
             return [text for token, text in controls.items() if read(self._vocab, token) & wanted]
 
-        return PromptFence(
+        return ControlTokenEscaping(
             controls.values(),
             strips_left=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
             strips_right=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),

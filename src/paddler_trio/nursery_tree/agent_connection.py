@@ -18,7 +18,7 @@ import trio
 from paddler_trio.errors import LinkError, PaddlerError
 from paddler_trio.nursery_tree.synchronization import Verdict
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
-from paddler_trio.scheduler.dispatch.health import HealthBook
+from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
 from paddler_trio.wire.codec import dumps, unstructure
@@ -75,7 +75,7 @@ class AgentConnection:
     scope: trio.CancelScope
     outgoing: trio.MemorySendChannel[bytes]
     report: Report | None = attrs.field(default=None, init=False)
-    health: HealthBook
+    health: HealthTracker
     is_accepting: bool = attrs.field(default=False, init=False)
     """It serves what it was told to serve, and neither failed too often nor is drained."""
     usable_slots: int = attrs.field(default=0, init=False)

@@ -6,7 +6,7 @@
     ├─ reload on SIGHUP         of the API keys
     └─ connections               one task each: clients, operators, agents
        └─ requests               one task each, from arrival to ending; drained second
-          └─ doors               the accept loops of every port; closed first
+          └─ listeners               the accept loops of every port; closed first
 
 A request is not a child of its connection: it belongs to *requests*, so that draining is waiting
 for one nursery, while the connections that carry the answers, and the agents' own, still live.
@@ -25,7 +25,7 @@ import trio
 
 from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.heap import settle
+from paddler_trio.heap import freeze_heap
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
 log = structlog.get_logger("balancer")
@@ -49,7 +49,7 @@ class Server(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def serve_door(
+    async def serve(
         self,
         sockets: Iterable[socket.socket],
         *,
@@ -94,7 +94,7 @@ async def run_balancer(
     notifier: SystemdNotifier,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until ``stop``, then drain: doors, requests, connections, services.
+    """Serve until ``stop``, then drain: listeners, requests, connections, services.
 
     Started means: the state is read and every port accepts.
 
@@ -103,7 +103,7 @@ async def run_balancer(
     parts = assemble()
     servers = [server for server, _ in parts.ports]
     await parts.load_state()
-    settle()
+    freeze_heap()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.measure_lag, name="event loop lag")
@@ -113,11 +113,11 @@ async def run_balancer(
             connections.start_soon(_cut_when_cancelled, servers, name="cutter")
             async with trio.open_nursery() as requests:
                 parts.dispatcher.open(requests)
-                async with trio.open_nursery() as doors:
+                async with trio.open_nursery() as listeners:
                     listening = [
-                        await doors.start(
-                            partial(server.serve_door, s, connections=connections),
-                            name=f"{server.name} door",
+                        await listeners.start(
+                            partial(server.serve, s, connections=connections),
+                            name=f"{server.name} listener",
                         )
                         for server, s in parts.ports
                     ]
@@ -126,7 +126,7 @@ async def run_balancer(
                     notifier.ready(f"inference on {', '.join(addresses.inference)}")
                     log.info("balancer up", **attrs.asdict(addresses))
                     await stop.wait()
-                    doors.cancel_scope.cancel(reason="stopping: no new connections")
+                    listeners.cancel_scope.cancel(reason="stopping: no new connections")
                 notifier.stopping()
                 parts.dispatcher.drain()
                 requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s

@@ -29,7 +29,7 @@ from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import Failure, Request, ShuttingDown, Stopped
 from paddler_trio.nursery_tree.synchronization import Changes, Verdict
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
-from paddler_trio.scheduler.dispatch.health import HealthBook
+from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
 from paddler_trio.scheduler.dispatch.slot_ledger import (
@@ -77,7 +77,7 @@ class Dispatcher:
     agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
     buffer_changed: Changes = attrs.field(factory=Changes, init=False)
-    health: HealthBook = attrs.field(factory=HealthBook, init=False)
+    health: HealthTracker = attrs.field(factory=HealthTracker, init=False)
     is_draining: bool = attrs.field(default=False, init=False)
     _ledger: SlotLedger = attrs.field(init=False)
     _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
@@ -137,7 +137,7 @@ class Dispatcher:
             request.fail(503, "Buffered requests overflow")
             return request
         self._requests[request.key] = request
-        self._obey([decision])
+        self._apply([decision])
         self._nursery.start_soon(self._serve, request, name=f"request {request.id}")
         return request
 
@@ -194,7 +194,7 @@ class Dispatcher:
             kind=agent.model,
             offers=OURS if agent.speaks_trio else frozenset(),
         )
-        self._obey(grants)
+        self._apply(grants)
         self._note_stranded()
         self.agents_changed.notify()
 
@@ -226,7 +226,7 @@ class Dispatcher:
             reason=reason,
             suspects=suspects,
         )
-        self._obey(self._ledger.give_back(lease.request.key))
+        self._apply(self._ledger.give_back(lease.request.key))
         self._end_lease(lease.request.key, suspects)
         self._note_stranded()
         self.agents_changed.notify()
@@ -257,7 +257,7 @@ class Dispatcher:
             kind = request.model if request.tokens else None
             ours_are_here = any(agent.speaks_trio for agent in self.agents.values())
             needs = OURS if request.suspicions and ours_are_here else frozenset()
-            self._obey([self._ledger.ask_again(key, kind=kind, needs=needs)])
+            self._apply([self._ledger.ask_again(key, kind=kind, needs=needs)])
             if self.is_draining:
                 request.seat.give(ShuttingDown())
         log.warning(
@@ -419,7 +419,7 @@ class Dispatcher:
         lease = self._leases.pop(request.key, None)
         if lease is not None:
             lease.agent.forget(lease)  # if it was cancelled before it could take its slot
-        self._obey(self._ledger.end(request.key))
+        self._apply(self._ledger.end(request.key))
         self._stranded.pop(request.key, None)
         if self.is_draining:
             request.fail(503, "balancer is shutting down")
@@ -437,7 +437,7 @@ class Dispatcher:
 
     # -------------------------------------------------------------- private
 
-    def _obey(self, decisions: Iterable[Granted | Buffered]) -> None:
+    def _apply(self, decisions: Iterable[Granted | Buffered]) -> None:
         for decision in decisions:
             match decision:
                 case Granted(key, agent_key):

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-from paddler_trio.heap import settle
+from paddler_trio.heap import freeze_heap
 from paddler_trio.language.answer_binding import form_of
 from paddler_trio.language.llama_log import print_llama_log
 from paddler_trio.language.loading import LanguageError, LanguageSource, read_language
@@ -54,7 +54,7 @@ def main(control_fd: int) -> None:
         language.parameters, language.vocabulary.metadata, language.fingerprint, shared
     )
     control.sendall(frame_of(facts))
-    settle()
+    freeze_heap()
     os.nice(NICENESS)
     _serve(control, language, shared)
 

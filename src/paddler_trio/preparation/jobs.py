@@ -79,7 +79,7 @@ def refused_frame(frame: RequestFrame, code: int, problem: str) -> Prepared:
 
 
 def _generation(job: Job, language: Language) -> Prepared:
-    work, seed, drawn = _work_of(job.frame)
+    work, seed, sampled = _work_of(job.frame)
     if not isinstance(
         work, Generate | ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
     ):
@@ -88,7 +88,7 @@ def _generation(job: Job, language: Language) -> Prepared:
         work,
         language,
         seed=seed,
-        drawn=drawn,
+        sampled=sampled,
         sees_images=job.ready.sees_images,
         slot_cells=job.ready.cells,
     )
@@ -96,7 +96,7 @@ def _generation(job: Job, language: Language) -> Prepared:
         key=job.key,
         tokens=prompt.tokens,
         images=prompt.images,
-        drawn=list(drawn),
+        sampled=list(sampled),
         max_tokens=prompt.max_tokens,
         sampling=prompt.sampling,
         grammar=prompt.grammar,

@@ -11,7 +11,7 @@ from paddler_trio.language.answer_binding import form_of
 from paddler_trio.language.images.image_parts import readable
 from paddler_trio.language.prompting import Language, rendering_of, tokens_of
 from paddler_trio.language.refusal import Refusal
-from paddler_trio.language.templates.token_escaping import unfenced
+from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.trio.generate import (
@@ -74,7 +74,7 @@ def _render(prompt: Prompt, language: Language, *, sees_images: bool) -> dict[st
     tokens = tokens_of(prompt, rendering, language.vocabulary)
     if isinstance(prompt, TokenPrompt):
         return {"prompt": _text_of(tokens, language.vocabulary), "num_tokens": len(tokens)}
-    return {"prompt": readable(unfenced(rendering.text)), "num_tokens": len(tokens)}
+    return {"prompt": readable(unescaped(rendering.text)), "num_tokens": len(tokens)}
 
 
 def _text_of(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
@@ -94,7 +94,7 @@ def _piece(token: int, vocabulary: Vocabulary) -> object:
 def _describe(language: Language, ready: Ready) -> dict[str, object]:
     vocabulary = language.vocabulary
     embedding = ready.embedding
-    traits = language.templates.default.traits
+    capabilities = language.templates.default.capabilities
     return {
         "name": vocabulary.metadata.get("general.name") or vocabulary.path.stem,
         "size_bytes": vocabulary.size_bytes,
@@ -112,7 +112,7 @@ def _describe(language: Language, ready: Ready) -> dict[str, object]:
         "can_rank": embedding is not None and embedding.pooling == "Rank",
         "can_see": ready.sees_images,
         "has_thinking": form_of(language.templates.default.template, language.markers).reasons,
-        "has_tools": traits.tools,
+        "has_tools": capabilities.tools,
     }
 
 

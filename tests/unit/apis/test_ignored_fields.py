@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.apis.anthropic.anthropic_request import read_count_tokens, read_messages
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.fields import Fate, Field
+from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.ignored_fields import (
     MAX_HEADER_BYTES,
     MAX_MET,
@@ -218,7 +218,7 @@ HINTS = [
     (path, field)
     for (path, _), record in records(LIMITS).items()
     for field in record
-    if field.fate is Fate.IGNORED
+    if field.support is FieldSupport.IGNORED
 ]
 
 

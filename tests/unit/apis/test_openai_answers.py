@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_values import USAGE, chunks, done, logprob
 
-from paddler_trio.apis.answer import Answer, AnswerReader, Said, usage_of
+from paddler_trio.apis.answer import Answer, AnswerReader, ContentDelta, usage_of
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.apis.openai.chat_response import ChatStream, Heading, WholeChat
@@ -378,7 +378,7 @@ def test_a_stream_says_what_the_whole_answer_says(
 def test_no_content_is_lost(results: list[RawResult]) -> None:
     reader = AnswerReader()
     said = "".join(
-        piece.text for piece in reader.take([*results, done()]) if isinstance(piece, Said)
+        piece.text for piece in reader.take([*results, done()]) if isinstance(piece, ContentDelta)
     )
     sure = "".join(
         str(next(iter(result.values())))
@@ -386,5 +386,5 @@ def test_no_content_is_lost(results: list[RawResult]) -> None:
         if isinstance(result, dict) and {"ContentToken", "UndeterminableToken"} & set(result)
     )
     rest = iter(said)
-    letters = [letter for letter in sure if not letter.isspace()]
-    assert all(letter in rest for letter in letters), "in order, whatever stands between"
+    characters = [character for character in sure if not character.isspace()]
+    assert all(character in rest for character in characters), "in order, whatever stands between"

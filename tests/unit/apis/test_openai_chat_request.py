@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.fields import Fate, Field
+from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS, chat_record
 from paddler_trio.apis.openai.chat_request import ChatRequest, read_chat
@@ -115,11 +115,11 @@ def generate(**body: object) -> Generate:
     return value
 
 
-def fields(fate: Fate) -> list[Field]:
-    return [field for field in RECORD if field.fate is fate]
+def fields(support: FieldSupport) -> list[Field]:
+    return [field for field in RECORD if field.support is support]
 
 
-@pytest.mark.parametrize("field", fields(Fate.HONOURED), ids=lambda field: field.name)
+@pytest.mark.parametrize("field", fields(FieldSupport.HONOURED), ids=lambda field: field.name)
 def test_every_honoured_field_changes_the_request(field: Field) -> None:
     others, value = EXAMPLES[field.name]
     changed = read(**others | {field.name: value})
@@ -130,7 +130,7 @@ def test_every_honoured_field_changes_the_request(field: Field) -> None:
         assert read(**others | {alias: value}) == changed
 
 
-@pytest.mark.parametrize("field", fields(Fate.ACCEPTED), ids=lambda field: field.name)
+@pytest.mark.parametrize("field", fields(FieldSupport.ACCEPTED), ids=lambda field: field.name)
 def test_an_accepted_field_changes_nothing(field: Field) -> None:
     kinds = ("auto", True, 1, {"a": "b"}, "text")
     values = [kind for kind in kinds if _has_shape(field, kind)]
@@ -147,7 +147,7 @@ def _has_shape(field: Field, value: object) -> bool:
     return True
 
 
-@pytest.mark.parametrize("field", fields(Fate.REFUSED), ids=lambda field: field.name)
+@pytest.mark.parametrize("field", fields(FieldSupport.REFUSED), ids=lambda field: field.name)
 def test_a_refused_field_is_refused_by_name_unless_it_asks_for_nothing(field: Field) -> None:
     error = told_off(**{field.name: {"any": "thing"}})
     assert (error.param, error.code) == (field.name, "unsupported_parameter")

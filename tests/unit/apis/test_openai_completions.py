@@ -16,10 +16,10 @@ from openai_values import USAGE, chunks, done, logprob
 
 from paddler_trio.apis.answer import Stopwatch
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.fields import Fate, Field
+from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.generation_settings import generation_settings
 from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.llama_server.llama_completion import LlamaTold
+from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.apis.openai.chat_response import Heading
 from paddler_trio.apis.openai.completion_request import (
     CompletionRequest,
@@ -170,10 +170,10 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
 
 @pytest.mark.parametrize("field", completion_record(LIMITS).fields, ids=lambda field: field.name)
 def test_every_field_of_a_completion_is_honoured_or_refused(field: Field) -> None:
-    if field.fate is Fate.REFUSED:
+    if field.support is FieldSupport.REFUSED:
         error = told_off(**{field.name: {"any": "thing"}})
         assert (error.param, error.code) == (field.name, "unsupported_parameter")
-    elif field.fate is Fate.HONOURED:
+    elif field.support is FieldSupport.HONOURED:
         others, value = EXAMPLES.get(field.name, ({}, 1))
         assert read(**others, **{field.name: value}) != read(**others)
 
@@ -183,11 +183,11 @@ def test_every_field_of_a_completion_is_honoured_or_refused(field: Field) -> Non
 )
 def test_every_field_of_llama_servers_dialect_is_honoured_or_refused(field: Field) -> None:
     body = {"prompt": "Once"}
-    if field.fate is Fate.REFUSED:
+    if field.support is FieldSupport.REFUSED:
         with pytest.raises(ApiError) as told:
             read_llama_completion({**body, field.name: {"any": "thing"}}, LIMITS)
         assert told.value.param == field.name
-    elif field.fate is Fate.HONOURED:
+    elif field.support is FieldSupport.HONOURED:
         others, value = EXAMPLES.get(field.name, ({}, 1))
         base = read_llama_completion({**body, **others}, LIMITS)
         assert read_llama_completion({**body, **others, field.name: value}, LIMITS) != base
@@ -268,7 +268,7 @@ def test_a_stream_of_a_completion_echoes_first_and_ends_once() -> None:
 def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     one = read_llama_completion({"prompt": "a", "return_tokens": True, "n_predict": 3}, LIMITS)
     settings = generation_settings({}, one.generate)
-    told = LlamaTold(one, "m", ["a"], [TextAnswer("")], watch(), settings)
+    told = CompletionEncoder(one, "m", ["a"], [TextAnswer("")], watch(), settings)
     told.read(Step(0, [logprob("x"), {"ContentToken": "x\n"}, done("length")], [7, 8]))
     body: Any = told.body()
     assert body["content"] == "x\n"
@@ -277,7 +277,7 @@ def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     assert body["generation_settings"]["n_predict"] == 3
     assert body["completion_probabilities"][0]["top_logprobs"][0]["id"] == 1
     two = read_llama_completion({"prompt": ["a"]}, LIMITS)
-    several = LlamaTold(two, "m", ["a"], [TextAnswer("")], watch())
+    several = CompletionEncoder(two, "m", ["a"], [TextAnswer("")], watch())
     several.read(Step(0, [done()]))
     assert isinstance(several.body(), list)
 
@@ -285,7 +285,7 @@ def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
 def test_an_answer_is_truncated_where_the_context_is_full() -> None:
     request = read_llama_completion({"prompt": "a"}, LIMITS)
     for reason, is_truncated in (("cells", True), ("length", False), ("stop", False)):
-        told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+        told = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
         told.read(Step(0, [{"ContentToken": "x"}, done(reason)]))
         body: Any = told.body()
         assert body["truncated"] is is_truncated
@@ -297,14 +297,14 @@ def test_response_fields_choose_members() -> None:
         {"prompt": "a", "n_predict": 4, "response_fields": fields}, LIMITS
     )
     settings = generation_settings({}, request.generate)
-    told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch(), settings)
+    told = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch(), settings)
     told.read(Step(0, [{"ContentToken": "x"}, done()]))
     assert told.body() == {"content": "x", "generation_settings/n_predict": 4}
 
 
 def test_llama_servers_stream_ends_with_stop_and_no_done() -> None:
     request = read_llama_completion({"prompt": "a", "stream": True, "n_probs": 1}, LIMITS)
-    told = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+    told = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
     stream = told.opening() + told.take(Step(0, [logprob("x"), {"ContentToken": "x"}], [7]))
     stream += told.take(Step(0, [done()])) + told.closing()
     events = [json.loads(block[6:]) for block in stream.decode().split("\n\n")[:-1]]
@@ -319,7 +319,7 @@ def test_timings_come_with_every_chunk_that_asks_for_them() -> None:
     wishes = {"stream": True, "timings_per_token": True}
     openai = CompletionStream(HEADING, read(**wishes).delivery, [TextAnswer("")], 1, watch())
     request = read_llama_completion({"prompt": "a", **wishes}, LIMITS)
-    llama = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+    llama = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
     for told in (openai.take(step), llama.take(step)):
         event = json.loads(told.removeprefix(b"data: "))
         assert event["timings"]["predicted_n"] == 1
@@ -329,12 +329,14 @@ def test_timings_come_with_every_chunk_that_asks_for_them() -> None:
 def test_llama_servers_dialect_tells_the_stop_text_if_asked_to() -> None:
     wishes = {"prompt": "a", "stop": ["END"], "include_stop_str_in_output": True}
     last = Step(0, [{"ContentToken": "x"}, done("stop_text", "END")], [7])
-    told = LlamaTold(read_llama_completion(wishes, LIMITS), "m", ["a"], [TextAnswer("")], watch())
+    told = CompletionEncoder(
+        read_llama_completion(wishes, LIMITS), "m", ["a"], [TextAnswer("")], watch()
+    )
     told.read(last)
     body: Any = told.body()
     assert (body["content"], body["stopping_word"]) == ("xEND", "END")
     request = read_llama_completion({**wishes, "stream": True}, LIMITS)
-    streamed = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
+    streamed = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
     first = streamed.take(last).split(b"\n\n")[0]
     assert json.loads(first.removeprefix(b"data: "))["content"] == "xEND"
 

@@ -23,6 +23,7 @@ from paddler_trio.apis.shapes import (
     Either,
     Flag,
     FreeObject,
+    Integer,
     ListOf,
     Number,
     OneOf,
@@ -30,7 +31,6 @@ from paddler_trio.apis.shapes import (
     Shape,
     Tagged,
     Text,
-    Whole,
 )
 
 LIMITS = SurfaceLimits()
@@ -49,7 +49,7 @@ JSON = st.recursive(
 RECORD = Record(
     "thing",
     (
-        Field("n", Whole(0, 3), "A number.", is_required=True),
+        Field("n", Integer(0, 3), "A number.", is_required=True),
         Field("a", Either((Text(2), ListOf(Text(2), 0, 2))), "Texts."),
         accepted("b", Flag(), "No matter."),
         refused("x", "not here", neutral=(0, False)),
@@ -57,16 +57,16 @@ RECORD = Record(
 )
 SHAPES: list[Shape] = [
     Flag(),
-    Whole(),
-    Whole(-1, 2),
+    Integer(),
+    Integer(-1, 2),
     Number(-1.5, 2),
     Text(),
     Text(2, least_chars=1),
     OneOf(("a", "b")),
-    ListOf(Whole(0), 1, 2),
-    PairOf(Whole(), Either((Number(), Flag()))),
+    ListOf(Integer(0), 1, 2),
+    PairOf(Integer(), Either((Number(), Flag()))),
     FreeObject(Number(), 1),
-    Either((Whole(0), Text(1), ListOf(Flag()))),
+    Either((Integer(0), Text(1), ListOf(Flag()))),
     RECORD,
     Tagged(
         "kind",
@@ -76,7 +76,7 @@ SHAPES: list[Shape] = [
                 "b",
                 (
                     Field("kind", OneOf(("b",)), "It.", is_required=True),
-                    Field("n", Whole(), "A number."),
+                    Field("n", Integer(), "A number."),
                 ),
             ),
         },
@@ -152,7 +152,7 @@ def test_a_refused_field_may_ask_for_nothing() -> None:
 
 
 def test_aliases_must_agree() -> None:
-    record = Record("r", (Field("a", Whole(), "It.", aliases=("b",)),))
+    record = Record("r", (Field("a", Integer(), "It.", aliases=("b",)),))
     assert record.read({"b": 2}, "") == {"a": 2}
     assert record.read({"a": 2, "b": 2.0}, "") == {"a": 2}
     with pytest.raises(ApiError, match="a and b say different things"):

@@ -13,7 +13,7 @@ from openai_values import chunks, done
 
 from paddler_trio.apis.answer import Prefilled, Stopwatch
 from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.llama_server.llama_completion import LlamaTold
+from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.apis.openai.chat_response import ChatStream, Heading
 from paddler_trio.apis.openai.completion_request import read_completion, read_llama_completion
@@ -76,14 +76,14 @@ def test_whatever_an_agent_tells_progress_rises_from_the_cache_to_the_whole(
 
 
 def test_a_chat_tells_it_before_its_first_text() -> None:
-    teller = ChatStream.of(
+    encoder = ChatStream.of(
         HEADING,
         Delivery(with_progress=True, with_timings=True),
         1,
         raw_calls=False,
         now_s=itertools.count(1.0).__next__,
     )
-    stream = teller.opening() + b"".join(map(teller.take, STEPS)) + teller.closing()
+    stream = encoder.opening() + b"".join(map(encoder.take, STEPS)) + encoder.closing()
     role, *events = chunks(stream)
     assert role["choices"][0]["delta"]["role"] == "assistant"
     assert processed(events) == [10, 42, 90]
@@ -99,25 +99,25 @@ def test_a_chat_tells_it_before_its_first_text() -> None:
 
 def test_it_is_told_of_each_choice_alone_and_only_to_who_asks() -> None:
     for delivery, expected in ((Delivery(with_progress=True), [10, 42, 90] * 2), (Delivery(), [])):
-        teller = ChatStream.of(HEADING, delivery, 2, raw_calls=False, now_s=lambda: 0.0)
-        stream = teller.opening()
+        encoder = ChatStream.of(HEADING, delivery, 2, raw_calls=False, now_s=lambda: 0.0)
+        stream = encoder.opening()
         for choice in (0, 1):
-            stream += b"".join(teller.take(Step(choice, step.results, [])) for step in STEPS)
-        events = chunks(stream + teller.closing())
+            stream += b"".join(encoder.take(Step(choice, step.results, [])) for step in STEPS)
+        events = chunks(stream + encoder.closing())
         assert processed(events) == expected
         assert all("timings" not in each for each in events if "prompt_progress" in each)
 
 
 @pytest.mark.parametrize("is_openai", [True, False])
 def test_completions_tell_it_in_both_dialects(*, is_openai: bool) -> None:
-    teller: CompletionStream | LlamaTold
+    encoder: CompletionStream | CompletionEncoder
     if is_openai:
         request = read_completion({"prompt": "a", **WISHES}, LIMITS)
-        teller = CompletionStream(HEADING, request.delivery, [TextAnswer("")], 1, watch())
+        encoder = CompletionStream(HEADING, request.delivery, [TextAnswer("")], 1, watch())
     else:
         request = read_llama_completion({"prompt": "a", **WISHES}, LIMITS)
-        teller = LlamaTold(request, "m", ["a"], [TextAnswer("")], watch())
-    stream = teller.opening() + b"".join(map(teller.take, STEPS))
+        encoder = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
+    stream = encoder.opening() + b"".join(map(encoder.take, STEPS))
     events = [json.loads(block[6:]) for block in stream.decode().split("\n\n")[:-1]]
     assert processed(events) == [10, 42, 90]
     assert "timings" in events[0]
@@ -132,8 +132,8 @@ def test_a_response_is_in_progress_while_its_prompt_is() -> None:
     clock = watch()
     reports = Reports(clock, request.with_progress, request.with_timings)
     output = Output(reports=reports)
-    teller = ResponseStream(heading, output, lambda: heading.finished(output, now=2), clock)
-    stream = teller.opening() + b"".join(map(teller.take, STEPS)) + teller.closing()
+    encoder = ResponseStream(heading, output, lambda: heading.finished(output, now=2), clock)
+    stream = encoder.opening() + b"".join(map(encoder.take, STEPS)) + encoder.closing()
     events = [json.loads(block.split("data: ")[1]) for block in stream.decode().split("\n\n")[:-1]]
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
     assert processed(events) == [10, 42, 90]

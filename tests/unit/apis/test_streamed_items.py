@@ -90,11 +90,11 @@ def response_stream() -> tuple[ResponseStream, Output]:
 def test_the_events_of_a_response_are_numbered_and_add_up_to_it(
     results: list[Result], size: int
 ) -> None:
-    teller, _ = response_stream()
-    stream = teller.opening()
+    encoder, _ = response_stream()
+    stream = encoder.opening()
     for step in steps(results, size):
-        stream += teller.take(step)
-    events = events_of(stream + teller.closing())
+        stream += encoder.take(step)
+    events = events_of(stream + encoder.closing())
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
 
@@ -140,8 +140,8 @@ def test_a_whole_response_is_that_of_its_stream(results: list[Result]) -> None:
 
 
 def test_an_error_is_numbered_too_and_has_what_clients_raise() -> None:
-    teller, _ = response_stream()
-    stream = teller.opening() + teller.failed(ApiError(502, "the agent was lost"))
+    encoder, _ = response_stream()
+    stream = encoder.opening() + encoder.failed(ApiError(502, "the agent was lost"))
     last = events_of(stream)[-1]
     assert (last["type"], last["sequence_number"]) == ("error", 2)
     assert last["message"] == last["error"]["message"] == "the agent was lost"
@@ -154,11 +154,11 @@ def test_an_error_is_numbered_too_and_has_what_clients_raise() -> None:
 def test_blocks_are_opened_and_closed_one_by_one_and_add_up_to_the_message(
     results: list[Result], size: int
 ) -> None:
-    teller = MessageStream(MessageHeading(model="m", id="msg_1"))
-    stream = teller.opening()
+    encoder = MessageStream(MessageHeading(model="m", id="msg_1"))
+    stream = encoder.opening()
     for step in steps(results, size):
-        stream += teller.take(step)
-    events = events_of(stream + teller.closing())
+        stream += encoder.take(step)
+    events = events_of(stream + encoder.closing())
     assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
     assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
     blocks: list[dict[str, Any]] = []
@@ -223,9 +223,9 @@ def test_a_message_says_why_it_ended() -> None:
 
 
 def test_a_message_begins_with_what_is_known_of_the_prompt() -> None:
-    teller = MessageStream(MessageHeading(model="m"))
+    encoder = MessageStream(MessageHeading(model="m"))
     progress = {"Progress": {"total": 9, "cached": 4, "computed": 4}}
-    (start, _) = events_of(teller.take(Step(0, [progress])))
+    (start, _) = events_of(encoder.take(Step(0, [progress])))
     assert start["message"]["usage"]["input_tokens"] == 5
     assert start["message"]["usage"]["cache_read_input_tokens"] == 4
-    assert teller.take(Step(0, [progress])) == b""
+    assert encoder.take(Step(0, [progress])) == b""

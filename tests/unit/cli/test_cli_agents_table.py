@@ -8,16 +8,16 @@ from paddler_trio.cli.agents import EngineRates, agents_table
 from paddler_trio.cli.management_client import AgentView
 
 
-def agent(drawn: float | None, number: str = "a", **figures: float) -> AgentView:
+def agent(sampled: float | None, number: str = "a", **stats: float) -> AgentView:
     engine = None
-    if drawn is not None:
+    if sampled is not None:
         engine = {
-            "drawn_tokens": drawn,
+            "drawn_tokens": sampled,
             "prompt_tokens": 25.0,
             "cached_tokens": 75.0,
             "cells_used": 10.0,
             "cells_total": 40.0,
-            **figures,
+            **stats,
         }
     return AgentView(
         id=number,
@@ -72,10 +72,10 @@ def test_the_engine_is_shown_only_when_watching() -> None:
 
 
 def test_what_is_embedded_has_a_rate_of_its_own_and_an_encoder_no_other() -> None:
-    def both(drawn: float, embedded: float) -> list[AgentView]:
+    def both(sampled: float, embedded: float) -> list[AgentView]:
         nothing = {"prompt_tokens": 0.0, "cached_tokens": 0.0, "cells_used": 0.0}
         encoder = agent(0, "b", embedding_tokens=embedded, cells_total=0.0, **nothing)
-        return [agent(drawn, embedding_tokens=embedded), encoder]
+        return [agent(sampled, embedding_tokens=embedded), encoder]
 
     rates = EngineRates()
     rates.look(both(0, 1000), 0.0)

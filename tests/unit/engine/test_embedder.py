@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
-from paddler_trio.engine.figures import Counters
+from paddler_trio.engine.stats import Counters
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingShape,
     EmbeddingStep,
     EmbedDocuments,
-    Figures,
+    EngineStats,
     StopEmbedding,
 )
 
@@ -53,10 +53,10 @@ def embedder(
     context: PoisonedContext,
     *,
     is_generating: bool = False,
-    figures: list[Figures] | None = None,
+    stats: list[EngineStats] | None = None,
 ) -> tuple[Embedder, list[Embedded]]:
     said: list[Embedded] = []
-    counters = Counters([].append if figures is None else figures.append)
+    counters = Counters([].append if stats is None else stats.append)
 
     def report(step: EmbeddingStep) -> None:
         assert step.embedded, "an empty step says nothing"
@@ -126,17 +126,17 @@ def test_generation_leaves_it_a_quarter_of_the_threads() -> None:
 
 
 def test_what_was_embedded_is_counted_and_what_failed_is_not() -> None:
-    figures: list[Figures] = []
-    loop, _ = embedder(PoisonedContext(), figures=figures)
+    stats: list[EngineStats] = []
+    loop, _ = embedder(PoisonedContext(), stats=stats)
     loop.commands.put(ask(1, [[1, 2], [POISON], [3, 4, 5], []]))
     loop.take_commands(wait=False)
     loop.run_pass()
     loop.run_pass()
-    assert len(figures) == 1, "there was nothing new to say"
-    assert (figures[0].embedding_documents, figures[0].embedding_tokens) == (2, 5)
-    assert figures[0].embedding_passes == 2  # 3 documents fail together, then 1 + (1, 1)
+    assert len(stats) == 1, "there was nothing new to say"
+    assert (stats[0].embedding_documents, stats[0].embedding_tokens) == (2, 5)
+    assert stats[0].embedding_passes == 2  # 3 documents fail together, then 1 + (1, 1)
     loop.commands.put(StopEmbedding(1))
     loop.commands.put(ask(2, [[6]]))
     loop.take_commands(wait=False)
     loop.run_pass()
-    assert [each.embedding_documents for each in figures] == [2, 3]
+    assert [each.embedding_documents for each in stats] == [2, 3]

@@ -141,7 +141,7 @@ def test_what_raises_a_logit_or_looks_at_all_of_them_needs_all(changes: dict[str
 
 
 @attrs.define
-class Drawn:
+class SampledToken:
     """The model, with logits of ours."""
 
     llama: Llama
@@ -163,9 +163,9 @@ def test_a_grammar_masks_all_tokens_when_the_short_ones_do_not_fit(
     assert short._shortlist is not None
     whole._shortlist = None
     for position in range(30):
-        drawn = Drawn(llama, logits_of(position, llama.n_vocab, 2.0))
+        sampled = SampledToken(llama, logits_of(position, llama.n_vocab, 2.0))
         for sampler in (whole, short):
-            sampler._llama = drawn
+            sampler._llama = sampled
         token = whole.draw(0, position=position)
         assert short.draw(0, position=position) == token
     whole.close()

@@ -11,13 +11,13 @@ import pytest
 
 from paddler_trio.engine.admitted import Admitted, admit
 from paddler_trio.engine.decode_loop import Command, DecodeLoop, streams_for
-from paddler_trio.engine.drawing import DrawingPool
-from paddler_trio.engine.figures import Counters
 from paddler_trio.engine.host_memory import HostMemory
 from paddler_trio.engine.llama import ContextShape, Llama
 from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.engine.sampling_pool import SamplingPool
+from paddler_trio.engine.stats import Counters
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
-from paddler_trio.scheduler.batching.pace import Pace
+from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.wire.engine.engine_pipe import StartSequence, Step
 from paddler_trio.wire.engine.engine_settings import EngineSettings
@@ -84,21 +84,21 @@ def bench() -> Bench:
         threads=1,
         settings=settings,
     )
-    pace = Pace()
+    prefill_controller = PrefillController()
     stored = StoredPrefixes(
-        llama, HostMemory(STORE_BYTES), PrefixStore(STORE_BYTES, shape.rules), pace
+        llama, HostMemory(STORE_BYTES), PrefixStore(STORE_BYTES, shape.rules), prefill_controller
     )
     steps: list[Step] = []
     loop = DecodeLoop(
         llama,
         shape,
         streams_for(llama, shape, 2, has_store=True),
-        pace,
+        prefill_controller,
         stored,
         SimpleQueue[Command](),
         steps.append,
         Counters(lambda _: None),
-        DrawingPool(1, llama.n_vocab),
+        SamplingPool(1, llama.n_vocab),
     )
     return Bench(llama, shape, loop, steps)
 
@@ -178,7 +178,7 @@ def test_who_arrives_while_others_generate_is_computed_in_the_pass_that_runs(ben
     bench.llama.decode = arrive  # type: ignore[method-assign]
     bench.steps.clear()
     bench.loop.run_pass()
-    assert [token.key for step in bench.steps for token in step.drawn] == [1, 2]
+    assert [token.key for step in bench.steps for token in step.sampled] == [1, 2]
 
 
 def test_memory_is_made_ready_beside_everything_else() -> None:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from paddler_trio.http.input_budget import (
     FREE_BYTES,
     MIB,
-    PACE_BYTES,
-    PACE_S,
+    MIN_PROGRESS_BYTES,
+    MIN_PROGRESS_INTERVAL_S,
     PUBLIC_SHARE,
     BudgetSpentError,
     InputBudget,
-    Pace,
+    PrefillController,
     Reservation,
 )
 
@@ -81,16 +81,16 @@ def test_operators_and_agents_have_room_that_strangers_cannot_spend() -> None:
 def test_a_body_that_holds_nothing_has_all_the_time_and_one_that_holds_room_must_keep_coming() -> (
     None
 ):
-    pace = Pace(0.0, 60.0)
+    pace = PrefillController(0.0, 60.0)
     pace.came(FREE_BYTES, 1.0)
     assert pace.deadline_s == 60
     pace.came(1, 5.0)
-    assert pace.deadline_s == 5 + PACE_S
-    pace.came(PACE_BYTES - 2, 14.0)
-    assert pace.deadline_s == 5 + PACE_S
+    assert pace.deadline_s == 5 + MIN_PROGRESS_INTERVAL_S
+    pace.came(MIN_PROGRESS_BYTES - 2, 14.0)
+    assert pace.deadline_s == 5 + MIN_PROGRESS_INTERVAL_S
     pace.came(1, 14.5)
-    assert pace.deadline_s == 14.5 + PACE_S
-    pace.came(PACE_BYTES, 55.0)
+    assert pace.deadline_s == 14.5 + MIN_PROGRESS_INTERVAL_S
+    pace.came(MIN_PROGRESS_BYTES, 55.0)
     assert pace.deadline_s == 60
 
 

@@ -71,7 +71,7 @@ class GrammarEngine:
         ``closers``: long texts that end something, which chance alone would hardly ever write.
         """
         table = _table_of(self._vocabulary)
-        drawn = b""
+        sampled = b""
         utf8 = codecs.getincrementaldecoder("utf-8")()
         with self._sampler() as sampler:
             for count in range(max_tokens):
@@ -80,12 +80,12 @@ class GrammarEngine:
                 is_allowed = np.isfinite(rows["logit"])
                 may_end = bool((is_allowed & table.ends).any())
                 is_allowed &= ~table.ends
-                assert may_end or is_allowed.any(), f"no token fits after {drawn!r}"
+                assert may_end or is_allowed.any(), f"no token fits after {sampled!r}"
                 if may_end and (not is_allowed.any() or dice.random() < 0.2 + count / max_tokens):
-                    return drawn.decode()
+                    return sampled.decode()
                 closer = dice.choice(closers) if closers and dice.random() < 0.4 else ""
                 if closer and not utf8.getstate()[0] and self._write(sampler, closer):
-                    drawn += closer.encode()
+                    sampled += closer.encode()
                     continue
                 # What closes something is preferred more and more, or most texts would not end.
                 closing = is_allowed & table.closes
@@ -95,7 +95,7 @@ class GrammarEngine:
                 )
                 if token is None:
                     return None
-                drawn += table.pieces[token]
+                sampled += table.pieces[token]
                 utf8.decode(table.pieces[token])
                 lib.llama_sampler_accept(sampler, token)
         return None

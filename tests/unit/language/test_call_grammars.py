@@ -173,7 +173,7 @@ ATTEMPTS = 30
 """A text that is drawn at random may be too long."""
 
 
-def drawn(
+def sampled(
     vocabulary: Vocabulary, grammar: Grammar, form: ModelFormat, *, times: int, seed: int = 1
 ) -> list[str]:
     dice = random.Random(seed)
@@ -194,7 +194,7 @@ def test_a_required_call_is_always_one_that_can_be_read_and_run(
     form = format_named(name)
     grammar = grammar_for(form, vocabulary, tool_choice="required")
     assert grammar is not None
-    texts = drawn(vocabulary, grammar, form, times=examples(6))
+    texts = sampled(vocabulary, grammar, form, times=examples(6))
     assert texts, "no call came to its end"
     for text in texts:
         answer = read(form, text)
@@ -212,7 +212,7 @@ def test_a_named_tool_is_the_only_one_and_called_once_without_parallel_calls(
         form, vocabulary, tool_choice="function", tool_name="now", parallel_tool_calls=False
     )
     assert grammar is not None
-    for text in drawn(vocabulary, grammar, form, times=1):
+    for text in sampled(vocabulary, grammar, form, times=1):
         assert [call.name for call in read(form, text).tool_calls] == ["now"]
 
 

@@ -162,14 +162,14 @@ def test_sizes_are_judged_before_anything_is_unpacked(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_drawing_has_its_own_size_or_fits(attributes: str, size: tuple[int, int]) -> None:
-    drawing = f'<svg {SVG} {attributes}><rect width="100%" height="100%" fill="lime"/></svg>'
-    image = read_image(data_uri(drawing.encode()), fit=100)
+    svg = f'<svg {SVG} {attributes}><rect width="100%" height="100%" fill="lime"/></svg>'
+    image = read_image(data_uri(svg.encode()), fit=100)
     assert (image.width, image.height) == size
 
 
 def test_a_drawing_is_on_white() -> None:
-    drawing = f'<?xml version="1.0"?>\n<svg {SVG} width="8" height="8"/>'
-    assert set(read_image(data_uri(drawing.encode()), fit=64).pixels) == {255}
+    svg = f'<?xml version="1.0"?>\n<svg {SVG} width="8" height="8"/>'
+    assert set(read_image(data_uri(svg.encode()), fit=64).pixels) == {255}
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_a_drawing_is_on_white() -> None:
         (f"<!DOCTYPE svg [<!ENTITY a 'b'>]><svg {SVG}>&a;</svg>", "declares the entity"),
     ],
 )
-def test_a_drawing_that_asks_for_more_is_refused(drawing: str, reason: str) -> None:
+def test_a_drawing_that_asks_for_more_is_refused(svg: str, reason: str) -> None:
     with pytest.raises(ImageError, match=reason):
-        read_image(data_uri(drawing.encode()), fit=64)
+        read_image(data_uri(svg.encode()), fit=64)
 
 
 def test_a_drawing_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,9 +122,9 @@ def test_an_answer_continued_elsewhere_is_the_same_answer(
 
 def test_log_probabilities_come_before_the_text_of_their_token() -> None:
     generation = answer()
-    drawn = TokenLogprob(5, b" yes", -0.25)
-    others = [drawn, TokenLogprob(6, b"\xc3", float("-inf"))]
-    shown, text = generation.take(b" yes", ends_turn=False, logprobs=[drawn, *others])
+    sampled = TokenLogprob(5, b" yes", -0.25)
+    others = [sampled, TokenLogprob(6, b"\xc3", float("-inf"))]
+    shown, text = generation.take(b" yes", ends_turn=False, logprobs=[sampled, *others])
     assert text == {"ContentToken": " yes"}
     yes = {"id": 5, "token": " yes", "bytes": [32, 121, 101, 115], "logprob": -0.25}
     half = {"id": 6, "token": "\N{REPLACEMENT CHARACTER}", "bytes": [195], "logprob": -9999.0}

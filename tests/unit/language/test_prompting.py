@@ -27,7 +27,7 @@ from paddler_trio.wire.trio.generate import (
 from vision_models import data_uri, encoded, picture
 
 PIXEL = data_uri(encoded(picture((9, 9, 9))))
-DRAWING = "data:image/svg+xml;base64," + base64.b64encode(b"<svg width='9' height='9'/>").decode()
+SAMPLING = "data:image/svg+xml;base64," + base64.b64encode(b"<svg width='9' height='9'/>").decode()
 HELLO: Mapping[str, object] = {"role": "user", "content": "Hello!"}
 TOOL: Mapping[str, object] = {
     "type": "function",
@@ -44,9 +44,9 @@ def language(vocabulary: Vocabulary) -> Language:
 
 
 def prompted(
-    language: Language, prompt: Prompt, *, drawn: Sequence[int] = (), stop: tuple[str, ...] = ()
+    language: Language, prompt: Prompt, *, sampled: Sequence[int] = (), stop: tuple[str, ...] = ()
 ) -> Prompted:
-    return prompt_of(Generate(prompt=prompt, stop=stop), language, seed=7, drawn=drawn)
+    return prompt_of(Generate(prompt=prompt, stop=stop), language, seed=7, sampled=sampled)
 
 
 def conversation(**fields: object) -> ConversationPrompt:
@@ -86,8 +86,8 @@ def test_the_prompt_says_in_which_section_the_answer_begins(
 
 
 def test_what_another_agent_drew_is_known_and_not_shown_again(language: Language) -> None:
-    drawn = language.vocabulary.tokenize(" Hello EN", add_special=False, parse_special=True)
-    started = prompted(language, conversation(thinking=False), drawn=drawn, stop=("END",))
+    sampled = language.vocabulary.tokenize(" Hello EN", add_special=False, parse_special=True)
+    started = prompted(language, conversation(thinking=False), sampled=sampled, stop=("END",))
     assert not started.output.is_complete
     (shown,) = started.output.take(b"D of it", ends_turn=False) or [{}]
     assert shown == {}
@@ -97,19 +97,19 @@ def test_what_another_agent_drew_is_known_and_not_shown_again(language: Language
 def test_an_answer_that_was_complete_when_its_agent_was_lost_is_complete(
     language: Language,
 ) -> None:
-    drawn = language.vocabulary.tokenize(" The END", add_special=False, parse_special=True)
-    started = prompted(language, conversation(thinking=False), drawn=drawn, stop=("END",))
+    sampled = language.vocabulary.tokenize(" The END", add_special=False, parse_special=True)
+    started = prompted(language, conversation(thinking=False), sampled=sampled, stop=("END",))
     assert started.output.is_complete
 
 
 def test_paddlers_raw_prompt_is_a_text_to_be_continued(language: Language) -> None:
-    theirs = prompt_of(ContinueFromRawPromptParams("Once", 5), language, seed=7, drawn=[])
+    theirs = prompt_of(ContinueFromRawPromptParams("Once", 5), language, seed=7, sampled=[])
     ours = prompted(language, TextPrompt(text="Once"))
     assert theirs.tokens == ours.tokens
     assert theirs.max_tokens == 5
     assert not theirs.output.is_extended
     with pytest.raises(Refusal, match="max_tokens is 0"):
-        prompt_of(ContinueFromRawPromptParams("Once", 0), language, seed=7, drawn=[])
+        prompt_of(ContinueFromRawPromptParams("Once", 0), language, seed=7, sampled=[])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_what_makes_no_sense_is_told_by_its_field(
     ("url", "ending"),
     [
         (PIXEL, "MultimodalNotSupported"),
-        (DRAWING, "MultimodalNotSupported"),
+        (SAMPLING, "MultimodalNotSupported"),
         ("data:image/png;base64,aGk=", "ImageDecodingFailed"),
         ("data:image/jpeg;base64,!!!not-valid-base64!!!", "ImageDecodingFailed"),
         ("data:image/jpegbase64,abc123", "ImageDecodingFailed"),

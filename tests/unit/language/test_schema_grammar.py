@@ -135,9 +135,9 @@ def test_every_text_of_the_grammar_fits_its_schema_and_a_value_that_fits_is_a_te
             json.dumps(value, ensure_ascii=False, indent=2),
         ):
             assert engine.accepts(text), text
-        drawn = engine.random_text(random.Random(seed), 60)
-        if drawn is not None:
-            jsonschema.validate(json.loads(drawn), schema)
+        sampled = engine.random_text(random.Random(seed), 60)
+        if sampled is not None:
+            jsonschema.validate(json.loads(sampled), schema)
 
 
 # --------------------------------------------------------------------- what it accepts

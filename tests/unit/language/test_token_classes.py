@@ -65,7 +65,7 @@ def test_the_pieces_are_the_text_without_the_markers_that_were_passed(
     classifier = automaton(markers)
     rest = text
     passed = 0
-    for piece in [p for letter in text for p in classifier.feed(letter)] + classifier.flush():
+    for piece in [p for character in text for p in classifier.feed(character)] + classifier.flush():
         assert piece.text
         while passed < piece.section:
             rest, passed = strip_marker_before(rest, piece.text, markers), passed + 1
@@ -93,8 +93,8 @@ def strip_marker_before(rest: str, following: str, markers: Markers) -> str:
 def test_what_is_held_back_could_still_become_a_marker(text: str) -> None:
     markers = [QWEN.reasoning_open, QWEN.reasoning_close, QWEN.tool_open, QWEN.tool_close]
     classifier = automaton(QWEN)
-    for letter in text:
-        classifier.feed(letter)
+    for character in text:
+        classifier.feed(character)
         held = classifier.held_back
         assert any(m is not None and m.startswith(held) and m != held for m in markers)
 

@@ -31,8 +31,8 @@ def test_tokens_spell_the_text_they_came_from(vocabulary: Vocabulary, text: str)
 
 
 @pytest.mark.parametrize("letter", ["a", " ", "\n", "中", "!", "\0"])
-def test_a_run_of_any_length_is_tokenized_whole(vocabulary: Vocabulary, letter: str) -> None:
-    text = f"before {letter * 50_000} after"
+def test_a_run_of_any_length_is_tokenized_whole(vocabulary: Vocabulary, character: str) -> None:
+    text = f"before {character * 50_000} after"
     tokens = vocabulary.tokenize(text, add_special=True, parse_special=True)
     assert spelled(vocabulary, tokens) == text.encode()
 
@@ -149,7 +149,7 @@ def test_a_file_that_is_missing_or_no_model_is_refused_by_name(
     )
 )
 def test_no_part_has_a_run_that_is_dangerous(runs: list[tuple[str, int]]) -> None:
-    text = "".join(letters * times for letters, times in runs)
+    text = "".join(characters * times for characters, times in runs)
     parts = _cut_long_runs(text)
     assert "".join(parts) == text
     assert not any(re.search(r"\S{4097}|\s{4097}", part) for part in parts)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.engine.crash_record import (
-    MAX_DRAWING,
     MAX_KEYS,
+    MAX_SAMPLING_THREADS,
     RECORD_BYTES,
     Activity,
     CrashRecord,
@@ -37,7 +37,7 @@ keys = st.lists(st.integers(0, 2**62), min_size=1, max_size=MAX_KEYS + 10)
 
 @given(
     st.dictionaries(
-        st.integers(0, Activity.DRAWING + MAX_DRAWING - 1),
+        st.integers(0, Activity.SAMPLING + MAX_SAMPLING_THREADS - 1),
         st.tuples(st.integers(1, 2**47), keys, st.booleans()),
     )
 )
@@ -53,7 +53,7 @@ def test_what_was_begun_and_not_ended_is_read(
             cells.end()
     read = read_record(bytes(memory))
     assert list(read.working) == [
-        Working(Activity(min(number, Activity.DRAWING)), thread, tuple(begun[:MAX_KEYS]))
+        Working(Activity(min(number, Activity.SAMPLING)), thread, tuple(begun[:MAX_KEYS]))
         for number, (thread, begun, has_ended) in sorted(activities.items())
         if not has_ended
     ]

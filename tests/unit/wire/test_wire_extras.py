@@ -19,7 +19,7 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.desired_state_extras import (
     NO_EXTRAS,
-    EngineWishes,
+    EngineOverrides,
     ExtendedDesiredState,
     Extras,
     FlashAttention,
@@ -44,7 +44,7 @@ def perhaps(**values: st.SearchStrategy[object]) -> dict[str, st.SearchStrategy[
 
 
 wishes = st.builds(
-    EngineWishes,
+    EngineOverrides,
     **perhaps(
         unified=st.booleans(),
         target_pass_ms=positive,
@@ -87,7 +87,7 @@ extras = st.builds(Extras, engine=wishes, markers=st.none() | markers)
 
 def test_every_engine_setting_can_be_wished() -> None:
     names = [field.name for field in attrs.fields(EngineSettings)]
-    assert sorted(field.name for field in attrs.fields(EngineWishes)) == sorted(names)
+    assert sorted(field.name for field in attrs.fields(EngineOverrides)) == sorted(names)
 
 
 @given(extras)
@@ -119,7 +119,7 @@ def test_an_empty_list_is_a_wish() -> None:
 
 
 @given(wishes)
-def test_what_is_not_wished_stays_the_agents_own(wished: EngineWishes) -> None:
+def test_what_is_not_wished_stays_the_agents_own(wished: EngineOverrides) -> None:
     own = EngineSettings(max_drafts=3, lora=["/own.gguf"], rope_scaling="linear", unified=True)
     settings = wished.over(own)
     for field in attrs.fields(EngineSettings):

@@ -27,8 +27,8 @@ async def messages(surface: Surface, exchange: Exchange) -> None:
     must_generate(surface)
     works = await fetch_images([request.work], surface.settings, exchange.room)
     if request.is_stream:
-        teller = MessageStream(heading)
-        await stream(surface.dispatcher, exchange, works, teller, surface.limits)
+        encoder = MessageStream(heading)
+        await stream(surface.dispatcher, exchange, works, encoder, surface.limits)
     else:
         whole = WholeMessage(heading)
         await gather(surface.dispatcher, exchange, works, whole.take)

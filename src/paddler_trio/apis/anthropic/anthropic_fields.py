@@ -12,12 +12,12 @@ from paddler_trio.apis.shapes import (
     Either,
     Flag,
     FreeObject,
+    Integer,
     ListOf,
     OneOf,
     Shape,
     Tagged,
     Text,
-    Whole,
 )
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -177,7 +177,7 @@ def _thinking_shape() -> Shape:
     display = Field(
         "display", OneOf(("summarized", "omitted")), "omitted: blocks of thinking are empty."
     )
-    budget = Field("budget_tokens", Whole(1, MAX_INT32), "Tokens of thinking.", is_required=True)
+    budget = Field("budget_tokens", Integer(1, MAX_INT32), "Tokens of thinking.", is_required=True)
     return Tagged(
         "type",
         {
@@ -245,7 +245,7 @@ def messages_record(limits: SurfaceLimits) -> Record:
             *_conversation_fields(limits),
             Field(
                 "max_tokens",
-                Whole(1, MAX_INT32),
+                Integer(1, MAX_INT32),
                 "Tokens of the answer, thinking included.",
                 is_required=True,
             ),

@@ -11,12 +11,12 @@ from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     Answer,
     AnswerReader,
-    CallBegan,
-    CallWent,
+    ArgumentsDelta,
+    ContentDelta,
     Ended,
     Prefilled,
-    Said,
-    Thought,
+    ReasoningDelta,
+    ToolCallStart,
     completion_tokens,
 )
 from paddler_trio.apis.api_errors import ApiError
@@ -142,7 +142,7 @@ def _input_of(arguments: str) -> object:
 
 @attrs.define
 class MessageStream:
-    """A :class:`~paddler_trio.apis.steps.Teller` of Anthropic's events.
+    """A :class:`~paddler_trio.apis.steps.StreamEncoder` of Anthropic's events.
 
     Blocks come one after the other, each with an index of its own; the message begins with the
     first news of the prompt, so that its usage is told where it is known.
@@ -165,16 +165,16 @@ class MessageStream:
             match piece:
                 case Prefilled(total, cached, _):
                     told.append(self._begin(total - cached, cached))
-                case Thought(text):
+                case ReasoningDelta(text):
                     told.append(self._into("thinking"))
                     if self.heading.with_thinking:
                         told.append(self._delta("thinking", text))
-                case Said(text):
+                case ContentDelta(text):
                     told += [self._into("text"), self._delta("text", text)]
-                case CallBegan(_, call_id, name):
+                case ToolCallStart(_, call_id, name):
                     told.append(self._close())
                     told.append(self._into("tool_use", id=call_id, name=name, input={}))
-                case CallWent(_, arguments):
+                case ArgumentsDelta(_, arguments):
                     told.append(self._delta("input_json", arguments, member="partial_json"))
                 case Ended():
                     told += [self._begin(0, 0), self._close(), self._end(piece)]

@@ -9,11 +9,11 @@ import trio
 
 from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
+    ContentDelta,
     Ended,
     Prefilled,
-    Said,
+    ReasoningDelta,
     Stopwatch,
-    Thought,
     completion_tokens,
     timings_of,
 )
@@ -51,7 +51,7 @@ async def llama_completion(surface: Surface, exchange: Exchange) -> None:
         with_timings=request.delivery.with_timings,
         end_tokens=await end_tokens(surface, request.generate),
     )
-    told = LlamaTold(request, model, texts, answers, Stopwatch(trio.current_time), settings)
+    told = CompletionEncoder(request, model, texts, answers, Stopwatch(trio.current_time), settings)
     with blaming(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
             await stream(
@@ -77,7 +77,7 @@ async def _text(surface: Surface, prompt: Json) -> str:
 
 
 @attrs.define
-class LlamaTold:
+class CompletionEncoder:
     """Both halves: a Teller of events, and the whole answer. Pure.
 
     ``settings`` are told as ``generation_settings``.
@@ -126,10 +126,10 @@ class LlamaTold:
             for members in self._reports.before(step.choice, piece):
                 begin += sse.event(self._partial(step.choice, "", (), ()) | members)
             match piece:
-                case Said(more_text, entries):
+                case ContentDelta(more_text, entries):
                     text += more_text
                     logprobs += entries
-                case Thought(more_text):
+                case ReasoningDelta(more_text):
                     text += more_text
                 case Ended():
                     text += with_stop_text("", piece, self.request.delivery)

@@ -34,7 +34,7 @@ _NOT_HERE = {
 }
 
 
-def add_what_is_not_here(surface: Surface) -> None:
+def add_unsupported_routes(surface: Surface) -> None:
     """501 with a sentence on every route of llama-server that nothing else answers."""
     for (method, path), why in _NOT_HERE.items():
         surface.add(method, path, _refusing(method, path.removesuffix("/*"), why))

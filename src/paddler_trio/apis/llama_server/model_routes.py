@@ -26,7 +26,7 @@ from paddler_trio.apis.model_names import (
 from paddler_trio.apis.openai.chat_request import conversation_of
 from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask
-from paddler_trio.apis.shapes import Either, Flag, ListOf, Text, Whole
+from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.apis.surface import Surface
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.wire.codec import structure
@@ -68,9 +68,9 @@ async def list_models(surface: Surface, exchange: Exchange) -> None:
         await _list_exactly(surface, exchange)
         return
     served = served_model(surface)
-    figures = {} if served is None else await _figures(surface)
-    models = [] if served is None else [_told_as_ollama_does(served, figures)]
-    data = [] if served is None else [_told(surface, served, figures)]
+    stats = {} if served is None else await _stats(surface)
+    models = [] if served is None else [_told_as_ollama_does(served, stats)]
+    data = [] if served is None else [_told(surface, served, stats)]
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
 
@@ -88,7 +88,7 @@ async def get_model(surface: Surface, exchange: Exchange) -> None:
     if exchange.is_exact:
         await exchange.send_json(200, _told_exactly(surface, served))
     else:
-        await exchange.send_json(200, _told(surface, served, await _figures(surface)))
+        await exchange.send_json(200, _told(surface, served, await _stats(surface)))
 
 
 def _told_exactly(surface: Surface, served: ServedModel) -> Json:
@@ -100,19 +100,19 @@ def _told_exactly(surface: Surface, served: ServedModel) -> Json:
     }
 
 
-def _told(surface: Surface, served: ServedModel, figures: Mapping[str, object]) -> Json:
+def _told(surface: Surface, served: ServedModel, stats: Mapping[str, object]) -> Json:
     return {
         **_told_exactly(surface, served),
         "aliases": list(served.aliases),
         "tags": [],
-        "meta": {name: figures.get(own) for name, own in _META.items()} if figures else None,
+        "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
     }
 
 
-def _told_as_ollama_does(served: ServedModel, figures: Mapping[str, object]) -> Json:
+def _told_as_ollama_does(served: ServedModel, stats: Mapping[str, object]) -> Json:
     """The same in the shape of another API, which llama-server tells beside OpenAI's: clients look
     there for what a model can do."""
-    capabilities = ["completion", "multimodal"] if figures.get("can_see") else ["completion"]
+    capabilities = ["completion", "multimodal"] if stats.get("can_see") else ["completion"]
     texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
     details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
     return {
@@ -126,7 +126,7 @@ def _told_as_ollama_does(served: ServedModel, figures: Mapping[str, object]) -> 
     }
 
 
-async def _figures(surface: Surface) -> Mapping[str, object]:
+async def _stats(surface: Surface) -> Mapping[str, object]:
     """What an agent says of the model; nothing while nobody can tell."""
     if surface.dispatcher.statistics().slots_total == 0:
         return {}
@@ -143,7 +143,7 @@ async def _figures(surface: Surface) -> Mapping[str, object]:
 
 @lru_cache(maxsize=8)
 def tokenize_record(limits: SurfaceLimits) -> Record:
-    token = Whole(0, MAX_INT32)
+    token = Integer(0, MAX_INT32)
     return Record(
         "TokenizeRequest",
         (
@@ -165,7 +165,7 @@ def detokenize_record(limits: SurfaceLimits) -> Record:
     return Record(
         "DetokenizeRequest",
         (
-            Field("tokens", ListOf(Whole(0, MAX_INT32)), "Ids of tokens."),
+            Field("tokens", ListOf(Integer(0, MAX_INT32)), "Ids of tokens."),
             accepted("model", Text(512), "There is one model."),
         ),
     )
@@ -240,13 +240,13 @@ async def _render(surface: Surface, exchange: Exchange) -> RenderPrompt:
 async def props(surface: Surface, exchange: Exchange) -> None:
     """The settings that requests start from, as far as they exist here."""
     served = served_model(surface)
-    figures = await _figures(surface)
-    template = _template(surface, figures)
+    stats = await _stats(surface)
+    template = _template(surface, stats)
     await exchange.send_json(
         200,
         {
             "default_generation_settings": {
-                "n_ctx": figures.get("n_ctx"),
+                "n_ctx": stats.get("n_ctx"),
                 "params": {
                     **sampling_settings(cluster_parameters(surface), {}),
                     "n_predict": -1,
@@ -260,7 +260,7 @@ async def props(surface: Surface, exchange: Exchange) -> None:
             "model_alias": None if served is None else served.id,
             "model_path": "" if served is None else next(iter(served.aliases), served.id),
             "modalities": {
-                "vision": figures.get("can_see") is True,
+                "vision": stats.get("can_see") is True,
                 "video": False,
                 "audio": False,
             },
@@ -268,18 +268,18 @@ async def props(surface: Surface, exchange: Exchange) -> None:
             "endpoint_props": False,
             "endpoint_metrics": False,
             **({} if template is None else {"chat_template": template}),
-            **{name: figures[name] for name in ("bos_token", "eos_token") if name in figures},
+            **{name: stats[name] for name in ("bos_token", "eos_token") if name in stats},
             "build_info": f"paddler-trio {version('paddler-trio')}",
             "is_sleeping": False,
         },
     )
 
 
-def _template(surface: Surface, figures: Mapping[str, object]) -> str | None:
+def _template(surface: Surface, stats: Mapping[str, object]) -> str | None:
     """The chat template that holds; None if nobody tells the model's own."""
     applicable = surface.states.applicable
     override = None if applicable is None else applicable.chat_template_override
-    own = figures.get("chat_template")
+    own = stats.get("chat_template")
     return override.content if override is not None else str(own) if own is not None else None
 
 
@@ -289,12 +289,12 @@ async def slots(surface: Surface, exchange: Exchange) -> None:
 
     ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
     """
-    figures = await _figures(surface)
+    stats = await _stats(surface)
     told: list[Json] = []
     for agent in list(surface.dispatcher.agents.values()):
         busy = surface.dispatcher.slots_processing(agent.key)
         for number in range(min(agent.status.slots_total, MAX_SLOTS_TOLD - len(told))):
-            slot: Json = {"id": len(told), "n_ctx": figures.get("n_ctx")}
+            slot: Json = {"id": len(told), "n_ctx": stats.get("n_ctx")}
             told.append(slot | {"is_processing": number < busy})
     query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):

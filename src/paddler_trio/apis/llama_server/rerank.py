@@ -18,7 +18,7 @@ from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.model_names import model_name
 from paddler_trio.apis.run import gather
-from paddler_trio.apis.shapes import Either, Flag, ListOf, Text, Whole
+from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.apis.steps import Step
 from paddler_trio.apis.surface import Surface
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
@@ -39,7 +39,7 @@ def rerank_record(limits: SurfaceLimits) -> Record:
             Field("query", Text(), "What the documents are for.", is_required=True),
             Field("documents", documents, "Texts, or objects with text."),
             Field("texts", documents, "As documents; answered in TEI's shape."),
-            Field("top_n", Whole(1), "Tell only so many of the best."),
+            Field("top_n", Integer(1), "Tell only so many of the best."),
             Field("return_documents", Flag(), "Results carry their documents."),
             Field("return_text", Flag(), "With texts: results carry them."),
             accepted("user", Text(), "Kept nowhere: it is a label for the provider's own books."),

@@ -36,7 +36,7 @@ async def chat_completions(surface: Surface, exchange: Exchange) -> None:
     verbose = await verbose_of(surface, request.delivery, works[0])
     with blaming(prompt="messages", constraint=request.constrained_by):
         if request.delivery.is_stream:
-            teller = ChatStream.of(
+            encoder = ChatStream.of(
                 heading,
                 request.delivery,
                 request.n,
@@ -49,7 +49,7 @@ async def chat_completions(surface: Surface, exchange: Exchange) -> None:
                 surface.dispatcher,
                 exchange,
                 works,
-                teller,
+                encoder,
                 surface.limits,
                 keep_alive_s=request.delivery.ping_s,
             )

@@ -21,12 +21,12 @@ from paddler_trio.apis.shapes import (
     Either,
     Flag,
     FreeObject,
+    Integer,
     ListOf,
     OneOf,
     Shape,
     Tagged,
     Text,
-    Whole,
 )
 
 EFFORTS: dict[str, int | None] = {
@@ -99,7 +99,7 @@ def pace_fields() -> tuple[Field, ...]:
         Field("return_progress", Flag(), "With stream: chunks tell how far the prompt is."),
         Field(
             "sse_ping_interval",
-            Whole(-1, 3600),
+            Integer(-1, 3600),
             "Seconds of silence after which a comment is sent; -1 for none.",
         ),
     )
@@ -115,14 +115,14 @@ def thinking_fields() -> tuple[Field, ...]:
         "thinking",
         (
             Field("type", OneOf(("enabled", "disabled", "adaptive")), "On or off."),
-            Field("budget_tokens", Whole(0, MAX_INT32), "Tokens of reasoning."),
+            Field("budget_tokens", Integer(0, MAX_INT32), "Tokens of reasoning."),
         ),
     )
     reasoning = Record(
         "reasoning",
         (
             Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort."),
-            Field("max_tokens", Whole(0, MAX_INT32), "As reasoning_budget_tokens."),
+            Field("max_tokens", Integer(0, MAX_INT32), "As reasoning_budget_tokens."),
             Field("enabled", Flag(), "As enable_thinking."),
             Field("exclude", Flag(), "As include_reasoning: false."),
         ),
@@ -140,7 +140,7 @@ def thinking_fields() -> tuple[Field, ...]:
         Field("enable_thinking", Flag(), "Whether to reason; absent: as the template has it."),
         Field(
             "reasoning_budget_tokens",
-            Whole(-1, MAX_INT32),
+            Integer(-1, MAX_INT32),
             "Reasoning ends after so many tokens; 0 for none, -1 for no bound.",
             aliases=("thinking_budget_tokens", "thinking_token_budget", "thinking_budget"),
         ),
@@ -175,17 +175,17 @@ def chat_record(limits: SurfaceLimits) -> Record:
                 "The conversation; if it is empty, the template's opening of an answer.",
                 is_required=True,
             ),
-            Field("n", Whole(1, limits.max_choices), "How many answers.", aliases=("n_cmpl",)),
+            Field("n", Integer(1, limits.max_choices), "How many answers.", aliases=("n_cmpl",)),
             *ending_fields(limits),
             *sampling_fields(),
             bias_field(limits),
             Field("logprobs", Flag(), "Report the log probability of each token of content."),
             Field(
                 "top_logprobs",
-                Whole(0, 20),
+                Integer(0, 20),
                 "And of so many alternatives; needs logprobs.",
             ),
-            Field("n_probs", Whole(0, 100), "llama.cpp's word for both."),
+            Field("n_probs", Integer(0, 100), "llama.cpp's word for both."),
             Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
             *constraint_fields(limits),
             Field(

@@ -11,15 +11,15 @@ from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     Answer,
     AnswerReader,
+    ArgumentsDelta,
     Call,
-    CallBegan,
-    CallWent,
+    ContentDelta,
     Ended,
     Piece,
     Prefilled,
-    Said,
+    ReasoningDelta,
     Stopwatch,
-    Thought,
+    ToolCallStart,
     timings_of,
     usage_of,
 )
@@ -163,7 +163,7 @@ def _bare_token(entry: Mapping[str, object]) -> Json:
 
 @attrs.define
 class ChatStream:
-    """A :class:`~paddler_trio.apis.steps.Teller` of chat completion chunks.
+    """A :class:`~paddler_trio.apis.steps.StreamEncoder` of chat completion chunks.
 
     Args:
       watch: for timings that are asked for with every chunk.
@@ -241,10 +241,10 @@ class ChatStream:
     def _told_with_whole_calls(self, choice: int, piece: Piece) -> bytes:
         """A call waits for its end, as Paddler's clients expect it."""
         match piece:
-            case CallWent(_, arguments):
+            case ArgumentsDelta(_, arguments):
                 self._begun[choice][1].arguments += arguments
                 return b""
-            case Thought() | Prefilled():
+            case ReasoningDelta() | Prefilled():
                 return self._told(choice, piece)
         told = b""
         if choice in self._begun:
@@ -253,28 +253,28 @@ class ChatStream:
             whole = {"index": index, "id": call.id, "type": "function", "function": function}
             told = self._chunk(choice, {"tool_calls": [whole]})
         match piece:
-            case CallBegan(index, call_id, name):
+            case ToolCallStart(index, call_id, name):
                 self._begun[choice] = index, Call(call_id, name)
                 return told
         return told + self._told(choice, piece)
 
     def _told(self, choice: int, piece: Piece) -> bytes:
         match piece:
-            case Said(text, logprobs):
+            case ContentDelta(text, logprobs):
                 if self._fast is not None:
                     return self._fast[choice] + dumps(text) + _CONTENT_TAIL
                 return self._chunk(choice, {"content": text}, logprobs=logprobs)
-            case Thought(text):
+            case ReasoningDelta(text):
                 if self.delivery.reasoning_is_content:
                     return self._chunk(choice, {"content": text})
                 if not self.delivery.with_reasoning:
                     return b""
                 return self._chunk(choice, {"reasoning_content": text})
-            case CallBegan(index, call_id, name):
+            case ToolCallStart(index, call_id, name):
                 function = {"name": name, "arguments": ""}
                 call = {"index": index, "id": call_id, "type": "function", "function": function}
                 return self._chunk(choice, {"tool_calls": [call]})
-            case CallWent(index, arguments):
+            case ArgumentsDelta(index, arguments):
                 call = {"index": index, "function": {"arguments": arguments}}
                 return self._chunk(choice, {"tool_calls": [call]})
             case Prefilled():

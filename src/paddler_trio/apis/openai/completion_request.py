@@ -39,7 +39,7 @@ from paddler_trio.apis.openai.chat_request import (
 )
 from paddler_trio.apis.openai.chat_request import response_format_of as format_of
 from paddler_trio.apis.prompts import Prompts, PromptShape, read_prompts
-from paddler_trio.apis.shapes import Flag, FreeObject, ListOf, Text, Whole
+from paddler_trio.apis.shapes import Flag, FreeObject, Integer, ListOf, Text
 
 
 def _shared_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
@@ -51,7 +51,7 @@ def _shared_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
             "A text, token ids, both mixed, {prompt_string}, or a list of these.",
             is_required=True,
         ),
-        Field("n", Whole(1, limits.max_choices), "Answers to each prompt.", aliases=("n_cmpl",)),
+        Field("n", Integer(1, limits.max_choices), "Answers to each prompt.", aliases=("n_cmpl",)),
         *ending_fields(limits),
         *sampling_fields(),
         bias_field(limits),
@@ -74,12 +74,12 @@ def completion_record(limits: SurfaceLimits) -> Record:
             Field("echo", Flag(), "The prompt's text stands before the answer's."),
             Field(
                 "best_of",
-                Whole(1, limits.max_choices),
+                Integer(1, limits.max_choices),
                 "Generate so many, answer with the n of the highest mean log probability.",
             ),
             Field(
                 "logprobs",
-                Whole(0, 20),
+                Integer(0, 20),
                 "Log probabilities of the tokens, and of so many alternatives.",
                 aliases=("n_probs",),
             ),
@@ -102,7 +102,9 @@ def llama_completion_record(limits: SurfaceLimits) -> Record:
             *_shared_fields(limits),
             *(field for field in stream_fields() if field.name != "stream_options"),
             accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
-            Field("n_probs", Whole(0, 100), "Report so many alternatives.", aliases=("logprobs",)),
+            Field(
+                "n_probs", Integer(0, 100), "Report so many alternatives.", aliases=("logprobs",)
+            ),
             Field("return_tokens", Flag(), "The ids of the answer's tokens are part of it."),
             Field(
                 "response_fields",

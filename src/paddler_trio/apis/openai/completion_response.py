@@ -14,11 +14,11 @@ import attrs
 from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     AnswerReader,
+    ContentDelta,
     Ended,
     Piece,
-    Said,
+    ReasoningDelta,
     Stopwatch,
-    Thought,
     usage_of,
 )
 from paddler_trio.apis.api_errors import ApiError
@@ -55,11 +55,11 @@ class TextAnswer:
         pieces = list(self.reader.take(step.results))
         for piece in pieces:
             match piece:
-                case Said(text, logprobs):
+                case ContentDelta(text, logprobs):
                     self._logprobs_at += _offsets(len(self.text), logprobs)
                     self.logprobs += logprobs
                     self.text += text
-                case Thought(text):
+                case ReasoningDelta(text):
                     self.text += text
                 case _:
                     pass
@@ -175,7 +175,7 @@ class WholeCompletion:
 
 @attrs.define
 class CompletionStream:
-    """A :class:`~paddler_trio.apis.steps.Teller` of completion chunks.
+    """A :class:`~paddler_trio.apis.steps.StreamEncoder` of completion chunks.
 
     Args:
       answers: ``n`` for each of ``num_prompts`` prompts; they begin with what is echoed.
@@ -211,13 +211,13 @@ class CompletionStream:
             for members in self._reports.before(step.choice, piece):
                 told += self._chunk(step.choice, "", more=members)
             match piece:
-                case Said(text, logprobs):
+                case ContentDelta(text, logprobs):
                     legacy = legacy_logprobs(
                         logprobs, _offsets(length, logprobs), is_exact=self.delivery.is_exact
                     )
                     told += self._chunk(step.choice, text, logprobs=legacy)
                     length += len(text)
-                case Thought(text):
+                case ReasoningDelta(text):
                     told += self._chunk(step.choice, text)
                     length += len(text)
                 case Ended():

@@ -39,14 +39,14 @@ async def completions(surface: Surface, exchange: Exchange) -> None:
     with blaming(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
             watch = Stopwatch(trio.current_time)
-            teller = CompletionStream(
+            encoder = CompletionStream(
                 heading, request.delivery, answers, len(prompts), watch, verbose
             )
             await stream(
                 surface.dispatcher,
                 exchange,
                 works,
-                teller,
+                encoder,
                 surface.limits,
                 keep_alive_s=request.delivery.ping_s,
             )

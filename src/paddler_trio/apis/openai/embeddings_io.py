@@ -18,7 +18,7 @@ from paddler_trio.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.apis.fields import Field, Record, accepted, refused
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.prompts import PromptShape
-from paddler_trio.apis.shapes import OneOf, Text, Whole
+from paddler_trio.apis.shapes import Integer, OneOf, Text
 from paddler_trio.apis.steps import Step
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 
@@ -38,7 +38,7 @@ def _shared_fields() -> tuple[Field, ...]:
         ),
         Field(
             "truncate_prompt_tokens",
-            Whole(-1, -1),
+            Integer(-1, -1),
             "-1: what is longer than the batch is cut; absent: it is an error.",
         ),
         accepted("user", Text(), "Kept nowhere."),
@@ -55,7 +55,7 @@ def embeddings_record(limits: SurfaceLimits) -> Record:
             Field("encoding_format", OneOf(("float", "base64")), "base64: 32-bit little-endian."),
             Field(
                 "dimensions",
-                Whole(1, 2**20),
+                Integer(1, 2**20),
                 "Vectors are cut to so many numbers and made of length 1 again.",
             ),
             refused("embd_normalize", "vectors have length 1", neutral=(2,)),
@@ -73,7 +73,7 @@ def llama_embeddings_record(limits: SurfaceLimits) -> Record:
         "LlamaEmbeddingRequest",
         (
             *_shared_fields(),
-            Field("embd_normalize", Whole(-1, 2), "2: length 1; -1: as the model gives them."),
+            Field("embd_normalize", Integer(-1, 2), "2: length 1; -1: as the model gives them."),
         ),
         "llama-server's own dialect. Unknown fields are ignored and reported.",
     )

@@ -76,12 +76,12 @@ class Responses:
 
         with blaming(prompt="input", constraint="text.format"):
             if request.is_stream:
-                teller = ResponseStream(heading, output, finish, watch)
+                encoder = ResponseStream(heading, output, finish, watch)
                 await stream(
                     surface.dispatcher,
                     exchange,
                     works,
-                    teller,
+                    encoder,
                     surface.limits,
                     keep_alive_s=request.ping_s,
                 )

@@ -19,12 +19,12 @@ from paddler_trio.apis.shapes import (
     Either,
     Flag,
     FreeObject,
+    Integer,
     ListOf,
     OneOf,
     Shape,
     Tagged,
     Text,
-    Whole,
 )
 
 LOGPROBS = "message.output_text.logprobs"
@@ -282,15 +282,15 @@ def responses_record(limits: SurfaceLimits) -> Record:
         "CreateResponseRequest",
         (
             *_conversation_fields(limits),
-            Field("max_output_tokens", Whole(1, MAX_INT32), "Tokens, reasoning included."),
-            accepted("max_tool_calls", Whole(1), "Tools are called by the client."),
+            Field("max_output_tokens", Integer(1, MAX_INT32), "Tokens, reasoning included."),
+            accepted("max_tool_calls", Integer(1), "Tools are called by the client."),
             Field(
                 "include",
                 ListOf(OneOf(INCLUDABLE), 0, 16),
                 f"{LOGPROBS} reports them; reasoning is always told openly, and other items with "
                 "something to include do not occur.",
             ),
-            Field("top_logprobs", Whole(0, 20), "Alternatives to report with each token."),
+            Field("top_logprobs", Integer(0, 20), "Alternatives to report with each token."),
             Field("metadata", FreeObject(Text(512), 16, "of metadata"), "Echoed, and stored."),
             Field("store", Flag(), "false: this response cannot be asked for or gone on with."),
             Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),

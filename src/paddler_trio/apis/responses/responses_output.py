@@ -13,12 +13,12 @@ import attrs
 
 from paddler_trio.apis.answer import (
     AnswerReader,
-    CallBegan,
-    CallWent,
+    ArgumentsDelta,
+    ContentDelta,
     Ended,
     Prefilled,
-    Said,
-    Thought,
+    ReasoningDelta,
+    ToolCallStart,
 )
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.nursery_tree.request import RawResult
@@ -60,19 +60,19 @@ class Output:
             for members in () if self.reports is None else self.reports.before(0, piece):
                 yield {"type": "response.in_progress", **members}
             match piece:
-                case Thought(text):
+                case ReasoningDelta(text):
                     yield from self._part("reasoning")
                     yield self._grow("response.reasoning_text.delta", text)
-                case Said(text, logprobs):
+                case ContentDelta(text, logprobs):
                     yield from self._part("message")
                     told = [_logprob(entry) for entry in logprobs] if self.with_logprobs else []
                     self._logprobs += told
                     bare = _without_bytes(told)
                     yield self._grow("response.output_text.delta", text, logprobs=bare)
-                case CallBegan(_, call_id, name):
+                case ToolCallStart(_, call_id, name):
                     yield from self._close("completed")
                     yield self._begin("function_call", call_id=call_id, name=name, arguments="")
-                case CallWent(_, arguments):
+                case ArgumentsDelta(_, arguments):
                     yield self._grow("response.function_call_arguments.delta", arguments)
                 case Ended():
                     self.ended = piece

@@ -116,7 +116,7 @@ def usage_of(ended: Ended) -> Json:
 
 @attrs.define
 class ResponseStream:
-    """A :class:`~paddler_trio.apis.steps.Teller`: events in order, numbered without a gap.
+    """A :class:`~paddler_trio.apis.steps.StreamEncoder`: events in order, numbered without a gap.
 
     Args:
       finish: makes the finished response of the output, and keeps it if it is to be kept.

@@ -11,7 +11,7 @@ from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.turns import prompt_end
 from paddler_trio.language.templates.chat_messages import text_of
 from paddler_trio.language.templates.conversation import PreparedConversation
-from paddler_trio.language.templates.token_escaping import unfenced
+from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.wire.trio.generate import ConversationPrompt
 
 
@@ -41,13 +41,13 @@ def rendered(
     """
     form = format_of(prepared.model.template, markers)
     text = prepared.text(add_generation_prompt=conversation.add_generation_prompt)
-    plain = unfenced(text)
+    plain = unescaped(text)
     last_text = _last_foreign_text(conversation)
     if conversation.continue_final_message:
         # The assistant's turn is open: all of it is the answer's beginning.
         end = plain.rpartition(last_text)[2] if last_text else ""
     elif conversation.add_generation_prompt:
-        without = unfenced(prepared.text(add_generation_prompt=False))
+        without = unescaped(prepared.text(add_generation_prompt=False))
         end = prompt_end(plain, without, form, last_text=last_text)
     else:
         end = ""

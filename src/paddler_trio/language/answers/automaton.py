@@ -60,7 +60,7 @@ class Marker:
     spares_values: bool = False
 
 
-class Likeness(Enum):
+class ProbeResult(Enum):
     """What an opening probe says of the first letters of a section or a line."""
 
     IS_CALL = 1
@@ -68,7 +68,7 @@ class Likeness(Enum):
     IS_NONE = 3
 
 
-OpeningProbe: TypeAlias = Callable[[str], Likeness]
+OpeningProbe: TypeAlias = Callable[[str], ProbeResult]
 
 
 class Tracker(Protocol):
@@ -294,12 +294,12 @@ class Automaton:
         """Whether more is needed to tell; a section that begins like a call becomes one."""
         if not rest:
             return False
-        likeness = Likeness.IS_NONE
+        likeness = ProbeResult.IS_NONE
         if self._class in _OPEN_CLASSES:
             likeness = probe(rest)
-        if likeness is Likeness.MAY_BECOME_ONE and not is_end:
+        if likeness is ProbeResult.MAY_BECOME_ONE and not is_end:
             return True
-        if likeness is Likeness.IS_CALL:
+        if likeness is ProbeResult.IS_CALL:
             self._turn_to(Goal(TokenClass.TOOL_CALL), self._class)
         self._is_fresh = False
         return False

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Likeness, OpeningProbe
+from paddler_trio.language.answers.automaton import OpeningProbe, ProbeResult
 
 MAX_HELD_CHARS = 400
 
@@ -57,49 +57,49 @@ class BareCallProbe:
     pythonic: bool
     prefix: str
 
-    def __call__(self, text: str) -> Likeness:
+    def __call__(self, text: str) -> ProbeResult:
         look = self._likeness_with_prefix if self.prefix else self._likeness_of
         likeness = look(text[:MAX_HELD_CHARS])
-        if likeness is Likeness.MAY_BECOME_ONE and len(text) >= MAX_HELD_CHARS:
-            return Likeness.IS_NONE
+        if likeness is ProbeResult.MAY_BECOME_ONE and len(text) >= MAX_HELD_CHARS:
+            return ProbeResult.IS_NONE
         return likeness
 
-    def _likeness_with_prefix(self, text: str) -> Likeness:
+    def _likeness_with_prefix(self, text: str) -> ProbeResult:
         beginnings = [f"{self.prefix}{known}{{" for known in self.names]
         if text.startswith(tuple(beginnings)):
-            return Likeness.IS_CALL
+            return ProbeResult.IS_CALL
         may_be = any(beginning.startswith(text) for beginning in beginnings)
-        return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE
+        return ProbeResult.MAY_BECOME_ONE if may_be else ProbeResult.IS_NONE
 
-    def _likeness_of(self, text: str) -> Likeness:
+    def _likeness_of(self, text: str) -> ProbeResult:
         if text.startswith(_FENCE):
             text = text[len(_FENCE) :].lstrip()
         if _FENCE.startswith(text):
-            return Likeness.MAY_BECOME_ONE
+            return ProbeResult.MAY_BECOME_ONE
         if text[:1] not in ("{", "["):
-            return Likeness.IS_NONE
+            return ProbeResult.IS_NONE
         found = _BEFORE_NAME.match(text)
         if found is not None:
             name, quote, after = text[found.end() :].partition('"')
             if quote:
-                return _likeness_after_name(after) if name in self.names else Likeness.IS_NONE
+                return _likeness_after_name(after) if name in self.names else ProbeResult.IS_NONE
             may_be = any(known.startswith(name) for known in self.names)
-            return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE
+            return ProbeResult.MAY_BECOME_ONE if may_be else ProbeResult.IS_NONE
         skeleton = _BLANKS.sub("", text)
         if any(known.startswith(skeleton) for known in _SKELETONS):
-            return Likeness.MAY_BECOME_ONE
+            return ProbeResult.MAY_BECOME_ONE
         if self.pythonic and text.startswith("["):
             call = _PYTHON_NAME.match(text)
             if call is not None:
-                return Likeness.IS_CALL if call[1] in self.names else Likeness.IS_NONE
+                return ProbeResult.IS_CALL if call[1] in self.names else ProbeResult.IS_NONE
             if any(f"[{known}(".startswith(skeleton) for known in self.names):
-                return Likeness.MAY_BECOME_ONE
-        return Likeness.IS_NONE
+                return ProbeResult.MAY_BECOME_ONE
+        return ProbeResult.IS_NONE
 
 
-def _likeness_after_name(text: str) -> Likeness:
+def _likeness_after_name(text: str) -> ProbeResult:
     after = _BLANKS.sub("", text)
     if after.startswith(_AFTER_NAME):
-        return Likeness.IS_CALL
+        return ProbeResult.IS_CALL
     may_be = any(known.startswith(after) for known in _AFTER_NAME)
-    return Likeness.MAY_BECOME_ONE if may_be else Likeness.IS_NONE
+    return ProbeResult.MAY_BECOME_ONE if may_be else ProbeResult.IS_NONE

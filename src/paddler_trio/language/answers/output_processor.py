@@ -284,8 +284,8 @@ def _usage(ending: Ending, counts: Mapping[TokenClass, int]) -> dict[str, object
 
 
 def _logprobs(logprobs: Sequence[TokenLogprob]) -> RawResult:
-    drawn, *likely = map(_logprob, logprobs)
-    return {"Logprobs": {**drawn, "top": likely}}
+    sampled, *likely = map(_logprob, logprobs)
+    return {"Logprobs": {**sampled, "top": likely}}
 
 
 def _logprob(entry: TokenLogprob) -> dict[str, object]:

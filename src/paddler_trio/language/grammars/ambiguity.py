@@ -8,7 +8,8 @@ would walk them: from every rule runs of one letter, because long tokens are mos
 from the root a text that takes at each place the letter which leaves most to be followed.
 
 A trial is bounded; a grammar too large to be tried to the end is let pass. The engine has limits of
-its own for what passes and is expensive all the same (``engine/constraint.py``, ``slow_draws.py``).
+its own for what passes and is expensive all the same (``engine/constraint.py``,
+``engine/slow_sampling.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from paddler_trio.language.grammars.inspection import Inspection, Ways, takes_letters
+from paddler_trio.language.grammars.inspection import Inspection, Ways, takes_characters
 from paddler_trio.language.grammars.writer import GrammarError
 
 RUN_CHARS = 32
@@ -29,11 +30,11 @@ TEXT_CHARS = 64
 MAX_STEP_WORK = 50_000_000
 """Comparisons of llama.cpp for one letter: as many as 10,000 alternatives that begin alike take."""
 _MAX_TEXT_WORK = 300_000
-_TRIED_LETTERS = 3
-_MAX_LETTERS = 20_000
+_TRIED_CHARACTERS = 3
+_MAX_CHARACTERS = 20_000
 _PROBES = ' \n\tax0=-*#_."'
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-_LETTER = re.compile(
+_CHARACTER = re.compile(
     r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\(.)|(.)", re.DOTALL
 )
 
@@ -53,9 +54,9 @@ def refuse_ambiguous(inspection: Inspection, root: str) -> None:
     if readings.is_too_large:
         return
     for rule in sorted(inspection.rules, key=lambda name: name.startswith("(")):
-        for letter in _PROBES:
-            if readings.of_run(rule, letter) > MAX_READINGS:
-                shown = letter.encode("unicode_escape").decode()
+        for character in _PROBES:
+            if readings.of_run(rule, character) > MAX_READINGS:
+                shown = character.encode("unicode_escape").decode()
                 place = "in a group" if rule.startswith("(") else f"in the rule {rule!r}"
                 message = f"the grammar can read {RUN_CHARS} times '{shown}' {place} in more than "
                 raise GrammarError(f"{message}{MAX_READINGS} ways: leave only one")
@@ -64,7 +65,7 @@ def refuse_ambiguous(inspection: Inspection, root: str) -> None:
 
 
 @attrs.frozen(eq=False)
-class _Letter:
+class _Character:
     """One letter of a text or one class of letters: which of the probes it takes, which letters it
     takes at all, and one of them that others may take as well."""
 
@@ -79,13 +80,13 @@ class _Readings:
     def __init__(self, rules: Mapping[str, Ways], max_work: int) -> None:
         self.work = 0
         self._max_work = max_work
-        self._ways: dict[str, list[tuple[str | _Letter, ...]]] = {}
-        num_letters = 0
+        self._ways: dict[str, list[tuple[str | _Character, ...]]] = {}
+        num_characters = 0
         for name, ways in rules.items():
             self._ways[name] = [tuple(_parts(way)) for way in ways]
-            num_letters += sum(map(len, self._ways[name]))
-        self.is_too_large = num_letters > _MAX_LETTERS
-        self._places: list[tuple[tuple[str | _Letter, ...], int, int]] = [((), 0, 0)]
+            num_characters += sum(map(len, self._ways[name]))
+        self.is_too_large = num_characters > _MAX_CHARACTERS
+        self._places: list[tuple[tuple[str | _Character, ...], int, int]] = [((), 0, 0)]
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._ready: dict[int, tuple[int, ...]] = {}
 
@@ -98,33 +99,33 @@ class _Readings:
         """A text that ``rule`` can begin with and whose last letter costs too much; None if none
         was found. At each place it goes on with the letter that leaves most places."""
         text = ""
-        places = set(self._letters_after(self._place((rule,), 0, 0)))
+        places = set(self._characters_after(self._place((rule,), 0, 0)))
         while places and len(text) < TEXT_CHARS and not self.is_spent:
             best: tuple[str, set[int]] = ("", set())
-            for letter in self._likely_letters(places):
-                following = self._step(places, letter)
+            for character in self._likely_characters(places):
+                following = self._step(places, character)
                 if following is None:
-                    return text + letter
+                    return text + character
                 if len(following) > len(best[1]):
-                    best = letter, following
+                    best = character, following
             text, places = text + best[0], best[1]
         return None
 
-    def _likely_letters(self, places: set[int]) -> list[str]:
+    def _likely_characters(self, places: set[int]) -> list[str]:
         """Letters that most of these places name, the most frequent first."""
-        counts = Counter(self._letter_at(place).sample for place in places if place)
-        return [letter for letter, _ in counts.most_common(_TRIED_LETTERS) if letter]
+        counts = Counter(self._character_at(place).sample for place in places if place)
+        return [character for character, _ in counts.most_common(_TRIED_CHARACTERS) if character]
 
-    def _step(self, places: set[int], letter: str) -> set[int] | None:
+    def _step(self, places: set[int], character: str) -> set[int] | None:
         """The places after a letter; None if it would take llama.cpp too many comparisons."""
         following: set[int] = set()
         num_found = 0
         for place in places:
             self.work += 1
-            if place == 0 or not self._letter_at(place).fits(letter):
+            if place == 0 or not self._character_at(place).fits(character):
                 continue
             parts, at, rest = self._places[place]
-            found = self._letters_after(self._place(parts, at + 1, rest))
+            found = self._characters_after(self._place(parts, at + 1, rest))
             self.work += len(found)
             num_found += len(found)
             following.update(found)
@@ -134,24 +135,24 @@ class _Readings:
                 break
         return following
 
-    def _letter_at(self, place: int) -> _Letter:
+    def _character_at(self, place: int) -> _Character:
         parts, at, _ = self._places[place]
         part = parts[at]
-        assert isinstance(part, _Letter), "only places before a letter are kept"
+        assert isinstance(part, _Character), "only places before a letter are kept"
         return part
 
-    def of_run(self, rule: str, letter: str) -> int:
+    def of_run(self, rule: str, character: str) -> int:
         """In how many ways ``rule`` can begin with so many of one letter."""
-        counts = dict.fromkeys(self._letters_after(self._place((rule,), 0, 0)), 1)
+        counts = dict.fromkeys(self._characters_after(self._place((rule,), 0, 0)), 1)
         for _ in range(RUN_CHARS):
             following: dict[int, int] = {}
             for place, count in counts.items():
                 if place == 0:
                     continue
-                if letter not in self._letter_at(place).takes:
+                if character not in self._character_at(place).takes:
                     continue
                 parts, at, rest = self._places[place]
-                for there in self._letters_after(self._place(parts, at + 1, rest)):
+                for there in self._characters_after(self._place(parts, at + 1, rest)):
                     following[there] = following.get(there, 0) + count
                     self.work += 1
             counts = following
@@ -160,7 +161,7 @@ class _Readings:
                 return total
         return sum(counts.values())
 
-    def _place(self, parts: tuple[str | _Letter, ...], at: int, rest: int) -> int:
+    def _place(self, parts: tuple[str | _Character, ...], at: int, rest: int) -> int:
         if at == len(parts):
             return rest  # nothing of it is left: what comes after it is next
         key = (id(parts), at, rest)
@@ -169,7 +170,7 @@ class _Readings:
             self._places.append((parts, at, rest))  # keeps the parts, and so their id
         return self._numbers[key]
 
-    def _letters_after(self, place: int) -> tuple[int, ...]:
+    def _characters_after(self, place: int) -> tuple[int, ...]:
         """The places before a letter, or the end, that this one leads to without reading."""
         if place in self._ready:
             return self._ready[place]
@@ -180,7 +181,7 @@ class _Readings:
             here = waiting.pop()
             self.work += 1
             parts, at, rest = self._places[here]
-            if here == 0 or isinstance(parts[at], _Letter):
+            if here == 0 or isinstance(parts[at], _Character):
                 found.append(here)
                 continue
             if self.is_spent:
@@ -197,25 +198,25 @@ class _Readings:
         return self._ready[place]
 
 
-def _parts(way: list[str]) -> Iterator[str | _Letter]:
+def _parts(way: list[str]) -> Iterator[str | _Character]:
     for item in way:
-        if not takes_letters(item):
+        if not takes_characters(item):
             yield item
         elif item[0] == '"':
-            for letter in _letters(item[1:-1]):
-                yield _Letter(frozenset({letter}), letter.__eq__, letter)
+            for character in _characters(item[1:-1]):
+                yield _Character(frozenset({character}), character.__eq__, character)
         elif item[0] == "[":
-            letters = _class_of(item)
-            takes = frozenset(filter(letters, _PROBES))
-            yield _Letter(takes, letters, letters.sample)
+            characters = _class_of(item)
+            takes = frozenset(filter(characters, _PROBES))
+            yield _Character(takes, characters, characters.sample)
         elif item[0] == ".":
-            yield _Letter(frozenset(_PROBES), lambda _: True, _PROBES[0])
+            yield _Character(frozenset(_PROBES), lambda _: True, _PROBES[0])
         else:
-            yield _Letter(frozenset(), lambda _: False, "")
+            yield _Character(frozenset(), lambda _: False, "")
 
 
-def _letters(text: str) -> Iterator[str]:
-    for two, four, eight, escaped, plain in _LETTER.findall(text):
+def _characters(text: str) -> Iterator[str]:
+    for two, four, eight, escaped, plain in _CHARACTER.findall(text):
         if digits := two or four or eight:
             yield chr(min(int(digits, 16), 0x10FFFF))
         else:
@@ -226,15 +227,15 @@ def _class_of(item: str) -> _Class:
     inside = item[1:-1]
     is_negated = inside.startswith("^")
     spans: list[tuple[str, str]] = []
-    pieces = [match.group() for match in _LETTER.finditer(inside[is_negated:])]
-    letters = [next(iter(_letters(piece))) for piece in pieces]
+    pieces = [match.group() for match in _CHARACTER.finditer(inside[is_negated:])]
+    characters = [next(iter(_characters(piece))) for piece in pieces]
     at = 0
-    while at < len(letters):
-        if at + 2 < len(letters) and pieces[at + 1] == "-":
-            spans.append((letters[at], letters[at + 2]))
+    while at < len(characters):
+        if at + 2 < len(characters) and pieces[at + 1] == "-":
+            spans.append((characters[at], characters[at + 2]))
             at += 3
         else:
-            spans.append((letters[at], letters[at]))
+            spans.append((characters[at], characters[at]))
             at += 1
     return _Class(tuple(spans), is_negated)
 
@@ -250,5 +251,5 @@ class _Class:
         named = [first for first, _ in self.spans]
         return next(filter(self, [*named, *_PROBES]), "")
 
-    def __call__(self, letter: str) -> bool:
-        return any(first <= letter <= last for first, last in self.spans) is not self.is_negated
+    def __call__(self, character: str) -> bool:
+        return any(first <= character <= last for first, last in self.spans) is not self.is_negated

@@ -225,8 +225,8 @@ def _json_call(syntax: JsonCalls, place: CallPlace, tool: Tool, writer: GrammarW
         f'{schemas.quoted(syntax.arguments_key)} ":" {blanks} {arguments}',
     ]
     if syntax.id_key is not None:
-        letters = _id(place)
-        pair = f'{schemas.quoted(syntax.id_key)} ":" {blanks} "\\"" {letters} "\\""'
+        characters = _id(place)
+        pair = f'{schemas.quoted(syntax.id_key)} ":" {blanks} "\\"" {characters} "\\""'
         pairs.insert(0 if syntax.id_comes_first else 2, pair)
     inside = f' "," {blanks} '.join(pairs)
     return f'"{{" {blanks} {inside} {blanks} "}}"'

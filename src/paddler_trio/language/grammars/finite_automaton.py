@@ -19,13 +19,13 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.language.grammars.writer import (
-    ANY_LETTER,
+    ANY_CHARACTER,
     GrammarError,
     GrammarWriter,
     Ranges,
     both,
     but,
-    letter_class,
+    character_class,
     literal,
     ranges_of,
 )
@@ -48,8 +48,8 @@ class Automaton:
         """Whether the whole text is read, ending in an accepting state."""
         state = 0
         for code in map(ord, text):
-            for letters, target in self.edges[state]:
-                if any(first <= code <= last for first, last in letters):
+            for characters, target in self.edges[state]:
+                if any(first <= code <= last for first, last in characters):
                     state = target
                     break
             else:
@@ -144,12 +144,12 @@ def trimmed(edges: Sequence[Iterable[tuple[Ranges, int]]], accepting: set[int]) 
     kept: list[Edges] = []
     for state in order:
         out = []
-        for letters, target in edges[state]:
-            if target in alive and letters:
+        for characters, target in edges[state]:
+            if target in alive and characters:
                 if target not in numbers:
                     numbers[target] = len(numbers)
                     order.append(target)
-                out.append((letters, numbers[target]))
+                out.append((characters, numbers[target]))
         kept.append(tuple(out))
     return Automaton(tuple(kept), frozenset(numbers[s] for s in accepting if s in numbers))
 
@@ -184,13 +184,13 @@ def intersection(one: Automaton, other: Automaton) -> Automaton:
         out = []
         for ranges_a, to_a in one.edges[a]:
             for ranges_b, to_b in other.edges[b]:
-                letters = both(ranges_a, ranges_b)
-                if not letters:
+                characters = both(ranges_a, ranges_b)
+                if not characters:
                     continue
                 if (to_a, to_b) not in numbers:
                     numbers[to_a, to_b] = len(numbers)
                     order.append((to_a, to_b))
-                out.append((letters, numbers[to_a, to_b]))
+                out.append((characters, numbers[to_a, to_b]))
         edges.append(out)
         if len(order) > MAX_STATES:
             raise GrammarError(f"pattern and lengths need more than {MAX_STATES} states")
@@ -207,8 +207,8 @@ def lengths(least: int, most: int | None) -> Automaton:
     count = max(least, most or 0)
     if count >= MAX_STATES:
         raise GrammarError(f"{count} letters with a pattern, the limit is {MAX_STATES - 1}")
-    edges = [((ANY_LETTER, state + 1),) for state in range(count)]
-    edges.append(((ANY_LETTER, count),) if most is None else ())  # type: ignore[arg-type]  # tuples of any length
+    edges = [((ANY_CHARACTER, state + 1),) for state in range(count)]
+    edges.append(((ANY_CHARACTER, count),) if most is None else ())  # type: ignore[arg-type]  # tuples of any length
     accepting = {state for state in range(count + 1) if state >= least}
     return trimmed(edges, accepting)
 
@@ -219,12 +219,12 @@ def texts_without(avoided: Sequence[str]) -> Automaton:
     ends = {0: False}
     for text in avoided:
         node = 0
-        for letter in text:
-            if letter not in children[node]:
-                children[node][letter] = len(children)
+        for character in text:
+            if character not in children[node]:
+                children[node][character] = len(children)
                 ends[len(children)] = False
                 children.append({})
-            node = children[node][letter]
+            node = children[node][character]
         ends[node] = True
     leads: list[dict[str, int]] = [{} for _ in children]
     fallback = [0] * len(children)
@@ -232,17 +232,17 @@ def texts_without(avoided: Sequence[str]) -> Automaton:
     for node in order:
         inherited = leads[fallback[node]] if node else {}
         leads[node] = {**inherited, **children[node]}
-        for letter, child in children[node].items():
-            fallback[child] = inherited.get(letter, 0)
+        for character, child in children[node].items():
+            fallback[child] = inherited.get(character, 0)
             ends[child] = ends[child] or ends[fallback[child]]
             order.append(child)
     edges: list[list[tuple[Ranges, int]]] = []
     for lead in leads:
         targets: dict[int, list[tuple[int, int]]] = {}
-        for letter, target in lead.items():
-            targets.setdefault(target, []).append((ord(letter), ord(letter)))
-        named = ranges_of((ord(letter), ord(letter)) for letter in lead)
-        spans = [(ranges_of(letters), target) for target, letters in targets.items()]
+        for character, target in lead.items():
+            targets.setdefault(target, []).append((ord(character), ord(character)))
+        named = ranges_of((ord(character), ord(character)) for character in lead)
+        spans = [(ranges_of(characters), target) for target, characters in targets.items()]
         edges.append([(r, t) for r, t in [*spans, (but(named), 0)] if not ends[t]])
     return trimmed(edges, {node for node in range(len(children)) if not ends[node]})
 
@@ -253,14 +253,14 @@ def one_of(choices: Sequence[str]) -> Automaton:
     accepting = set()
     for text in choices:
         node = 0
-        for letter in text:
-            if letter not in children[node]:
-                children[node][letter] = len(children)
+        for character in text:
+            if character not in children[node]:
+                children[node][character] = len(children)
                 children.append({})
-            node = children[node][letter]
+            node = children[node][character]
         accepting.add(node)
     edges = [
-        [(((ord(letter), ord(letter)),), child) for letter, child in node.items()]
+        [(((ord(character), ord(character)),), child) for character, child in node.items()]
         for node in children
     ]
     return trimmed(edges, accepting)
@@ -272,21 +272,21 @@ def texts_but(names: Sequence[str]) -> Automaton:
     ends = set()
     for name in names:
         node = 0
-        for letter in name:
-            if letter not in children[node]:
-                children[node][letter] = len(children)
+        for character in name:
+            if character not in children[node]:
+                children[node][character] = len(children)
                 children.append({})
-            node = children[node][letter]
+            node = children[node][character]
         ends.add(node)
     other = len(children)
     edges: list[list[tuple[Ranges, int]]] = []
     for leads in children:
         out: list[tuple[Ranges, int]] = [
-            (((ord(letter), ord(letter)),), child) for letter, child in leads.items()
+            (((ord(character), ord(character)),), child) for character, child in leads.items()
         ]
-        out.append((but(ranges_of((ord(letter), ord(letter)) for letter in leads)), other))
+        out.append((but(ranges_of((ord(character), ord(character)) for character in leads)), other))
         edges.append(out)
-    edges.append([(ANY_LETTER, other)])
+    edges.append([(ANY_CHARACTER, other)])
     return trimmed(edges, set(range(other + 1)) - ends)
 
 
@@ -307,17 +307,17 @@ ANY_CONTROL_ESCAPE = r'"\\u00" ("0" [1-9a-fA-F] | "1" [0-9a-fA-F])'
 
 
 @lru_cache(maxsize=1024)  # an automaton of thousands of edges has a few sets of letters
-def letter_ways(ranges: Ranges, *, in_json: bool) -> tuple[str, ...]:
+def character_ways(ranges: Ranges, *, in_json: bool) -> tuple[str, ...]:
     """GBNF for the ways to write one of these letters: as it is, and in JSON strings escaped."""
     if not in_json:
-        return (letter_class(ranges),)
+        return (character_class(ranges),)
     ways = []
     if raw := both(ranges, _JSON_RAW):
-        ways.append(letter_class(raw))
+        ways.append(character_class(raw))
     ways += [
         written
-        for letter, written in _SHORT_ESCAPES.items()
-        if both(ranges, ((ord(letter), ord(letter)),))
+        for character, written in _SHORT_ESCAPES.items()
+        if both(ranges, ((ord(character), ord(character)),))
     ]
     control = both(ranges, _CONTROL)
     if control == _CONTROL:
@@ -367,11 +367,11 @@ def write(
             and len(automaton.edges[state]) == 1
             and not escape
         ):
-            letters, target = automaton.edges[state][0]
-            letter = _only(letters)
-            if letter is None or (in_json and (letter in '"\\' or ord(letter) < 0x20)):
+            characters, target = automaton.edges[state][0]
+            character = _only(characters)
+            if character is None or (in_json and (character in '"\\' or ord(character) < 0x20)):
                 break
-            run, state = run + letter, target
+            run, state = run + character, target
         words = [literal(run)] if run else []
         if automaton.edges[state] or escape:
             words.append(name_of(state))
@@ -379,9 +379,11 @@ def write(
 
     for state in order:
         ways = []
-        for letters, target in automaton.edges[state]:
+        for characters, target in automaton.edges[state]:
             rest = rest_of(target)
-            ways += [f"{way} {rest}".rstrip() for way in letter_ways(letters, in_json=in_json)]
+            ways += [
+                f"{way} {rest}".rstrip() for way in character_ways(characters, in_json=in_json)
+            ]
         if escape:
             ways.append(f"{escape} {names[0]}")
         if state in automaton.accepting:
@@ -390,5 +392,9 @@ def write(
     return names[0]
 
 
-def _only(letters: Ranges) -> str | None:
-    return chr(letters[0][0]) if len(letters) == 1 and letters[0][0] == letters[0][1] else None
+def _only(characters: Ranges) -> str | None:
+    return (
+        chr(characters[0][0])
+        if len(characters) == 1 and characters[0][0] == characters[0][1]
+        else None
+    )

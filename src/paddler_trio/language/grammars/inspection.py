@@ -29,7 +29,7 @@ MAX_LEFTMOST_STEPS = 500_000
 Ways: TypeAlias = list[list[str]]
 """The alternatives of a rule: names of rules, and letters as they are written in the grammar."""
 
-_LETTERS = ('"', "[", ".", "<", "!")
+_CHARACTERS = ('"', "[", ".", "<", "!")
 _TOKEN = re.compile(
     r"""
     (?:[ \t\r\n]+|\#[^\r\n]*)*+
@@ -180,10 +180,10 @@ class Inspection:
         waiting = [root]
         while waiting:
             for item in _items(self.rules[waiting.pop()]):
-                if item not in reached and not takes_letters(item):
+                if item not in reached and not takes_characters(item):
                     reached.add(item)
                     waiting.append(item)
-        return sorted(reached - _closed(self.rules, is_given=takes_letters))
+        return sorted(reached - _closed(self.rules, is_given=takes_characters))
 
 
 def inspect(grammar: str) -> Inspection:
@@ -197,7 +197,7 @@ def inspect(grammar: str) -> Inspection:
     rules = reader.rules
     for name, ways in rules.items():
         for item in _items(ways):
-            if not takes_letters(item) and item not in rules:
+            if not takes_characters(item) and item not in rules:
                 raise GrammarError(f"the grammar has no rule {item!r}, which {name!r} asks for")
     plainly_empty = {name for name, ways in rules.items() if [] in ways}
     edges = {name: list(_leftmost(ways, plainly_empty)) for name, ways in rules.items()}
@@ -216,9 +216,9 @@ def inspect(grammar: str) -> Inspection:
     return Inspection(rules)
 
 
-def takes_letters(item: str) -> bool:
+def takes_characters(item: str) -> bool:
     """Whether a part of a rule is letters and no other rule; rules in groups are called ``(1``."""
-    return item.startswith(_LETTERS)
+    return item.startswith(_CHARACTERS)
 
 
 def _items(ways: Ways) -> Iterator[str]:
@@ -262,7 +262,7 @@ def _leftmost(ways: Ways, empty: set[str]) -> Iterator[tuple[str, bool]]:
     """Rules that a text of this one may begin with, and whether anything follows them."""
     for way in ways:
         for index, item in enumerate(way):
-            if takes_letters(item):
+            if takes_characters(item):
                 break
             yield item, index + 1 < len(way)
             if item not in empty:

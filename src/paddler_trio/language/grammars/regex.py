@@ -18,7 +18,7 @@ import attrs
 
 from paddler_trio.language.grammars.finite_automaton import Automaton, Net
 from paddler_trio.language.grammars.writer import (
-    ANY_LETTER,
+    ANY_CHARACTER,
     GrammarError,
     Ranges,
     but,
@@ -69,9 +69,9 @@ def automaton_of(pattern: str, *, anchored: bool) -> Automaton:
         net.skips[0].append(begin)
         net.skips[end].append(final)
         if not (anchored or alternative.starts_anchored):
-            net.leads[begin].append((ANY_LETTER, begin))
+            net.leads[begin].append((ANY_CHARACTER, begin))
         if not (anchored or alternative.ends_anchored):
-            net.leads[end].append((ANY_LETTER, end))
+            net.leads[end].append((ANY_CHARACTER, end))
         inner, after = net.state(), net.state()
         net.skips[begin].append(inner)
         net.skips[after].append(end)
@@ -79,7 +79,7 @@ def automaton_of(pattern: str, *, anchored: bool) -> Automaton:
     return net.determined(final)
 
 
-def _letters(ranges: Ranges) -> _Piece:
+def _characters(ranges: Ranges) -> _Piece:
     def draw(net: Net, begin: int, end: int) -> None:
         net.leads[begin].append((ranges, end))
 
@@ -249,19 +249,19 @@ class _Parser:
         return least, most
 
     def _atom(self) -> _Piece:
-        letter = self._pattern[self._at]
-        if letter == "(":
+        character = self._pattern[self._at]
+        if character == "(":
             return self._group()
-        if letter == "[":
-            return _letters(self._class())
-        if letter == "\\":
-            return _letters(self._escape(in_class=False))
-        if letter == "^":
+        if character == "[":
+            return _characters(self._class())
+        if character == "\\":
+            return _characters(self._escape(in_class=False))
+        if character == "^":
             self._fail("^ in the middle")
-        if letter in "*+?":
+        if character in "*+?":
             self._fail("nothing to repeat")
         self._at += 1
-        return _letters(but(_LINE_ENDS) if letter == "." else self._one(ord(letter)))
+        return _characters(but(_LINE_ENDS) if character == "." else self._one(ord(character)))
 
     def _group(self) -> _Piece:
         self._depth += 1
@@ -303,63 +303,63 @@ class _Parser:
         while not self._takes("]"):
             if self._at >= len(self._pattern):
                 self._fail("a class [ is not closed")
-            first = self._class_letters()
+            first = self._class_characters()
             if len(first) == 1 and first[0][0] == first[0][1] and self._is_dash():
                 self._at += 1
-                last = self._class_letters()
+                last = self._class_characters()
                 if len(last) != 1 or last[0][0] != last[0][1] or last[0][0] < first[0][0]:
                     self._fail("a range in [ ] has no order")
                 first = ((first[0][0], last[0][0]),)
             spans.extend(first)
-        letters = ranges_of(spans)
-        return but(letters) if is_negated else letters
+        characters = ranges_of(spans)
+        return but(characters) if is_negated else characters
 
     def _is_dash(self) -> bool:
         at = self._at
         return self._pattern.startswith("-", at) and self._pattern[at + 1 : at + 2] not in ("]", "")
 
-    def _class_letters(self) -> Ranges:
-        letter = self._pattern[self._at : self._at + 1]
-        if letter == "\\":
+    def _class_characters(self) -> Ranges:
+        character = self._pattern[self._at : self._at + 1]
+        if character == "\\":
             return self._escape(in_class=True)
-        if not letter:
+        if not character:
             self._fail("a class [ is not closed")
         self._at += 1
-        return self._one(ord(letter))
+        return self._one(ord(character))
 
     def _escape(self, *, in_class: bool) -> Ranges:
-        letter = self._pattern[self._at + 1 : self._at + 2]
-        if not letter:
+        character = self._pattern[self._at + 1 : self._at + 2]
+        if not character:
             self._fail("a backslash at the end")
-        if letter in _CLASSES:
+        if character in _CLASSES:
             self._at += 2
-            return _CLASSES[letter]
-        if letter in _CONTROLS:
+            return _CLASSES[character]
+        if character in _CONTROLS:
             self._at += 2
-            return self._one(_CONTROLS[letter])
-        if letter == "b" and in_class:
+            return self._one(_CONTROLS[character])
+        if character == "b" and in_class:
             self._at += 2
             return self._one(8)
-        if letter in "bB":
-            self._fail(f"word boundary \\{letter} cannot be expressed in a grammar")
-        if letter in "pP":
-            self._fail(f"Unicode property \\{letter} cannot be expressed in a grammar")
-        if letter == "k" or (letter.isdigit() and letter != "0"):
-            self._fail(f"reference back \\{letter} cannot be expressed in a grammar")
-        if letter == "0":
+        if character in "bB":
+            self._fail(f"word boundary \\{character} cannot be expressed in a grammar")
+        if character in "pP":
+            self._fail(f"Unicode property \\{character} cannot be expressed in a grammar")
+        if character == "k" or (character.isdigit() and character != "0"):
+            self._fail(f"reference back \\{character} cannot be expressed in a grammar")
+        if character == "0":
             self._fail("the letter NUL cannot be expressed in a grammar")
-        if letter in "xu":
-            return self._one(self._hexadecimal(letter))
-        if letter == "c":
+        if character in "xu":
+            return self._one(self._hexadecimal(character))
+        if character == "c":
             named = self._pattern[self._at + 2 : self._at + 3]
             if not (named.isascii() and named.isalpha()):
                 self._fail("\\c needs a letter")
             self._at += 3
             return self._one(ord(named) % 32)
-        if letter.isascii() and letter.isalnum():
-            self._fail(f"unknown escape \\{letter}")
+        if character.isascii() and character.isalnum():
+            self._fail(f"unknown escape \\{character}")
         self._at += 2
-        return self._one(ord(letter))
+        return self._one(ord(character))
 
     def _hexadecimal(self, kind: str) -> int:
         if kind == "u" and self._pattern.startswith("{", self._at + 2):

@@ -135,7 +135,9 @@ def inspect_gbnf(grammar: str, root: str) -> None:
     if len(grammar) > MAX_GRAMMAR_CHARS:
         message = f"the grammar has {len(grammar)} characters, the limit is {MAX_GRAMMAR_CHARS}"
         raise GrammarError(message)
-    if "\0" in grammar + root or any("\ud800" <= letter <= "\udfff" for letter in grammar + root):
+    if "\0" in grammar + root or any(
+        "\ud800" <= character <= "\udfff" for character in grammar + root
+    ):
         raise GrammarError("the grammar has a letter that UTF-8 texts cannot have")
     inspection = inspect(grammar)
     if root not in inspection.rules or root.startswith("("):

@@ -9,9 +9,9 @@ from typing import Protocol
 from paddler_trio.language.grammars.finite_automaton import (
     MAX_STATES,
     Automaton,
+    character_ways,
     intersection,
     lengths,
-    letter_ways,
     texts_but,
     texts_without,
     write,
@@ -83,21 +83,21 @@ def _inside(rules: Schema, path: str, place: Place) -> str:
     grammar = place.grammar
     if is_plain and not (place.avoided and (least or most is not None)):
         if not place.avoided:
-            return grammar.counted(_letter(grammar), *_counts(least, most, path))
+            return grammar.counted(_character(grammar), *_counts(least, most, path))
         escape = grammar.rule(_ESCAPE, "escape")
         automaton = texts_without(place.avoided)
         return write(automaton, grammar, in_json=True, hint="text", escape=escape)
     if is_plain and (most or least or 0) * sum(map(len, place.avoided)) >= MAX_STATES // 2:
         # Too long to count and to look for the avoided texts: their first letters are escaped.
         firsts = ranges_of((ord(text[0]), ord(text[0])) for text in place.avoided)
-        return grammar.counted(_letter(grammar, firsts), *_counts(least, most, path))
+        return grammar.counted(_character(grammar, firsts), *_counts(least, most, path))
     automaton_here = _automaton(rules, path, place.avoided)
     assert automaton_here is not None, "there is a pattern or a length"
     return write(automaton_here, grammar, in_json=True, hint="text")
 
 
-def _letter(grammar: GrammarWriter, without: tuple[tuple[int, int], ...] = ()) -> str:
-    raw = letter_ways(
+def _character(grammar: GrammarWriter, without: tuple[tuple[int, int], ...] = ()) -> str:
+    raw = character_ways(
         both(((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF)), but(without)), in_json=True
     )
     return grammar.rule(f"{raw[0]} | {grammar.rule(_ESCAPE, 'escape')}", "letter")

@@ -26,8 +26,8 @@ _BLOCK = 64
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Inclusive ranges of code points, sorted, not touching."""
 
-NO_LETTER: Ranges = ()
-ANY_LETTER: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
+NO_CHARACTER: Ranges = ()
+ANY_CHARACTER: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
 """What UTF-8 can say, but for NUL, which ends llama.cpp's texts."""
 
 
@@ -149,23 +149,23 @@ def literal(text: str) -> str:
     Raises:
       GrammarError: NUL or half a surrogate pair, which llama.cpp cannot read.
     """
-    return f'"{"".join(map(_letter, text))}"'
+    return f'"{"".join(map(_character, text))}"'
 
 
-def letter_class(ranges: Ranges) -> str:
+def character_class(ranges: Ranges) -> str:
     """GBNF for one letter out of ``ranges``, which are not empty."""
     parts = []
     for first, last in ranges:
-        parts.append(_class_letter(first))
+        parts.append(_class_character(first))
         if last > first:
-            parts.append(f"-{_class_letter(last)}")
+            parts.append(f"-{_class_character(last)}")
     return f"[{''.join(parts)}]"
 
 
-def ranges_of(letters: Iterable[tuple[int, int]]) -> Ranges:
+def ranges_of(characters: Iterable[tuple[int, int]]) -> Ranges:
     """The same letters, sorted and joined."""
     joined: list[tuple[int, int]] = []
-    for first, last in sorted(letters):
+    for first, last in sorted(characters):
         if joined and first <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
         else:
@@ -198,24 +198,24 @@ def but(ranges: Ranges) -> Ranges:
             gaps.append((begin, first - 1))
         begin = last + 1
     gaps.append((begin, 0x10FFFF))
-    return both(tuple(gap for gap in gaps if gap[0] <= gap[1]), ANY_LETTER)
+    return both(tuple(gap for gap in gaps if gap[0] <= gap[1]), ANY_CHARACTER)
 
 
 _NAMED = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-def _letter(letter: str) -> str:
-    if letter in _NAMED:
-        return _NAMED[letter]
-    code = ord(letter)
+def _character(character: str) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    code = ord(character)
     if code == 0 or 0xD800 <= code <= 0xDFFF:
         raise GrammarError(f"the letter U+{code:04X} cannot stand in a grammar")
-    return letter if letter.isprintable() else _escaped(code)
+    return character if character.isprintable() else _escaped(code)
 
 
-def _class_letter(code: int) -> str:
-    letter = chr(code)
-    return letter if letter.isascii() and letter.isalnum() else _escaped(code)
+def _class_character(code: int) -> str:
+    character = chr(code)
+    return character if character.isascii() and character.isalnum() else _escaped(code)
 
 
 def _escaped(code: int) -> str:

@@ -21,7 +21,7 @@ from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.language.images.svg import DrawingError, draw, is_drawing
+from paddler_trio.language.images.svg import SvgError, draw, is_svg
 from paddler_trio.wire.engine.engine_pipe import Image
 
 MAX_FILE_BYTES = 20_971_520
@@ -73,11 +73,11 @@ def read_image(url: str, *, fit: int, budget: PixelBudget | None = None) -> Imag
     content = _content(url)
     fit = min(fit, MAX_SIDE)
     try:
-        if is_drawing(content):
+        if is_svg(content):
             picture = draw(content, fit=fit)
         else:
             picture = _decode(content, fit=fit, budget=budget or PixelBudget())
-    except DrawingError as error:
+    except SvgError as error:
         raise ImageError(str(error)) from error
     return Image(picture.width, picture.height, picture.tobytes())
 
@@ -86,7 +86,7 @@ def check_image(url: str) -> None:
     """As :func:`read_image`, for a model that sees none: whether it is an image at all, without its
     pixels; ImageError."""
     content = _content(url)
-    if not is_drawing(content):
+    if not is_svg(content):
         _opened(content).close()
 
 

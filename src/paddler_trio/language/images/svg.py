@@ -34,11 +34,11 @@ _PIXELS = {
 }
 
 
-class DrawingError(PaddlerError):
+class SvgError(PaddlerError):
     """This drawing cannot be drawn, or shall not be."""
 
 
-def is_drawing(content: bytes) -> bool:
+def is_svg(content: bytes) -> bool:
     """It starts like SVG or any other XML."""
     start = content[:256].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     return start.startswith(_OPENINGS)
@@ -62,7 +62,7 @@ def draw(content: bytes, *, fit: int) -> Image.Image:
             height=max(1, round(height * scale)),
         )
     except ValueError as error:  # also of bytes that are not UTF-8
-        raise DrawingError(f"the SVG cannot be drawn: {error}") from error
+        raise SvgError(f"the SVG cannot be drawn: {error}") from error
     with Image.open(io.BytesIO(bytes(png)), formats=("PNG",)) as image:
         return image.convert("RGB")
 
@@ -95,17 +95,17 @@ class _Reading:
     def element(self, name: str, attributes: Mapping[str, str]) -> None:
         self.num_elements += 1
         if self.num_elements > MAX_ELEMENTS:
-            raise DrawingError(f"the SVG has more than {MAX_ELEMENTS} elements")
+            raise SvgError(f"the SVG has more than {MAX_ELEMENTS} elements")
         plain = name.rpartition(":")[2]
         if self.root is None:
             if plain != "svg":
-                raise DrawingError(f"the text is XML with the root {name[:40]!r}, not SVG")
+                raise SvgError(f"the text is XML with the root {name[:40]!r}, not SVG")
             self.root = dict(attributes)
         if plain in ("image", "feImage"):
             for key, value in attributes.items():
                 is_inside = value.lstrip().startswith(("data:", "#"))
                 if key.rpartition(":")[2] == "href" and not is_inside:
-                    raise DrawingError(
+                    raise SvgError(
                         f"the SVG refers to {value[:80]!r}: images inside it must be data URIs"
                     )
 
@@ -118,12 +118,12 @@ def _read(content: bytes) -> _Reading:
     try:
         parser.Parse(content, True)
     except expat.ExpatError as error:
-        raise DrawingError(f"the SVG is not well-formed: {error}") from error
+        raise SvgError(f"the SVG is not well-formed: {error}") from error
     return reading
 
 
 def _refuse_entity(name: str, *_: object) -> None:
-    raise DrawingError(f"the SVG declares the entity {name[:40]!r}; entities are not taken")
+    raise SvgError(f"the SVG declares the entity {name[:40]!r}; entities are not taken")
 
 
 def _length(text: str | None) -> float | None:

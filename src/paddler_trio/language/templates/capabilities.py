@@ -82,7 +82,7 @@ class ThinkingSwitch:
 
 
 @attrs.frozen(kw_only=True)
-class TemplateTraits:
+class TemplateCapabilities:
     """What a template knows. The defaults are a template that knows everything."""
 
     string_content: frozenset[str] = frozenset({"system", "user", "assistant", "tool"})
@@ -114,12 +114,12 @@ class TemplateTraits:
     """Prints the reasoning of an earlier turn, at least while tools are being called."""
 
 
-EVERYTHING = TemplateTraits()
+EVERYTHING = TemplateCapabilities()
 
 
-def probe(template: ChatTemplate) -> TemplateTraits:
+def probe(template: ChatTemplate) -> TemplateCapabilities:
     """Find out what ``template`` knows; some forty small renderings, milliseconds."""
-    return _Probe(template).traits()
+    return _Probe(template).capabilities()
 
 
 @attrs.frozen
@@ -160,7 +160,7 @@ class _Probe:
         text = self.text(messages)
         return text is not None and _is_plain(needle, text)
 
-    def traits(self) -> TemplateTraits:
+    def capabilities(self) -> TemplateCapabilities:
         """Everything, in the order in which one finding helps with the next."""
         strings: set[str] = set()
         parts: set[str] = set()
@@ -185,7 +185,7 @@ class _Probe:
         calls = _Calls(self, user, parts=wraps)
         turn = {"tool_call_id": _CALL_ID, "name": _NAME}
         try_contents("tool", before=[user, calls.turn()])
-        return TemplateTraits(
+        return TemplateCapabilities(
             string_content=frozenset(strings),
             parts_content=frozenset(parts),
             system_role="system" in strings | parts,

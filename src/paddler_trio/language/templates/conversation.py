@@ -17,7 +17,7 @@ from datetime import datetime
 import attrs
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.templates.capabilities import TemplateTraits, own_variables, probe
+from paddler_trio.language.templates.capabilities import TemplateCapabilities, own_variables, probe
 from paddler_trio.language.templates.chat_messages import (
     Message,
     read_documents,
@@ -30,7 +30,7 @@ from paddler_trio.language.templates.chat_template import (
     open_ended,
 )
 from paddler_trio.language.templates.message_adaptation import adapt, adapt_tools
-from paddler_trio.language.templates.token_escaping import PromptFence
+from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
 from paddler_trio.wire.trio.generate import ConversationPrompt
 
 TOOL_USE = "tool_use"
@@ -46,7 +46,7 @@ class ModelTemplate:
     """A template and what it knows."""
 
     template: ChatTemplate
-    traits: TemplateTraits
+    capabilities: TemplateCapabilities
 
     @classmethod
     def compile(cls, source: str, *, now: Callable[[], datetime] | None = None) -> ModelTemplate:
@@ -66,7 +66,7 @@ class ModelTemplates:
     bos_token: str = ""
     eos_token: str = ""
     newline: str = "\n"
-    fence: PromptFence = attrs.field(factory=lambda: PromptFence(()))
+    escaping: ControlTokenEscaping = attrs.field(factory=lambda: ControlTokenEscaping(()))
 
     def chosen(self, *, has_tools: bool, has_documents: bool) -> ModelTemplate:
         """The template of a request."""
@@ -141,20 +141,20 @@ def prepare_conversation(
             f"{messages[-1]['role']!r}: only an assistant's message can be continued"
         )
     model = templates.chosen(has_tools=bool(tools), has_documents=bool(documents))
-    fence = templates.fence
-    guarded = [_guarded(message, fence) for message in messages]
-    adapted = adapt(guarded, model.traits, thinking=conversation.thinking)
-    guarded_tools = [fence.guard_all(tool) for tool in adapt_tools(tools, model.traits)]
+    escaping = templates.escaping
+    guarded = [_guarded(message, escaping) for message in messages]
+    adapted = adapt(guarded, model.capabilities, thinking=conversation.thinking)
+    guarded_tools = [escaping.guard_all(tool) for tool in adapt_tools(tools, model.capabilities)]
     return PreparedConversation(
         model=model,
         templates=templates,
         messages=adapted,
         tools=guarded_tools,
-        documents=[fence.guard_all(document) for document in documents],
+        documents=[escaping.guard_all(document) for document in documents],
         variables={
             **_given_variables(model, templates, guarded_tools),
-            **_thinking_variables(conversation.thinking, model.traits, variables),
-            **fence.guard_all(variables),
+            **_thinking_variables(conversation.thinking, model.capabilities, variables),
+            **escaping.guard_all(variables),
         },
         continues=conversation.continue_final_message,
     )
@@ -170,14 +170,14 @@ def _given_variables(
 
 
 def _thinking_variables(
-    thinking: bool | None, traits: TemplateTraits, given: Mapping[str, object]
+    thinking: bool | None, capabilities: TemplateCapabilities, given: Mapping[str, object]
 ) -> dict[str, object]:
     """The template's own switch, and the name under which Hugging Face knows it."""
     if thinking is None:
         return {}
     variables: dict[str, object] = {"enable_thinking": thinking}
-    if traits.thinking is not None:
-        variables |= traits.thinking.on if thinking else traits.thinking.off
+    if capabilities.thinking is not None:
+        variables |= capabilities.thinking.on if thinking else capabilities.thinking.off
     for name, value in variables.items():
         if name in given and given[name] != value:
             raise ChatTemplateError(
@@ -187,7 +187,7 @@ def _thinking_variables(
     return variables
 
 
-def _guarded(message: Message, fence: PromptFence) -> Message:
+def _guarded(message: Message, escaping: ControlTokenEscaping) -> Message:
     """A message whose texts cannot pass for control tokens.
 
     What the assistant said is the model's own: templates look for its markers. Roles that are plain
@@ -196,4 +196,6 @@ def _guarded(message: Message, fence: PromptFence) -> Message:
     own = _MODELS_OWN_TEXT if message["role"] == "assistant" else ()
     if _WORD.fullmatch(str(message["role"])):
         own = (*own, "role")
-    return {key: value if key in own else fence.guard_all(value) for key, value in message.items()}
+    return {
+        key: value if key in own else escaping.guard_all(value) for key, value in message.items()
+    }

@@ -25,12 +25,12 @@ from paddler_trio.language.templates.render_limits import (
     check_width,
     spend_on,
 )
-from paddler_trio.language.templates.token_escaping import FENCE
+from paddler_trio.language.templates.token_escaping import ESCAPE_MARK
 
 _WITH_WIDTHS = ("batch", "center", "indent", "slice", "urlize", "wordwrap")
 
 # An escape, not a backslash that somebody wrote before these letters.
-_ESCAPED_FENCE = re.compile(r"(?<!\\)((?:\\\\)*)" + re.escape(json.dumps(FENCE)[1:-1]))
+_ESCAPED_MARK = re.compile(r"(?<!\\)((?:\\\\)*)" + re.escape(json.dumps(ESCAPE_MARK)[1:-1]))
 
 Filter = Callable[..., Any]
 
@@ -56,7 +56,7 @@ def text_of(value: object) -> str:
     if isinstance(value, str):
         return value
     check_tree(value)
-    return _ESCAPED_FENCE.sub(rf"\1{FENCE}", str(value))
+    return _ESCAPED_MARK.sub(rf"\1{ESCAPE_MARK}", str(value))
 
 
 def join_texts(values: Iterable[object]) -> str:
@@ -90,7 +90,7 @@ def to_json(
         sort_keys=sort_keys,
         default=_items_of,
     )
-    return _ESCAPED_FENCE.sub(rf"\1{FENCE}", text) if ensure_ascii else text
+    return _ESCAPED_MARK.sub(rf"\1{ESCAPE_MARK}", text) if ensure_ascii else text
 
 
 def _items_of(value: object) -> list[object]:

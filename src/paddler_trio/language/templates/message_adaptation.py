@@ -31,7 +31,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.templates.capabilities import THINKING_WORDS, CallContent, TemplateTraits
+from paddler_trio.language.templates.capabilities import (
+    THINKING_WORDS,
+    CallContent,
+    TemplateCapabilities,
+)
 from paddler_trio.language.templates.chat_messages import IMAGE_PARTS, Message, text_of
 
 _JOINT = "\n\n"
@@ -39,7 +43,7 @@ _OTHER_CONTENTS: Mapping[CallContent, str | None] = {"empty": "", "null": None}
 
 
 def adapt(
-    messages: Sequence[Message], traits: TemplateTraits, *, thinking: bool | None = None
+    messages: Sequence[Message], capabilities: TemplateCapabilities, *, thinking: bool | None = None
 ) -> list[Message]:
     """``messages``, as ``chat_messages.read_messages`` gives them, adapted.
 
@@ -49,26 +53,26 @@ def adapt(
     Raises:
       ChatTemplateError: arguments of a call are no JSON object, which the template needs.
     """
-    adapted = [_role(message, traits) for message in messages]
-    if thinking is not None and traits.thinking is None and traits.thinking_words:
+    adapted = [_role(message, capabilities) for message in messages]
+    if thinking is not None and capabilities.thinking is None and capabilities.thinking_words:
         adapted = _with_word(adapted, THINKING_WORDS[thinking])
-    adapted = [_calls(message, traits, index) for index, message in enumerate(adapted)]
-    if not traits.tool_role:
-        adapted = _results_as_user(adapted, joins=traits.alternates)
-    if not traits.system_role:
-        adapted = _system_into_user(adapted, joins=traits.alternates)
-    return [_content(message, traits) for message in adapted]
+    adapted = [_calls(message, capabilities, index) for index, message in enumerate(adapted)]
+    if not capabilities.tool_role:
+        adapted = _results_as_user(adapted, joins=capabilities.alternates)
+    if not capabilities.system_role:
+        adapted = _system_into_user(adapted, joins=capabilities.alternates)
+    return [_content(message, capabilities) for message in adapted]
 
 
-def adapt_tools(tools: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+def adapt_tools(tools: Sequence[Message], capabilities: TemplateCapabilities) -> list[Message]:
     """Function tools, with what the template refuses to be without."""
-    return [_tool(tool, traits) for tool in tools] if traits.tool_needs else list(tools)
+    return [_tool(tool, capabilities) for tool in tools] if capabilities.tool_needs else list(tools)
 
 
-def _tool(tool: Message, traits: TemplateTraits) -> Message:
+def _tool(tool: Message, capabilities: TemplateCapabilities) -> Message:
     function = tool["function"]
     assert isinstance(function, Mapping)  # read_tools judged it
-    needs = traits.tool_needs
+    needs = capabilities.tool_needs
     filled = dict(function)
     if "description" in needs and filled.get("description") is None:
         filled["description"] = ""
@@ -95,8 +99,8 @@ def _with_word(messages: Sequence[Message], word: str) -> list[Message]:
     return [{**first, "content": added}, *messages[1:]]
 
 
-def _role(message: Message, traits: TemplateTraits) -> Message:
-    if message["role"] == "developer" and not traits.developer_role:
+def _role(message: Message, capabilities: TemplateCapabilities) -> Message:
+    if message["role"] == "developer" and not capabilities.developer_role:
         return {**message, "role": "system"}
     return message
 
@@ -104,15 +108,15 @@ def _role(message: Message, traits: TemplateTraits) -> Message:
 # ------------------------------------------------------------------------------------- contents
 
 
-def _content(message: Message, traits: TemplateTraits) -> Message:
+def _content(message: Message, capabilities: TemplateCapabilities) -> Message:
     content = message.get("content")
     role = _kind(message)
     if isinstance(content, str):
-        if role in traits.parts_content and role not in traits.string_content:
+        if role in capabilities.parts_content and role not in capabilities.string_content:
             return {**message, "content": [{"type": "text", "text": content}]}
-    elif isinstance(content, list) and role not in traits.parts_content:
+    elif isinstance(content, list) and role not in capabilities.parts_content:
         shows_images = any(part.get("type") in IMAGE_PARTS for part in content)
-        if not shows_images and role in traits.string_content:
+        if not shows_images and role in capabilities.string_content:
             return {**message, "content": text_of(content)}
     return message
 
@@ -128,14 +132,14 @@ def _kind(message: Message) -> str:
 # ---------------------------------------------------------------------------------------- calls
 
 
-def _calls(message: Message, traits: TemplateTraits, index: int) -> Message:
+def _calls(message: Message, capabilities: TemplateCapabilities, index: int) -> Message:
     calls = message.get("tool_calls")
     if message["role"] != "assistant":
         return message
     if not isinstance(calls, list):
-        is_fine = "content" in message or traits.silent_answers
+        is_fine = "content" in message or capabilities.silent_answers
         return message if is_fine else {**message, "content": ""}
-    if not traits.tool_calls and not traits.tool_role:
+    if not capabilities.tool_calls and not capabilities.tool_role:
         said = [text_of(message.get("content"))] if message.get("content") else []
         lines = [_call_line(call) for call in calls]
         rest = {key: value for key, value in message.items() if key != "tool_calls"}
@@ -144,27 +148,30 @@ def _calls(message: Message, traits: TemplateTraits, index: int) -> Message:
     adapted = {
         **message,
         "tool_calls": [
-            _with_arguments(call, traits, f"{path}[{number}]") for number, call in enumerate(calls)
+            _with_arguments(call, capabilities, f"{path}[{number}]")
+            for number, call in enumerate(calls)
         ],
     }
     form: CallContent = "empty" if "content" in adapted else "missing"
-    if not adapted.get("content") and form in traits.refused_contents:
-        fine = [each for each in _OTHER_CONTENTS if each not in traits.refused_contents]
-        shown = [each for each in fine if each in traits.call_contents]
+    if not adapted.get("content") and form in capabilities.refused_contents:
+        fine = [each for each in _OTHER_CONTENTS if each not in capabilities.refused_contents]
+        shown = [each for each in fine if each in capabilities.call_contents]
         for other in (shown or fine)[:1]:
             adapted["content"] = _OTHER_CONTENTS[other]
     return adapted
 
 
-def _with_arguments(call: Mapping[str, object], traits: TemplateTraits, path: str) -> Message:
+def _with_arguments(
+    call: Mapping[str, object], capabilities: TemplateCapabilities, path: str
+) -> Message:
     flat = "function" not in call
     function = call if flat else call["function"]
     assert isinstance(function, Mapping)  # read_messages judged it
     arguments = function.get("arguments")
-    if isinstance(arguments, str) and traits.arguments == "other":
+    if isinstance(arguments, str) and capabilities.arguments == "other":
         place = f"{path}{'' if flat else '.function'}.arguments"
         changed = {**function, "arguments": _read_arguments(arguments, place)}
-    elif isinstance(arguments, Mapping) and traits.arguments == "string":
+    elif isinstance(arguments, Mapping) and capabilities.arguments == "string":
         changed = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
     else:
         return dict(call)

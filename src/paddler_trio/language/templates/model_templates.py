@@ -7,7 +7,7 @@ from paddler_trio.language.templates.conversation import (
     ModelTemplate,
     ModelTemplates,
 )
-from paddler_trio.language.templates.token_escaping import PromptFence
+from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
 from paddler_trio.language.vocabulary import Vocabulary
 
 
@@ -32,5 +32,5 @@ def templates_of(
         bos_token=vocabulary.bos_text,
         eos_token=vocabulary.eos_text,
         newline=vocabulary.nl_text,
-        fence=PromptFence(()) if trusts_messages else vocabulary.fence,
+        escaping=ControlTokenEscaping(()) if trusts_messages else vocabulary.escaping,
     )

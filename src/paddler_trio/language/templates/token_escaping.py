@@ -26,7 +26,7 @@ from typing import TypeVar
 import attrs
 
 # A noncharacter: Unicode leaves it to programs for their own use.
-FENCE = "\ufdd0"
+ESCAPE_MARK = "\ufdd0"
 _REPLACEMENT = "\ufffd"
 _BLANKS = " \t\n\v\f\r"  # what llama.cpp strips beside some control tokens
 _PORTION_CHARS = 4096  # about a millisecond of tokenising
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @attrs.frozen
-class Stretch:
+class TokenizedSpan:
     """A piece of a prompt that is tokenized on its own.
 
     ``pieces`` are the text again, in parts that can be no control token even if the tokenizer
@@ -48,7 +48,7 @@ class Stretch:
     pieces: tuple[str, ...]
 
 
-class PromptFence:
+class ControlTokenEscaping:
     """Guards texts against one set of control texts, and cuts prompts; immutable."""
 
     __slots__ = (
@@ -101,22 +101,24 @@ class PromptFence:
         """
         if not self._controls:
             return untrusted
-        text = untrusted.replace(FENCE, _REPLACEMENT) if FENCE in untrusted else untrusted
+        text = (
+            untrusted.replace(ESCAPE_MARK, _REPLACEMENT) if ESCAPE_MARK in untrusted else untrusted
+        )
         pieces: list[str] = []
         done = 0
         for start, _ in self._found_in(text, overlapping=True):
-            pieces += (text[done : start + 1], FENCE)
+            pieces += (text[done : start + 1], ESCAPE_MARK)
             done = start + 1
         guarded = "".join([*pieces, text[done:]]) if pieces else text
         # Templates trim: what is at an end counts with and without the blanks there.
         for end in sorted({len(guarded.rstrip()), len(guarded)}, reverse=True):
             parts = range(1, min(self._longest, end) + 1)
             if any(guarded[end - part : end] in self._openings for part in parts):
-                guarded = guarded[:end] + FENCE + guarded[end:]
+                guarded = guarded[:end] + ESCAPE_MARK + guarded[end:]
         for start in sorted({0, len(guarded) - len(guarded.lstrip())}, reverse=True):
             parts = range(1, min(self._longest, len(guarded) - start) + 1)
             if any(guarded[start : start + part] in self._endings for part in parts):
-                guarded = guarded[:start] + FENCE + guarded[start:]
+                guarded = guarded[:start] + ESCAPE_MARK + guarded[start:]
         return guarded
 
     def guard_all(self, value: T) -> T:
@@ -134,11 +136,11 @@ class PromptFence:
             return [self._guard_all(each) for each in value]
         return value
 
-    def cut(self, prompt: str) -> list[Stretch]:
+    def cut(self, prompt: str) -> list[TokenizedSpan]:
         """How to tokenize a prompt made of guarded texts; joined, it is the prompt unfenced."""
-        if FENCE not in prompt:
+        if ESCAPE_MARK not in prompt:
             return self._portions(prompt)
-        stretches: list[Stretch] = []
+        stretches: list[TokenizedSpan] = []
         trusted: list[str] = []
 
         def end_trusted() -> None:
@@ -149,15 +151,15 @@ class PromptFence:
         done = 0
         for start, end in (*self._found_in(prompt), (len(prompt), len(prompt))):
             between, after = prompt[done:start], prompt[start:end]
-            plain = between.replace(FENCE, "")
+            plain = between.replace(ESCAPE_MARK, "")
             if any(self._found_in(plain)):
                 end_trusted()
                 if before in self._strips_right:
                     between = between.lstrip(_BLANKS)
                 if after in self._strips_left:
                     between = between.rstrip(_BLANKS)
-                pieces = tuple(piece for piece in between.split(FENCE) if piece)
-                stretches.append(Stretch("".join(pieces), parse_special=False, pieces=pieces))
+                pieces = tuple(piece for piece in between.split(ESCAPE_MARK) if piece)
+                stretches.append(TokenizedSpan("".join(pieces), parse_special=False, pieces=pieces))
             else:
                 trusted.append(plain)
             trusted.append(after)
@@ -165,7 +167,7 @@ class PromptFence:
         end_trusted()
         return stretches
 
-    def _portions(self, trusted: str) -> list[Stretch]:
+    def _portions(self, trusted: str) -> list[TokenizedSpan]:
         """Cut before control texts, into portions of some length, so that none takes long."""
         texts: list[str] = []
         done = 0
@@ -174,7 +176,7 @@ class PromptFence:
                 texts.append(trusted[done:start])
                 done = start
         texts.append(trusted[done:])
-        return [Stretch(text, parse_special=True, pieces=(text,)) for text in texts if text]
+        return [TokenizedSpan(text, parse_special=True, pieces=(text,)) for text in texts if text]
 
     def _found_in(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, int]]:
         """Where control texts start and end, the longest of each place; in order."""
@@ -190,6 +192,6 @@ class PromptFence:
                     break
 
 
-def unfenced(prompt: str) -> str:
+def unescaped(prompt: str) -> str:
     """The prompt as the model reads it."""
-    return prompt.replace(FENCE, "")
+    return prompt.replace(ESCAPE_MARK, "")

@@ -17,7 +17,7 @@ class Refused:
 
 
 def refusal(
-    *, num_prompt_tokens: int, max_tokens: int, cells: int, num_drawn: int = 0
+    *, num_prompt_tokens: int, max_tokens: int, cells: int, num_sampled: int = 0
 ) -> Refused | None:
     """None if a prompt fits the cells of one sequence with room for at least one token.
 
@@ -32,11 +32,11 @@ def refusal(
         return Refused("the prompt is empty: it has no tokens, so there is nothing to continue")
     if max_tokens < 0:
         return Refused(f"max_tokens is {max_tokens}, but it must be at least 1, or 0 for no limit")
-    if 0 < max_tokens <= num_drawn:
-        return Refused(f"{num_drawn} tokens were drawn already and max_tokens is {max_tokens}")
-    if num_prompt_tokens + num_drawn > cells:
+    if 0 < max_tokens <= num_sampled:
+        return Refused(f"{num_sampled} tokens were drawn already and max_tokens is {max_tokens}")
+    if num_prompt_tokens + num_sampled > cells:
         return Refused(
-            f"the prompt has {num_prompt_tokens + num_drawn} tokens, but one slot of this agent "
+            f"the prompt has {num_prompt_tokens + num_sampled} tokens, but one slot of this agent "
             f"holds {cells} tokens; shorten the prompt, raise context_size, or use fewer slots"
         )
     return None

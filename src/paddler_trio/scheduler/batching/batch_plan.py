@@ -29,7 +29,7 @@ EARLIEST_EVERY = 4
 
 
 @attrs.frozen
-class PromptBudget:
+class PrefillBudget:
     """Prompt tokens of one pass: ``tokens`` of all prompts together, or all that is left of the one
     that goes first, if it had no more than ``whole`` to compute when it began. ``in_step``: no
     prompt is finished before all of them can be, as far as that is possible.
@@ -46,7 +46,7 @@ class PromptBudget:
 
 
 @attrs.frozen
-class Share:
+class ScheduledChunk:
     """``count`` tokens of one sequence, from position ``start``, in one pass; after them
     ``drafts``, guesses that are computed along to be checked."""
 
@@ -65,11 +65,11 @@ def plan_batch(
     sequences: Iterable[Sequence],
     *,
     token_budget: int,
-    prompt_budget: PromptBudget | None = None,
+    prefill_budget: PrefillBudget | None = None,
     turn: int = 0,
     whole_images: bool = False,
     free_cells: int | None = None,
-) -> tuple[Share, ...]:
+) -> tuple[ScheduledChunk, ...]:
     """The shares of the next pass.
 
     Args:
@@ -94,12 +94,12 @@ def plan_batch(
         first = (turn * token_budget) % len(generating)
         generating = (generating[first:] + generating[:first])[:token_budget]
     spare = token_budget - len(generating)
-    shares: list[Share] = []
+    chunks: list[ScheduledChunk] = []
     for sequence in generating:
         drafts = tuple(sequence.drafts[:spare])
         spare -= len(drafts)
-        shares.append(Share(sequence, sequence.num_computed, 1, drafts))
-    budget = PromptBudget(spare) if prompt_budget is None else prompt_budget
+        chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, drafts))
+    budget = PrefillBudget(spare) if prefill_budget is None else prefill_budget
     room = min(spare, budget.tokens)
     if room > 0:
         largest = min(spare, budget.largest)
@@ -108,17 +108,19 @@ def plan_batch(
             early = [_without_end(want) for want in wants]
             wants = early if any(early) else wants
         alone = [sequence.num_own <= budget.whole for sequence in ingesting]
-        counts = prompt_shares(wants, room, alone=alone, turn=turn)
+        counts = divide_prefill_budget(wants, room, alone=alone, turn=turn)
         if whole_images:
-            taken = sum(share.count + len(share.drafts) for share in shares)
+            taken = sum(chunk.count + len(chunk.drafts) for chunk in chunks)
             left = None if free_cells is None else free_cells - taken
             counts = _with_whole_images(ingesting, wants, counts, left)
     else:
         counts = [0] * len(ingesting)
-    shares += [
-        Share(s, s.num_computed, count) for s, count in zip(ingesting, counts, strict=True) if count
+    chunks += [
+        ScheduledChunk(s, s.num_computed, count)
+        for s, count in zip(ingesting, counts, strict=True)
+        if count
     ]
-    return tuple(shares)
+    return tuple(chunks)
 
 
 def _next_run(sequence: Sequence, room: int, whole_images: bool) -> int:
@@ -146,7 +148,7 @@ def _with_whole_images(
     return counts
 
 
-def prompt_shares(
+def divide_prefill_budget(
     wants: list[int], budget: int, *, alone: list[bool] | None = None, turn: int = 0
 ) -> list[int]:
     """Divide ``budget`` tokens among prompts that want so many each, in the order of arrival.
@@ -162,10 +164,10 @@ def prompt_shares(
     Returns:
       Tokens of each; a part of what is wanted is a multiple of ``TILE`` where the budget has one.
     """
-    shares = [0] * len(wants)
+    chunks = [0] * len(wants)
     order = [index for index, want in enumerate(wants) if want > 0]
     if not order or budget <= 0:
-        return shares
+        return chunks
     earliest = order[0]
     order.sort(key=lambda index: wants[index])
     if turn % EARLIEST_EVERY == 0:
@@ -174,15 +176,15 @@ def prompt_shares(
     first = order[0]
     may_go_alone = alone or [False] * len(wants)
     if may_go_alone[first] and wants[first] > budget:
-        shares[first] = wants[first]
-        return shares
+        chunks[first] = wants[first]
+        return chunks
     for index in order:
         is_whole = wants[index] <= budget
         may_be_parted = index == first or (budget >= TILE and not may_go_alone[index])
         if is_whole or may_be_parted:
-            shares[index] = _part(wants[index], budget)
-            budget -= shares[index]
-    return shares
+            chunks[index] = _part(wants[index], budget)
+            budget -= chunks[index]
+    return chunks
 
 
 def _without_end(want: int) -> int:

@@ -24,7 +24,7 @@ class ReasoningLimit:
     open: tuple[int, ...]
     close: tuple[int, ...]
     is_open: bool
-    _num_drawn: int = attrs.field(default=0, init=False)
+    _num_sampled: int = attrs.field(default=0, init=False)
     _recent: list[int] = attrs.field(factory=list, init=False)
     _is_over: bool = attrs.field(default=False, init=False)
     _forced: int = attrs.field(default=0, init=False)
@@ -33,7 +33,7 @@ class ReasoningLimit:
     def forced(self) -> int | None:
         """The token that should come next; None if the model is free. It may be put off, within a
         character."""
-        if self._is_over or not self.is_open or self._num_drawn < self.max_tokens:
+        if self._is_over or not self.is_open or self._num_sampled < self.max_tokens:
             return None
         return self.close[self._forced]
 
@@ -48,7 +48,7 @@ class ReasoningLimit:
         self._recent.append(token)
         del self._recent[: -max(len(self.open), len(self.close))]
         if self.is_open:
-            self._num_drawn += 1
+            self._num_sampled += 1
             self._is_over = self._ends_with(self.close)
         elif self.open and self._ends_with(self.open):
             self.is_open = True

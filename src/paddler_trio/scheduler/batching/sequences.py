@@ -43,7 +43,7 @@ class Sequence:
         return len(self.tokens)
 
     @property
-    def num_drawn(self) -> int:
+    def num_sampled(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
@@ -59,7 +59,7 @@ class Sequence:
     @property
     def is_generating(self) -> bool:
         """All that is missing is the token drawn last."""
-        return self.num_drawn > 0 and self.num_missing == 1
+        return self.num_sampled > 0 and self.num_missing == 1
 
     @property
     def num_until_checkpoint(self) -> int:
@@ -69,7 +69,7 @@ class Sequence:
                 return place - self.num_computed
         return self.num_missing
 
-    def drawn_out(self, cells: int) -> bool:
+    def is_out_of_cells(self, cells: int) -> bool:
         """No further token may be drawn: the cells are full.
 
         The token drawn last needs a cell only if another one follows it.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from paddler_trio.scheduler.batching.batch_plan import PromptBudget, Share, plan_batch
+from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, ScheduledChunk, plan_batch
 from paddler_trio.scheduler.batching.cells import Cells
 from paddler_trio.scheduler.batching.checkpoints import checkpoint_places
 from paddler_trio.scheduler.batching.image_tokens import is_image, run_length, whole_images
@@ -171,7 +171,7 @@ class Streams:
 
     # --------------------------------------------------------------- passes
 
-    def make_room(self, prompt_budget: PromptBudget) -> list[Cut]:
+    def make_room(self, prefill_budget: PrefillBudget) -> list[Cut]:
         """Before a pass: cells for everybody who generates, and for somebody in any case. For
         prompts idle tokens are given up, but nobody is set aside.
 
@@ -204,32 +204,36 @@ class Streams:
                 self._set_aside(max(self._running.values(), key=lambda other: other.arrival))
             )
         largest = max(map(self._indivisible, self._running.values()), default=0)
-        needed = max(min(prompt_budget.largest, self.num_missing), largest)
+        needed = max(min(prefill_budget.largest, self.num_missing), largest)
         return cuts + self._evict(needed - self.cells.num_free)
 
-    def plan(self, *, token_budget: int, prompt_budget: PromptBudget) -> tuple[Share, ...]:
+    def plan(
+        self, *, token_budget: int, prefill_budget: PrefillBudget
+    ) -> tuple[ScheduledChunk, ...]:
         """The next pass; changes nothing that matters if it is never run."""
         self._turn += 1
-        return self._plan(self.running, token_budget, prompt_budget)
+        return self._plan(self.running, token_budget, prefill_budget)
 
-    def plan_generating(self, *, token_budget: int) -> tuple[Share, ...]:
+    def plan_generating(self, *, token_budget: int) -> tuple[ScheduledChunk, ...]:
         """The first part of a pass that comes in two: without prompts."""
         return self._plan([s for s in self.running if s.is_generating], token_budget, None)
 
-    def plan_prompts(self, *, token_budget: int, prompt_budget: PromptBudget) -> tuple[Share, ...]:
+    def plan_prompts(
+        self, *, token_budget: int, prefill_budget: PrefillBudget
+    ) -> tuple[ScheduledChunk, ...]:
         """The second part: nothing but prompts, also of sequences that came meanwhile."""
         self._turn += 1
         ingesting = [s for s in self.running if not s.is_generating]
-        return self._plan(ingesting, token_budget, prompt_budget)
+        return self._plan(ingesting, token_budget, prefill_budget)
 
-    def commit(self, shares: tuple[Share, ...]) -> None:
+    def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
         """llama.cpp computed these shares: their tokens are in the cache."""
-        for share in shares:
-            sequence = share.sequence
-            assert sequence.num_computed == share.start, "a share was committed twice"
+        for chunk in chunks:
+            sequence = chunk.sequence
+            assert sequence.num_computed == chunk.start, "a share was committed twice"
             stream = self._stream_of(sequence)
-            self.cells.grow(stream.id, share.count + len(share.drafts))
-            sequence.num_computed += share.count
+            self.cells.grow(stream.id, chunk.count + len(chunk.drafts))
+            sequence.num_computed += chunk.count
             stream.length = sequence.num_computed
 
     def accept_draft(self, sequence: Sequence) -> None:
@@ -304,8 +308,8 @@ class Streams:
     # -------------------------------------------------------------- private
 
     def _plan(
-        self, sequences: Iterable[Sequence], token_budget: int, prompt_budget: PromptBudget | None
-    ) -> tuple[Share, ...]:
+        self, sequences: Iterable[Sequence], token_budget: int, prefill_budget: PrefillBudget | None
+    ) -> tuple[ScheduledChunk, ...]:
         free_cells = None
         if self.cells.is_pooled:
             free_cells = self.cells.num_free
@@ -315,7 +319,7 @@ class Streams:
         return plan_batch(
             sequences,
             token_budget=token_budget,
-            prompt_budget=prompt_budget,
+            prefill_budget=prefill_budget,
             turn=self._turn,
             whole_images=self.rules.whole_images,
             free_cells=free_cells,

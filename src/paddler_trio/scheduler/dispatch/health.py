@@ -38,7 +38,7 @@ _MAX_DOUBLINGS = 64
 
 
 @attrs.define
-class HealthBook:
+class HealthTracker:
     """The records of all agents; every time is the caller's monotonic ``now_s``."""
 
     limits: HealthLimits = attrs.field(factory=HealthLimits)

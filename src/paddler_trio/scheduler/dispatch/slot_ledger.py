@@ -161,7 +161,7 @@ class SlotLedger:
         if entry.agent is not None:
             del self._agents[entry.agent].holders[request]
             entry.agent = None
-        return self._settle()
+        return self._grant_waiting()
 
     def end(self, request: RequestKey) -> list[Granted]:
         """The request neither waits nor holds a slot any more. Safe to say twice."""
@@ -175,7 +175,7 @@ class SlotLedger:
             others = (self._requests[key] for _, key in self._waiting)
             same = [(o.place, o.priority) for o in others if o.client == entry.client]
             self._order.gave_up(entry.client, same)
-        return self._settle()
+        return self._grant_waiting()
 
     def position(self, request: RequestKey) -> int | None:
         """How many stand before this request; None if it does not wait."""
@@ -222,7 +222,7 @@ class SlotLedger:
         record.offers = offers
         record.slots_total = max(0, slots_total)
         record.accepting = accepting
-        return self._settle()
+        return self._grant_waiting()
 
     def leave(self, agent: AgentKey) -> list[RequestKey]:
         """The agent is gone with all its slots, in one step.
@@ -253,7 +253,7 @@ class SlotLedger:
 
     # -------------------------------------------------------------- private
 
-    def _settle(self) -> list[Granted]:
+    def _grant_waiting(self) -> list[Granted]:
         """Grant slots to who waits, first come first served, while any is free."""
         grants: list[Granted] = []
         passed_by = 0

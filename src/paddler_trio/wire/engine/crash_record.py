@@ -24,21 +24,21 @@ from paddler_trio.errors import WireError
 
 MAX_KEYS = 256
 """llama.cpp has no more sequences than this."""
-MAX_DRAWING = 8
+MAX_SAMPLING_THREADS = 8
 
 
 class Activity(IntEnum):
-    """Where an activity's cells are. ``DRAWING`` are those of the thread that decodes, while it
+    """Where an activity's cells are. ``SAMPLING`` are those of the thread that decodes, while it
     draws; those of other drawing threads follow one by one."""
 
     DECODING = 0
     ADMITTING = 1
     SEEING = 2
     EMBEDDING = 3
-    DRAWING = 4
+    SAMPLING = 4
 
 
-NUM_ACTIVITIES = Activity.DRAWING + 1 + MAX_DRAWING
+NUM_ACTIVITIES = Activity.SAMPLING + 1 + MAX_SAMPLING_THREADS
 _WIDTH = 2 + MAX_KEYS
 RECORD_BYTES = 8 * (1 + NUM_ACTIVITIES * _WIDTH)
 
@@ -89,7 +89,7 @@ class CrashRecord:
 
     def __init__(self, memory: memoryview) -> None:
         self._cells = memory[:RECORD_BYTES].cast("q")
-        self.drawing: list[ActivityCells] = []
+        self.sampling: list[ActivityCells] = []
         """Of all threads that draw."""
 
     @classmethod
@@ -102,8 +102,8 @@ class CrashRecord:
         start = 1 + activity * _WIDTH
         self._cells[start] = thread
         cells = ActivityCells(self._cells, start, thread)
-        if activity >= Activity.DRAWING:
-            self.drawing.append(cells)
+        if activity >= Activity.SAMPLING:
+            self.sampling.append(cells)
         return cells
 
     def failed(self, thread: int) -> None:
@@ -147,7 +147,7 @@ def read_record(content: bytes) -> ReadRecord:
         thread, count = cells[start], min(max(0, cells[start + 1]), MAX_KEYS)
         if count:
             keys = tuple(cells[start + 2 : start + 2 + count])
-            working.append(Working(Activity(min(number, Activity.DRAWING)), thread, keys))
+            working.append(Working(Activity(min(number, Activity.SAMPLING)), thread, keys))
     current = _CURRENT.search(dump)
     failed = cells[0] or None
     return ReadRecord(

@@ -149,7 +149,7 @@ class StartSequence:
 
     ``images`` are shown where :data:`IMAGE_TOKEN` stands, in that order.
 
-    ``drawn`` are tokens that another engine drew already: they are computed like the prompt and
+    ``sampled`` are tokens that another engine drew already: they are computed like the prompt and
     taken by grammar and penalties like any drawn token, and they count towards ``max_tokens``.
     ``max_tokens`` 0 means as many as fit. ``logprobs``: alternatives to report with each token, -1
     for no report. ``isolated``: an engine may have died of it, so for a while it is computed by
@@ -159,7 +159,7 @@ class StartSequence:
 
     key: int
     tokens: list[int]
-    drawn: list[int]
+    sampled: list[int]
     max_tokens: int
     sampling: Sampling
     grammar: Grammar | None
@@ -298,7 +298,7 @@ class TokenLogprob:
 
 
 @attrs.frozen
-class Drawn:
+class SampledToken:
     """One token of one sequence. ``text`` are its bytes, possibly part of a character.
 
     ``logprobs``, if asked for: the token itself, then the most likely ones, best first.
@@ -328,7 +328,7 @@ class Progress:
 class Step:
     """Everything that one pass produced."""
 
-    drawn: list[Drawn]
+    sampled: list[SampledToken]
     endings: list[Ending]
     progress: list[Progress] = attrs.field(factory=list)
 
@@ -354,7 +354,7 @@ class EmbeddingStep:
 
 
 @attrs.define(kw_only=True)
-class Figures:
+class EngineStats:
     """What the engine did since it was loaded, and what it holds now; at most twice a second from
     each of its threads.
 
@@ -396,7 +396,7 @@ class Pong:
     """The engine process runs."""
 
 
-FromEngine: TypeAlias = Loading | LoadFailed | Ready | Step | EmbeddingStep | Figures | Pong
+FromEngine: TypeAlias = Loading | LoadFailed | Ready | Step | EmbeddingStep | EngineStats | Pong
 
 
 def _converter() -> Converter:
@@ -425,8 +425,8 @@ _CONVERTER = _converter()
 def _step_as_map(step: Step) -> dict[str, object]:
     """The hot path of the pipe: one of these for every pass, a row for every token."""
     rows = [
-        (drawn.key, drawn.token, drawn.text, *map(attrs.astuple, drawn.logprobs))
-        for drawn in step.drawn
+        (sampled.key, sampled.token, sampled.text, *map(attrs.astuple, sampled.logprobs))
+        for sampled in step.sampled
     ]
     endings = [attrs.asdict(ending) for ending in step.endings]
     progress = [attrs.astuple(entry) for entry in step.progress]
@@ -448,10 +448,10 @@ def _progress_of(*numbers: object) -> Progress:
     raise TypeError("not the progress of a prompt")
 
 
-def _drawn_of(key: object, token: object, text: object, *logprobs: object) -> Drawn:
+def _drawn_of(key: object, token: object, text: object, *logprobs: object) -> SampledToken:
     if type(key) is not int or type(token) is not int or type(text) is not bytes:
         raise TypeError("not a drawn token")
-    return Drawn(key, token, text, [_logprob_of(entry) for entry in logprobs])
+    return SampledToken(key, token, text, [_logprob_of(entry) for entry in logprobs])
 
 
 def _logprob_of(entry: object) -> TokenLogprob:

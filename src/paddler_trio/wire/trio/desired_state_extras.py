@@ -93,7 +93,7 @@ def _check_text(text: str, name: str, *place: int) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class EngineWishes:
+class EngineOverrides:
     """How engines shall compute; None leaves an agent's own flag in force.
 
     Names, units and meanings are those of
@@ -149,7 +149,7 @@ class EngineWishes:
         """An agent's own settings with these wishes over them."""
         wishes: dict[str, Any] = {  # of as many types as there are fields; a test pairs them up
             field.name: _plain(getattr(self, field.name))
-            for field in attrs.fields(EngineWishes)
+            for field in attrs.fields(EngineOverrides)
             if getattr(self, field.name) is not None
         }
         return attrs.evolve(settings, **wishes)
@@ -185,7 +185,7 @@ class Markers:
 class Extras:
     """What is wished beside the desired state."""
 
-    engine: EngineWishes = attrs.field(factory=EngineWishes)
+    engine: EngineOverrides = attrs.field(factory=EngineOverrides)
     markers: Markers | None = attrs.field(default=None, metadata=OMITTED)
 
     @property

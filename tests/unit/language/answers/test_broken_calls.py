@@ -122,8 +122,8 @@ def test_a_tool_that_is_named_twice_is_called_once(written: str) -> None:
     form = known_format(MUSE)
     assert form is not None
     reader = AnswerReader(form, BELT, prompt_end="<|start|>assistant")
-    for letter in raw:
-        reader.feed(letter)
+    for character in raw:
+        reader.feed(character)
     expected = "now" if written == "now.now" else written
     assert [call.name for call in reader.end().tool_calls] == [expected]
 
@@ -156,6 +156,6 @@ QUOTING = """{%- for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}
 def test_a_template_says_whether_texts_are_quoted(value: str, raw: str, expected: str) -> None:
     reader = AnswerReader(format_of(ChatTemplate.compile(QUOTING.replace("VALUE", value))), BELT)
     reader.feed("<tool_call>weather\n<arg_key>city</arg_key>\n")
-    for letter in f"<arg_value>{raw}</arg_value>\n</tool_call>":
-        reader.feed(letter)
+    for character in f"<arg_value>{raw}</arg_value>\n</tool_call>":
+        reader.feed(character)
     assert [call.arguments for call in reader.end().tool_calls] == [{"city": expected}]

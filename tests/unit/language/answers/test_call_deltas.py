@@ -31,8 +31,8 @@ def streamed(case: Case) -> tuple[list[ToolCallDelta], list[ToolCallOutcome]]:
     calls = reader_of_calls(form, BELT)
     deltas: list[ToolCallDelta] = []
     outcomes: list[ToolCallOutcome] = []
-    for letter in case.raw:
-        for piece in automaton.feed(letter):
+    for character in case.raw:
+        for piece in automaton.feed(character):
             outcomes += calls.feed_piece(piece)
             deltas += calls.take_deltas()
     for piece in automaton.flush():

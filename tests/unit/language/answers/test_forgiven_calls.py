@@ -129,8 +129,8 @@ def test_a_message_to_a_tool_with_nothing_in_it_calls_the_tool(prompt_end: str) 
     weather = '<|start|>assistant to=functions.weather<|message|>{"city": "Bern"}<|call|>'
     for raw in (f"{header}<|call|>{weather}", f"{header} <|call|>{weather}"):
         reader = AnswerReader(form, BELT, prompt_end=prompt_end)
-        for letter in raw:
-            reader.feed(letter)
+        for character in raw:
+            reader.feed(character)
         assert meaning(reader.end()) == ("", [("now", {}), ("weather", BERN)])
     reader = AnswerReader(form, BELT, prompt_end=prompt_end)
     reader.feed(header)
@@ -149,8 +149,8 @@ def test_a_message_to_a_tool_with_nothing_in_it_calls_the_tool(prompt_end: str) 
 def test_a_model_without_marks_of_its_own_may_borrow_some(raw: str) -> None:
     template = ChatTemplate.compile("{% for m in messages %}{{ m.content }}{% endfor %}")
     reader = AnswerReader(format_of(template), BELT)
-    for letter in raw:
-        reader.feed(letter)
+    for character in raw:
+        reader.feed(character)
     answer = reader.end()
     assert (answer.content.strip(), answer.problems) == ("I ask.", ())
     assert [call.name for call in answer.tool_calls] == ["now"]

@@ -90,8 +90,8 @@ def test_the_pieces_are_the_text_with_only_markers_missing(form: ModelFormat, te
 @given(forms, texts)
 def test_what_is_held_back_is_short(form: ModelFormat, text: str) -> None:
     automaton = Automaton(form.rules, probe=probe_of(form, BELT.judges))
-    for letter in text:
-        automaton.feed(letter)
+    for character in text:
+        automaton.feed(character)
         assert len(automaton.held_back) <= MAX_HELD_CHARS
 
 
@@ -222,8 +222,8 @@ def test_a_format_nobody_knows_is_found_by_rendering_probes(calls: str, raw: str
     assert form.calls is not None
     assert (form.calls.opener, form.calls.closer) == ("<act>", "</act>")
     reader = AnswerReader(form, BELT)
-    for letter in f"<ponder>t</ponder>c{raw}":
-        reader.feed(letter)
+    for character in f"<ponder>t</ponder>c{raw}":
+        reader.feed(character)
     answer = reader.end()
     assert (answer.reasoning, answer.content) == ("t", "c")
     assert [(call.name, call.arguments) for call in answer.tool_calls] == [

@@ -42,8 +42,8 @@ def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) ->
         without_layout_from=0 if is_extended else None,
     )
     results: list[RawResult] = []
-    for letter in case.raw:
-        results += processor.take(letter.encode(), ends_turn=False)
+    for character in case.raw:
+        results += processor.take(character.encode(), ends_turn=False)
     return results + processor.end(Ending(0, reason, 1, 0))
 
 

@@ -10,16 +10,16 @@ from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.batch_plan import (
     EARLIEST_EVERY,
     TILE,
-    PromptBudget,
-    Share,
+    PrefillBudget,
+    ScheduledChunk,
+    divide_prefill_budget,
     plan_batch,
-    prompt_shares,
 )
 from paddler_trio.scheduler.batching.sequences import Sequence
 
 
-def sequence_of(key: int, prompt: int, drawn: int, computed: int) -> Sequence:
-    made = Sequence(key, [7] * (prompt + drawn), prompt)
+def sequence_of(key: int, prompt: int, sampled: int, computed: int) -> Sequence:
+    made = Sequence(key, [7] * (prompt + sampled), prompt)
     made.num_computed = computed
     return made
 
@@ -29,39 +29,39 @@ def sequences(draw: st.DrawFn) -> list[Sequence]:
     found = []
     for key in range(draw(st.integers(0, 12))):
         prompt = draw(st.integers(1, 400))
-        drawn = draw(st.integers(0, 20))
-        computed = draw(st.integers(0, prompt + drawn - (1 if drawn else 0)))
-        made = sequence_of(key, prompt, drawn, computed)
+        sampled = draw(st.integers(0, 20))
+        computed = draw(st.integers(0, prompt + sampled - (1 if sampled else 0)))
+        made = sequence_of(key, prompt, sampled, computed)
         made.drafts = draw(st.lists(st.integers(0, 9), max_size=4))
         found.append(made)
     return found
 
 
-BUDGETS = st.builds(PromptBudget, st.integers(0, 300), st.integers(0, 400), st.booleans())
+BUDGETS = st.builds(PrefillBudget, st.integers(0, 300), st.integers(0, 400), st.booleans())
 
 
 @given(sequences(), st.integers(1, 300), st.integers(0, 100), st.none() | BUDGETS)
 def test_a_plan_holds_its_budgets_and_puts_decoding_first(
-    views: list[Sequence], budget: int, turn: int, prompt_budget: PromptBudget | None
+    views: list[Sequence], budget: int, turn: int, prefill_budget: PrefillBudget | None
 ) -> None:
-    shares = plan_batch(views, token_budget=budget, prompt_budget=prompt_budget, turn=turn)
-    assert sum(share.count + len(share.drafts) for share in shares) <= budget
-    assert len({share.sequence.key for share in shares}) == len(shares)
-    for share in shares:
-        assert share.start == share.sequence.num_computed
-        assert 1 <= share.count <= share.sequence.num_missing
-        assert list(share.drafts) == share.sequence.drafts[: len(share.drafts)]
-        assert not share.drafts or share.sequence.is_generating
+    chunks = plan_batch(views, token_budget=budget, prefill_budget=prefill_budget, turn=turn)
+    assert sum(chunk.count + len(chunk.drafts) for chunk in chunks) <= budget
+    assert len({chunk.sequence.key for chunk in chunks}) == len(chunks)
+    for chunk in chunks:
+        assert chunk.start == chunk.sequence.num_computed
+        assert 1 <= chunk.count <= chunk.sequence.num_missing
+        assert list(chunk.drafts) == chunk.sequence.drafts[: len(chunk.drafts)]
+        assert not chunk.drafts or chunk.sequence.is_generating
     generating = [view for view in views if view.is_generating]
-    planned = [share.sequence for share in shares if share.sequence.is_generating]
+    planned = [chunk.sequence for chunk in chunks if chunk.sequence.is_generating]
     assert len(planned) == min(len(generating), budget)
-    prompts = [share for share in shares if not share.sequence.is_generating]
-    if prompt_budget is not None and sum(s.count for s in prompts) > prompt_budget.tokens:
+    prompts = [chunk for chunk in chunks if not chunk.sequence.is_generating]
+    if prefill_budget is not None and sum(s.count for s in prompts) > prefill_budget.tokens:
         (alone,) = prompts
-        assert alone.count <= prompt_budget.whole
-        assert alone.sequence.num_own <= prompt_budget.whole
-    if prompt_budget is None and any(view.num_missing for view in views):
-        assert shares, "there was work and nothing was planned"
+        assert alone.count <= prefill_budget.whole
+        assert alone.sequence.num_own <= prefill_budget.whole
+    if prefill_budget is None and any(view.num_missing for view in views):
+        assert chunks, "there was work and nothing was planned"
 
 
 @given(
@@ -74,36 +74,36 @@ def test_short_prompts_go_first_and_parts_are_whole_tiles(
     wants: list[int], budget: int, turn: int, whole: int
 ) -> None:
     alone = [want <= whole for want in wants]
-    shares = prompt_shares(wants, budget, alone=alone, turn=turn)
-    assert all(0 <= share <= want for share, want in zip(shares, wants, strict=True))
+    chunks = divide_prefill_budget(wants, budget, alone=alone, turn=turn)
+    assert all(0 <= chunk <= want for chunk, want in zip(chunks, wants, strict=True))
     hungry = [index for index, want in enumerate(wants) if want]
     if not hungry or not budget:
-        assert not any(shares)
+        assert not any(chunks)
         return
     earliest_first = turn % EARLIEST_EVERY == 0
     first = hungry[0] if earliest_first else min(hungry, key=lambda index: wants[index])
-    assert shares[first], "whoever goes first has something"
-    if sum(shares) > budget:
-        assert sum(shares) == shares[first] == wants[first] <= whole
+    assert chunks[first], "whoever goes first has something"
+    if sum(chunks) > budget:
+        assert sum(chunks) == chunks[first] == wants[first] <= whole
     for index in hungry:
-        if shares[index] < wants[index]:
-            assert shares[index] % TILE == 0 or budget < TILE
+        if chunks[index] < wants[index]:
+            assert chunks[index] % TILE == 0 or budget < TILE
             longer = [o for o in hungry if wants[o] > wants[index] and o != first]
-            went_first = any(shares[other] for other in longer)
-            assert not went_first or (alone[index] and not shares[index]), "a longer one did"
-    left = budget - sum(shares)
+            went_first = any(chunks[other] for other in longer)
+            assert not went_first or (alone[index] and not chunks[index]), "a longer one did"
+    left = budget - sum(chunks)
     for index in hungry:
-        assert shares[index] == wants[index] or left < TILE or alone[index], "room was wasted"
+        assert chunks[index] == wants[index] or left < TILE or alone[index], "room was wasted"
 
 
 def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
     long = sequence_of(1, 1000, 0, 0)
     for turn in range(1, 100):
         short = sequence_of(1 + turn, 60, 0, 0)
-        for share in plan_batch(
-            [long, short], token_budget=512, prompt_budget=PromptBudget(64, 100), turn=turn
+        for chunk in plan_batch(
+            [long, short], token_budget=512, prefill_budget=PrefillBudget(64, 100), turn=turn
         ):
-            share.sequence.num_computed += share.count
+            chunk.sequence.num_computed += chunk.count
         if long.num_missing == 0:
             break
     assert turn <= EARLIEST_EVERY * (1 + 1000 // 64)
@@ -112,26 +112,26 @@ def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
 def test_what_remains_of_a_short_prompt_is_computed_at_once_and_the_end_of_a_long_one_is_not() -> (
     None
 ):
-    budget = PromptBudget(64, 200)
+    budget = PrefillBudget(64, 200)
     short = sequence_of(1, 900, 0, 720)
     short.num_cached = 720
-    (share,) = plan_batch([short], token_budget=512, prompt_budget=budget)
-    assert share.count == 180
+    (chunk,) = plan_batch([short], token_budget=512, prefill_budget=budget)
+    assert chunk.count == 180
     long = sequence_of(2, 900, 0, 720)
     long.num_cached = 0
-    (share,) = plan_batch([long], token_budget=512, prompt_budget=budget)
-    assert share.count == 64
+    (chunk,) = plan_batch([long], token_budget=512, prefill_budget=budget)
+    assert chunk.count == 64
 
 
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=6), st.integers(450, 2048))
 def test_prompts_in_step_come_to_their_ends_in_one_pass(wants: list[int], n_batch: int) -> None:
     prompts = [sequence_of(key, want, 0, 0) for key, want in enumerate(wants)]
-    budget = PromptBudget(n_batch, in_step=True)
+    budget = PrefillBudget(n_batch, in_step=True)
     for turn in range(60):
-        shares = plan_batch(prompts, token_budget=n_batch, prompt_budget=budget, turn=turn)
-        assert shares
-        for share in shares:
-            share.sequence.num_computed += share.count
+        chunks = plan_batch(prompts, token_budget=n_batch, prefill_budget=budget, turn=turn)
+        assert chunks
+        for chunk in chunks:
+            chunk.sequence.num_computed += chunk.count
         if any(prompt.num_missing == 0 for prompt in prompts):
             break
     left = sum(prompt.num_missing for prompt in prompts)
@@ -142,21 +142,21 @@ def test_prompts_in_step_come_to_their_ends_in_one_pass(wants: list[int], n_batc
 def test_calls_of_a_pass_compute_every_share_once_and_the_short_prompts_first(
     views: list[Sequence], call_tokens: int
 ) -> None:
-    shares = plan_batch(views, token_budget=4096)
-    calls = part(shares, is_unified=False, call_tokens=call_tokens)
+    chunks = plan_batch(views, token_budget=4096)
+    calls = part(chunks, is_unified=False, call_tokens=call_tokens)
     assert all(calls)
-    assert sorted(_keys(sum(calls, ()))) == sorted(_keys(shares))
+    assert sorted(_keys(sum(calls, ()))) == sorted(_keys(chunks))
     prompts = [call for call in calls if not call[0].sequence.is_generating]
     order = [(not call[0].wants_logits, call[0].count) for call in prompts]
     assert order == sorted(order), "the short ones first, parts last"
     for call in prompts:
-        assert {share.count for share in call} == {call[0].count}, "llama.cpp would part them"
-        assert len(call) == 1 or sum(share.count for share in call) <= call_tokens
-    assert len(part(shares, is_unified=True, call_tokens=1)) <= 1
+        assert {chunk.count for chunk in call} == {call[0].count}, "llama.cpp would part them"
+        assert len(call) == 1 or sum(chunk.count for chunk in call) <= call_tokens
+    assert len(part(chunks, is_unified=True, call_tokens=1)) <= 1
 
 
-def _keys(shares: tuple[Share, ...]) -> list[int]:
-    return [share.sequence.key for share in shares]
+def _keys(chunks: tuple[ScheduledChunk, ...]) -> list[int]:
+    return [chunk.sequence.key for chunk in chunks]
 
 
 @given(st.integers(2, 20), st.integers(1, 8))
@@ -165,15 +165,17 @@ def test_more_generating_sequences_than_budget_take_turns(count: int, budget: in
     rounds = 3 * count
     got = dict.fromkeys(range(count), 0)
     for turn in range(rounds):
-        for share in plan_batch(views, token_budget=budget, turn=turn):
-            got[share.sequence.key] += 1
+        for chunk in plan_batch(views, token_budget=budget, turn=turn):
+            got[chunk.sequence.key] += 1
     assert min(got.values()) > 0, "a stream starved"
     assert max(got.values()) - min(got.values()) <= budget + 1
 
 
 def test_what_cannot_fit_is_refused_with_the_numbers() -> None:
-    def reason(prompt: int, drawn: int = 0, wanted: int = 5) -> str | None:
-        refused = refusal(num_prompt_tokens=prompt, max_tokens=wanted, cells=512, num_drawn=drawn)
+    def reason(prompt: int, sampled: int = 0, wanted: int = 5) -> str | None:
+        refused = refusal(
+            num_prompt_tokens=prompt, max_tokens=wanted, cells=512, num_sampled=sampled
+        )
         return None if refused is None else refused.reason
 
     assert reason(512) is None
@@ -181,12 +183,12 @@ def test_what_cannot_fit_is_refused_with_the_numbers() -> None:
     assert "the prompt is empty" in (reason(0) or "")
     assert "513 tokens" in (reason(513) or "")
     assert "512 tokens" in (reason(513) or "")
-    assert "514 tokens" in (reason(510, drawn=4) or "")
+    assert "514 tokens" in (reason(510, sampled=4) or "")
     assert "max_tokens is -1" in (reason(10, wanted=-1) or "")
-    assert "5 tokens were drawn already" in (reason(10, drawn=5) or "")
+    assert "5 tokens were drawn already" in (reason(10, sampled=5) or "")
 
 
 def test_an_answer_ends_where_its_cells_end() -> None:
-    assert not sequence_of(1, 10, 4, 10).drawn_out(cells=100)
-    assert not sequence_of(1, 10, 2, 10).drawn_out(cells=12)
-    assert sequence_of(1, 10, 3, 10).drawn_out(cells=12)
+    assert not sequence_of(1, 10, 4, 10).is_out_of_cells(cells=100)
+    assert not sequence_of(1, 10, 2, 10).is_out_of_cells(cells=12)
+    assert sequence_of(1, 10, 3, 10).is_out_of_cells(cells=12)

@@ -6,9 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.scheduler.batching.anticipation import Anticipation
-from paddler_trio.scheduler.batching.batch_plan import PromptBudget
+from paddler_trio.scheduler.batching.batch_plan import PrefillBudget
 from paddler_trio.scheduler.batching.drafts import Drafting, guess_next
-from paddler_trio.scheduler.batching.pace import FIRST_SHARE, SMALLEST_SHARE, Pace
+from paddler_trio.scheduler.batching.prefill_controller import (
+    FIRST_CHUNK,
+    SMALLEST_CHUNK,
+    PrefillController,
+)
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
@@ -38,87 +42,108 @@ def test_a_memory_serves_only_what_it_still_has() -> None:
     assert sliding.usable(2, length=10, first_position=0) == 2
 
 
-def _measured(pace: Pace, *, generating: int, alone_ms: float, token_ms: float) -> Pace:
+def _measured(
+    prefill_controller: PrefillController, *, generating: int, alone_ms: float, token_ms: float
+) -> PrefillController:
     for _ in range(30):
-        pace.measured(generating=generating, prompt_tokens=0, pass_ms=alone_ms)
-        pace.measured(generating=0, prompt_tokens=100, pass_ms=100 * token_ms)
-    return pace
+        prefill_controller.measured(generating=generating, prompt_tokens=0, pass_ms=alone_ms)
+        prefill_controller.measured(generating=0, prompt_tokens=100, pass_ms=100 * token_ms)
+    return prefill_controller
 
 
 def test_a_pass_with_prompts_is_sized_to_stay_under_its_target() -> None:
-    pace = Pace(target_ms=100)
-    assert pace.prompt_budget(3, limit=2048) == PromptBudget(FIRST_SHARE)
-    _measured(pace, generating=3, alone_ms=20, token_ms=0.4)
-    budget = pace.prompt_budget(3, limit=2048)
+    prefill_controller = PrefillController(target_ms=100)
+    assert prefill_controller.prefill_budget(3, limit=2048) == PrefillBudget(FIRST_CHUNK)
+    _measured(prefill_controller, generating=3, alone_ms=20, token_ms=0.4)
+    budget = prefill_controller.prefill_budget(3, limit=2048)
     assert 190 <= budget.tokens <= 210
     assert budget.whole == budget.tokens, "what the operator said holds"
-    assert pace.prompt_budget(3, limit=50).largest == 50
-    _measured(pace, generating=8, alone_ms=150, token_ms=0.4)
-    assert pace.prompt_budget(8, limit=2048).tokens == SMALLEST_SHARE, "a prompt never starves"
+    assert prefill_controller.prefill_budget(3, limit=50).largest == 50
+    _measured(prefill_controller, generating=8, alone_ms=150, token_ms=0.4)
+    assert prefill_controller.prefill_budget(8, limit=2048).tokens == SMALLEST_CHUNK, (
+        "a prompt never starves"
+    )
 
 
 def test_prompts_nobody_generates_beside_keep_in_step_unless_it_takes_long() -> None:
-    pace = Pace()
-    assert pace.prompt_budget(0, limit=2048, ingesting=3, missing=900) == PromptBudget(512)
-    _measured(pace, generating=1, alone_ms=10, token_ms=1)
-    assert pace.prompt_budget(0, limit=2048) == PromptBudget(512), "who is alone comes in parts"
-    budget = pace.prompt_budget(0, limit=2048, ingesting=3, missing=1900)
-    assert budget == PromptBudget(2048, in_step=True)
-    budget = pace.prompt_budget(0, limit=2048, ingesting=3, missing=2100)
-    assert budget == PromptBudget(400), "the short ones go first"
+    prefill_controller = PrefillController()
+    assert prefill_controller.prefill_budget(
+        0, limit=2048, ingesting=3, missing=900
+    ) == PrefillBudget(512)
+    _measured(prefill_controller, generating=1, alone_ms=10, token_ms=1)
+    assert prefill_controller.prefill_budget(0, limit=2048) == PrefillBudget(512), (
+        "who is alone comes in parts"
+    )
+    budget = prefill_controller.prefill_budget(0, limit=2048, ingesting=3, missing=1900)
+    assert budget == PrefillBudget(2048, in_step=True)
+    budget = prefill_controller.prefill_budget(0, limit=2048, ingesting=3, missing=2100)
+    assert budget == PrefillBudget(400), "the short ones go first"
 
 
 def test_the_pace_chooses_its_target_from_what_a_pass_takes_alone() -> None:
-    def share(alone_ms: float) -> int:
-        pace = _measured(Pace(), generating=2, alone_ms=alone_ms, token_ms=1)
-        return pace.prompt_budget(2, limit=4096).tokens
+    def chunk(alone_ms: float) -> int:
+        prefill_controller = _measured(
+            PrefillController(), generating=2, alone_ms=alone_ms, token_ms=1
+        )
+        return prefill_controller.prefill_budget(2, limit=4096).tokens
 
-    assert 200 <= share(30) <= 215, "eight times 30 ms, at 1 ms a token"
-    assert 75 <= share(1) <= 80, "shorter passes would only cost"
+    assert 200 <= chunk(30) <= 215, "eight times 30 ms, at 1 ms a token"
+    assert 75 <= chunk(1) <= 80, "shorter passes would only cost"
 
 
 def test_a_short_prompt_may_take_longer_than_a_part_of_a_long_one() -> None:
-    pace = _measured(Pace(), generating=2, alone_ms=10, token_ms=1)
-    assert pace.prompt_budget(2, limit=4096) == PromptBudget(70, 390)
-    assert pace.prompt_budget(2, limit=256).whole == 256
-    pace = _measured(Pace(), generating=2, alone_ms=100, token_ms=10)
-    assert pace.prompt_budget(2, limit=4096) == PromptBudget(70, 150), "twice the target"
+    prefill_controller = _measured(PrefillController(), generating=2, alone_ms=10, token_ms=1)
+    assert prefill_controller.prefill_budget(2, limit=4096) == PrefillBudget(70, 390)
+    assert prefill_controller.prefill_budget(2, limit=256).whole == 256
+    prefill_controller = _measured(PrefillController(), generating=2, alone_ms=100, token_ms=10)
+    assert prefill_controller.prefill_budget(2, limit=4096) == PrefillBudget(70, 150), (
+        "twice the target"
+    )
 
 
 def test_many_who_wait_for_their_first_token_weigh_more_than_few_who_generate() -> None:
-    def share(ingesting: int, target_ms: float | None = None) -> int:
-        pace = _measured(Pace(target_ms), generating=2, alone_ms=20, token_ms=1)
-        return pace.prompt_budget(2, ingesting=ingesting, limit=4096).tokens
+    def chunk(ingesting: int, target_ms: float | None = None) -> int:
+        prefill_controller = _measured(
+            PrefillController(target_ms), generating=2, alone_ms=20, token_ms=1
+        )
+        return prefill_controller.prefill_budget(2, ingesting=ingesting, limit=4096).tokens
 
-    assert share(1) == share(2) == 140
-    assert share(4) == 300
-    assert share(100) == 380, "400 ms at most"
-    assert share(6, target_ms=120) == 100, "what the operator said holds"
+    assert chunk(1) == chunk(2) == 140
+    assert chunk(4) == 300
+    assert chunk(100) == 380, "400 ms at most"
+    assert chunk(6, target_ms=120) == 100, "what the operator said holds"
 
 
 def test_a_first_token_waits_for_others_that_would_make_it_pause() -> None:
-    assert Pace().is_short(10**6), "nothing was measured"
-    pace = _measured(Pace(), generating=1, alone_ms=9, token_ms=1)
-    assert pace.is_short(140)
-    assert not pace.is_short(160)
+    assert PrefillController().is_short(10**6), "nothing was measured"
+    prefill_controller = _measured(PrefillController(), generating=1, alone_ms=9, token_ms=1)
+    assert prefill_controller.is_short(140)
+    assert not prefill_controller.is_short(160)
 
 
 def test_prompts_come_in_calls_that_are_worth_it() -> None:
-    assert Pace().call_tokens() == FIRST_SHARE
-    assert _measured(Pace(), generating=1, alone_ms=9, token_ms=1).call_tokens() == FIRST_SHARE
-    assert _measured(Pace(), generating=1, alone_ms=9, token_ms=0.1).call_tokens() == 800
+    assert PrefillController().call_tokens() == FIRST_CHUNK
+    assert (
+        _measured(PrefillController(), generating=1, alone_ms=9, token_ms=1).call_tokens()
+        == FIRST_CHUNK
+    )
+    assert (
+        _measured(PrefillController(), generating=1, alone_ms=9, token_ms=0.1).call_tokens() == 800
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 500), st.floats(0.01, 900))))
 def test_a_pace_never_starves_prompts_nor_passes_its_limit(
     passes: list[tuple[int, int, float]],
 ) -> None:
-    pace = Pace()
+    prefill_controller = PrefillController()
     for generating, prompt_tokens, pass_ms in passes:
-        pace.measured(generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms)
-        budget = pace.prompt_budget(generating, limit=512, unit=256)
-        assert SMALLEST_SHARE <= budget.tokens <= budget.largest <= 512
-        assert pace.call_tokens() >= FIRST_SHARE
+        prefill_controller.measured(
+            generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms
+        )
+        budget = prefill_controller.prefill_budget(generating, limit=512, unit=256)
+        assert SMALLEST_CHUNK <= budget.tokens <= budget.largest <= 512
+        assert prefill_controller.call_tokens() >= FIRST_CHUNK
 
 
 @given(
@@ -229,12 +254,12 @@ def test_wrong_guesses_make_pauses() -> None:
 
 
 def _reasoned(limit: ReasoningLimit, wanted: list[int]) -> list[int]:
-    drawn = []
+    sampled = []
     for token in wanted:
         forced = limit.forced()
-        drawn.append(token if forced is None else forced)
-        limit.drew(drawn[-1])
-    return drawn
+        sampled.append(token if forced is None else forced)
+        limit.drew(sampled[-1])
+    return sampled
 
 
 def test_reasoning_is_closed_after_its_budget() -> None:

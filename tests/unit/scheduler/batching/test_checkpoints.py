@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.scheduler.batching.batch_plan import PromptBudget
+from paddler_trio.scheduler.batching.batch_plan import PrefillBudget
 from paddler_trio.scheduler.batching.cells import SplitCells
 from paddler_trio.scheduler.batching.checkpoints import (
     BEFORE_END,
@@ -25,10 +25,10 @@ UNCUTTABLE = MemoryRules(can_trim=False)
     images=st.lists(st.integers(1, 90), max_size=3),
     start=st.integers(0, 400),
     parted=st.integers(0, 900),
-    drawn=st.integers(0, 5),
+    sampled=st.integers(0, 5),
 )
 def test_places_are_within_the_prompt_worth_it_and_never_in_an_image(
-    words: list[int], images: list[int], start: int, parted: int, drawn: int
+    words: list[int], images: list[int], start: int, parted: int, sampled: int
 ) -> None:
     tokens: list[int] = [1]
     for number, count in enumerate(words):
@@ -36,7 +36,7 @@ def test_places_are_within_the_prompt_worth_it_and_never_in_an_image(
         if number < len(images):
             tokens += image_tokens(bytes([number]), images[number])
     prompt = len(tokens)
-    tokens += [3] * drawn
+    tokens += [3] * sampled
     places = checkpoint_places(tokens, prompt, start=start, parted=min(parted, prompt))
     assert places == sorted(set(places))
     for place in places:
@@ -69,9 +69,9 @@ def test_no_pass_goes_beyond_a_checkpoint_and_every_one_is_met(
     assert sequence.checkpoints == expected
     ends = []
     while sequence.num_missing:
-        shares = streams.plan(token_budget=budget, prompt_budget=PromptBudget(budget))
-        streams.commit(shares)
-        ends += [s.start + s.count for s in shares if s.sequence is sequence]
+        chunks = streams.plan(token_budget=budget, prefill_budget=PrefillBudget(budget))
+        streams.commit(chunks)
+        ends += [s.start + s.count for s in chunks if s.sequence is sequence]
     assert set(expected) <= set(ends)
     assert ends[-1] == size
 

@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.scheduler.batching.batch_plan import PromptBudget, plan_batch
+from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, plan_batch
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.image_tokens import (
     image_of,
@@ -94,22 +94,22 @@ def test_every_prompt_with_images_is_computed_in_good_shares(
             break
         while streams.start_next() is not None:
             pass
-        streams.make_room(PromptBudget(budget))
-        shares = streams.plan(token_budget=N_BATCH, prompt_budget=PromptBudget(budget))
-        assert shares, "somebody runs and nobody computes"
-        for share in shares:
-            run = share.sequence.tokens[share.start : share.start + share.count]
+        streams.make_room(PrefillBudget(budget))
+        chunks = streams.plan(token_budget=N_BATCH, prefill_budget=PrefillBudget(budget))
+        assert chunks, "somebody runs and nobody computes"
+        for chunk in chunks:
+            run = chunk.sequence.tokens[chunk.start : chunk.start + chunk.count]
             assert run_length(run, 0, len(run)) == len(run)
             if whole and is_image(run[0]):
                 assert place_of(run[0]) == 0
-                after = share.sequence.tokens[share.start + share.count :]
+                after = chunk.sequence.tokens[chunk.start + chunk.count :]
                 assert not after or not is_image(after[0]) or place_of(after[0]) == 0
-        streams.commit(shares)
-        for share in shares:
-            sequence = share.sequence
+        streams.commit(chunks)
+        for chunk in chunks:
+            sequence = chunk.sequence
             if sequence.num_missing == 0:
                 sequence.tokens.append(1)
-                if sequence.num_drawn >= answer or sequence.drawn_out(cells):
+                if sequence.num_sampled >= answer or sequence.is_out_of_cells(cells):
                     streams.end(sequence.key)
     assert streams.is_idle, "somebody was never computed"
 
@@ -117,9 +117,9 @@ def test_every_prompt_with_images_is_computed_in_good_shares(
 def test_one_whole_image_a_pass_may_exceed_the_budget_but_not_the_cells() -> None:
     first, second = (Sequence(key, [*shown(key, 20), 0], 21) for key in (1, 2))
     plan = plan_batch(
-        [first, second], token_budget=32, prompt_budget=PromptBudget(8), whole_images=True
+        [first, second], token_budget=32, prefill_budget=PrefillBudget(8), whole_images=True
     )
-    assert [(share.sequence.key, share.count) for share in plan] == [(1, 20)]
+    assert [(chunk.sequence.key, chunk.count) for chunk in plan] == [(1, 20)]
     assert not plan_batch(
-        [first], token_budget=16, prompt_budget=PromptBudget(8), whole_images=True, free_cells=16
+        [first], token_budget=16, prefill_budget=PrefillBudget(8), whole_images=True, free_cells=16
     )

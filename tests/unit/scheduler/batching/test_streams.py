@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from effort import examples
-from paddler_trio.scheduler.batching.batch_plan import PromptBudget
+from paddler_trio.scheduler.batching.batch_plan import PrefillBudget
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.scheduler.batching.sequences import Sequence
@@ -47,16 +47,16 @@ class StreamsMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=PROMPTS,
-        drawn=st.integers(0, 3),
+        sampled=st.integers(0, 3),
         more=st.integers(1, 30),
         salt=st.sampled_from(["", "", "", "tenant", None]),
     )
-    def arrive(self, prompt: list[int], drawn: int, more: int, salt: str | None) -> None:
+    def arrive(self, prompt: list[int], sampled: int, more: int, salt: str | None) -> None:
         self.keys += 1
         tokens = list(prompt)
-        for _ in range(drawn):
+        for _ in range(sampled):
             tokens.append(next_token(tokens))
-        sequence = Sequence(self.keys, tokens, len(prompt), drawn + more, salt)
+        sequence = Sequence(self.keys, tokens, len(prompt), sampled + more, salt)
         self.live[sequence.key] = sequence
         self.streams.enqueue(sequence)
 
@@ -67,37 +67,37 @@ class StreamsMachine(RuleBasedStateMachine):
         refuses=st.booleans(),
     )
     def run_a_pass(self, fails: bool, tokens: int, whole: int, refuses: bool) -> None:
-        prompt_budget = PromptBudget(tokens, whole)
+        prefill_budget = PrefillBudget(tokens, whole)
         while (placement := self.streams.start_next()) is not None:
             self._settle(placement, refuses=refuses)
         for sequence in self.streams.running:
             if self.memory.can_trim and sequence.is_generating and sequence.key % 2:
                 right = next_token(sequence.tokens)
                 sequence.drafts = [right, (right + sequence.num_tokens) % 3]
-        self._cut(self.streams.make_room(prompt_budget))
+        self._cut(self.streams.make_room(prefill_budget))
         if self.unified:
-            shares = self.streams.plan(token_budget=24, prompt_budget=prompt_budget)
+            chunks = self.streams.plan(token_budget=24, prefill_budget=prefill_budget)
         else:
-            shares = (
+            chunks = (
                 *self.streams.plan_generating(token_budget=24),
-                *self.streams.plan_prompts(token_budget=24, prompt_budget=prompt_budget),
+                *self.streams.plan_prompts(token_budget=24, prefill_budget=prefill_budget),
             )
         if self.streams.running:
-            assert shares, "somebody runs and nothing is computed"
+            assert chunks, "somebody runs and nothing is computed"
         if fails:
             return  # nothing was committed: the same work is planned again
-        for share in shares:
-            sequence = share.sequence
+        for chunk in chunks:
+            sequence = chunk.sequence
             assert sequence.stream is not None
             cache = self.cache[sequence.stream]
-            assert cache == sequence.tokens[: share.start], "computed after other tokens"
-            cache += sequence.tokens[share.start : share.start + share.count]
-            cache += share.drafts
+            assert cache == sequence.tokens[: chunk.start], "computed after other tokens"
+            cache += sequence.tokens[chunk.start : chunk.start + chunk.count]
+            cache += chunk.drafts
             self.salts[sequence.stream] = sequence.salt
-        self.streams.commit(shares)
-        for share in shares:
-            if share.wants_logits:
-                self._draw(share.sequence, share.drafts)
+        self.streams.commit(chunks)
+        for chunk in chunks:
+            if chunk.wants_logits:
+                self._draw(chunk.sequence, chunk.drafts)
 
     @rule(all_idle=st.booleans())
     def save(self, all_idle: bool) -> None:
@@ -148,7 +148,7 @@ class StreamsMachine(RuleBasedStateMachine):
         accepted = 0
         while True:
             sequence.tokens.append(token := next_token(sequence.tokens))
-            if sequence.num_drawn >= sequence.max_tokens or sequence.drawn_out(CELLS):
+            if sequence.num_sampled >= sequence.max_tokens or sequence.is_out_of_cells(CELLS):
                 self._end(sequence.key)
                 return
             if accepted == len(drafts) or drafts[accepted] != token:
@@ -220,12 +220,12 @@ def _run(streams: Streams, passes: int = 1, budget: int = 512) -> None:
     for _ in range(passes):
         while streams.start_next() is not None:
             pass
-        streams.make_room(PromptBudget(budget))
-        shares = streams.plan(token_budget=budget, prompt_budget=PromptBudget(budget))
-        streams.commit(shares)
-        for share in shares:
-            if share.wants_logits:
-                share.sequence.tokens.append(1)
+        streams.make_room(PrefillBudget(budget))
+        chunks = streams.plan(token_budget=budget, prefill_budget=PrefillBudget(budget))
+        streams.commit(chunks)
+        for chunk in chunks:
+            if chunk.wants_logits:
+                chunk.sequence.tokens.append(1)
 
 
 def _streams(slots: int = 4, cells: int = 1024) -> Streams:
@@ -297,7 +297,7 @@ def test_the_youngest_is_set_aside_when_a_pool_is_full_and_goes_on_later() -> No
     for _ in range(300):
         _run(streams)
         for sequence in streams.running:
-            if sequence.num_drawn >= sequence.max_tokens:
+            if sequence.num_sampled >= sequence.max_tokens:
                 ended.append(sequence.key)
                 streams.end(sequence.key)
         if streams.is_idle:
@@ -347,5 +347,5 @@ def test_who_arrives_while_others_generate_is_planned_in_the_same_pass() -> None
     generating.sequence.tokens.append(1)
     streams.enqueue(Sequence(2, [2] * 70, 70))
     assert streams.start_next() is not None
-    (prompt,) = streams.plan_prompts(token_budget=512, prompt_budget=PromptBudget(64, 100))
+    (prompt,) = streams.plan_prompts(token_budget=512, prefill_budget=PrefillBudget(64, 100))
     assert (prompt.sequence.key, prompt.count) == (2, 70)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
-from paddler_trio.scheduler.dispatch.health import HealthBook, HealthLimits
+from paddler_trio.scheduler.dispatch.health import HealthLimits, HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey, AgentLoad, least_loaded
 from paddler_trio.scheduler.dispatch.service_rate import LONGEST_S, SHORTEST_S, ServiceRate
 from paddler_trio.scheduler.dispatch.swap_gate import UNCHANGED_AFTER_S, SwapGate
@@ -52,8 +52,8 @@ def test_load_is_relative_to_the_slots() -> None:
 LIMITS = HealthLimits(threshold=3, first_ejection_s=2, longest_ejection_s=10, ramp_up_s=4)
 
 
-def _book(*agents: str) -> HealthBook:
-    book = HealthBook(LIMITS)
+def _book(*agents: str) -> HealthTracker:
+    book = HealthTracker(LIMITS)
     for agent in agents:
         book.joined(agent, 0.0)
     return book

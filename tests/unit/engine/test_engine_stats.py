@@ -6,8 +6,8 @@ import threading
 
 import attrs
 
-from paddler_trio.engine.figures import INTERVAL_S, Counters
-from paddler_trio.wire.engine.engine_pipe import Figures
+from paddler_trio.engine.stats import INTERVAL_S, Counters
+from paddler_trio.wire.engine.engine_pipe import EngineStats
 
 
 @attrs.define
@@ -28,7 +28,7 @@ class SomeStreams:
 
 
 def test_everything_that_was_counted_and_is_held_is_reported() -> None:
-    said: list[Figures] = []
+    said: list[EngineStats] = []
     counters = Counters(said.append)
     counters.passed(sequences=3, tokens=9, prompt_tokens=7, pass_ms=2.0)
     counters.passed(sequences=2, tokens=2, prompt_tokens=0, pass_ms=1.0)
@@ -37,7 +37,7 @@ def test_everything_that_was_counted_and_is_held_is_reported() -> None:
     counters.report_streams(SomeStreams(), stored_tokens=11, stored_bytes=1100)  # type: ignore[arg-type]
     counters.now.drawn_tokens += 1
     assert said == [
-        Figures(
+        EngineStats(
             passes=2,
             prompt_tokens=7,
             drawn_tokens=5,
@@ -62,7 +62,7 @@ def test_everything_that_was_counted_and_is_held_is_reported() -> None:
 
 
 def test_each_thread_reports_its_own_news_at_its_own_time() -> None:
-    said: list[Figures] = []
+    said: list[EngineStats] = []
     counters = Counters(said.append)
     counters.report_embedding(100.0, force=True)
     assert not counters.is_due(100.0, force=True)
@@ -80,7 +80,7 @@ def test_each_thread_reports_its_own_news_at_its_own_time() -> None:
 
 
 def test_figures_never_go_back_whoever_reports_them() -> None:
-    said: list[Figures] = []
+    said: list[EngineStats] = []
     counters = Counters(said.append)
     rounds = 2000
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from paddler_trio.engine.slow_draws import MAX_DRAW_CPU_S, SlowDraws
+from paddler_trio.engine.slow_sampling import MAX_SAMPLE_CPU_S, SlowSampling
 from paddler_trio.wire.engine.crash_record import RECORD_BYTES, Activity, CrashRecord, read_record
 
 LOOP, OTHER = 11, 12
-TOO_LONG_S = MAX_DRAW_CPU_S + 1
+TOO_LONG_S = MAX_SAMPLE_CPU_S + 1
 
 
 def test_a_draw_is_stuck_when_its_own_thread_has_computed_too_long() -> None:
     record = CrashRecord.unread()
     record.cells(Activity.DECODING, LOOP).begin(1)  # a pass may take any time
-    loop, other = record.cells(Activity.DRAWING, LOOP), record.cells(Activity.DRAWING + 1, OTHER)
-    slow, cpu_s = SlowDraws(record), {LOOP: 100.0, OTHER: 200.0}
+    loop, other = record.cells(Activity.SAMPLING, LOOP), record.cells(Activity.SAMPLING + 1, OTHER)
+    slow, cpu_s = SlowSampling(record), {LOOP: 100.0, OTHER: 200.0}
     assert slow.stuck(cpu_s.__getitem__) is None
     loop.begin(1)
     other.begin(2)
@@ -31,10 +31,10 @@ def test_a_draw_is_stuck_when_its_own_thread_has_computed_too_long() -> None:
 def test_what_the_loop_draws_is_known_apart_from_what_it_computes() -> None:
     memory = bytearray(RECORD_BYTES)
     record = CrashRecord(memoryview(memory))
-    record.cells(Activity.DRAWING, LOOP).begin(7)
-    record.cells(Activity.DRAWING + 1, OTHER).begin(8)
+    record.cells(Activity.SAMPLING, LOOP).begin(7)
+    record.cells(Activity.SAMPLING + 1, OTHER).begin(8)
     working = read_record(bytes(memory)).working
     assert [(w.activity, w.thread, w.keys) for w in working] == [
-        (Activity.DRAWING, LOOP, (7,)),
-        (Activity.DRAWING, OTHER, (8,)),
+        (Activity.SAMPLING, LOOP, (7,)),
+        (Activity.SAMPLING, OTHER, (8,)),
     ]

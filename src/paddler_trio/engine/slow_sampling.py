@@ -21,12 +21,12 @@ import attrs
 
 from paddler_trio.wire.engine.crash_record import ActivityCells, CrashRecord
 
-MAX_DRAW_CPU_S = 3.0
+MAX_SAMPLE_CPU_S = 3.0
 LOOK_S = 1.0
 
 
 @attrs.define(eq=False)
-class SlowDraws:
+class SlowSampling:
     """Looks at all threads that draw, again and again.
 
     Args:
@@ -44,7 +44,7 @@ class SlowDraws:
             try:
                 while (cells := self.stuck(_cpu_s)) is None:
                     time.sleep(LOOK_S)
-                os.write(2, b"a token was drawn for %d s without an end\n" % MAX_DRAW_CPU_S)
+                os.write(2, b"a token was drawn for %d s without an end\n" % MAX_SAMPLE_CPU_S)
                 self.record.failed(cells.thread)
             except Exception:  # noqa: BLE001  # nobody would notice a draw that does not end
                 traceback.print_exc()
@@ -55,7 +55,7 @@ class SlowDraws:
     def stuck(self, cpu_s: Callable[[int], float]) -> ActivityCells | None:
         """Look once: the thread whose present draw has taken too long since it was first seen, if
         there is one. ``cpu_s`` is the processor time that a thread has had."""
-        for cells in list(self.record.drawing):
+        for cells in list(self.record.sampling):
             if not cells.is_working:
                 self._since.pop(cells, None)
                 continue
@@ -63,7 +63,7 @@ class SlowDraws:
             number, since_s = self._since.get(cells, (-1, 0.0))
             if number != cells.num_begun:
                 self._since[cells] = cells.num_begun, now_s
-            elif now_s - since_s > MAX_DRAW_CPU_S:
+            elif now_s - since_s > MAX_SAMPLE_CPU_S:
                 return cells
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from paddler_trio.scheduler.batching.streams import Streams
-from paddler_trio.wire.engine.engine_pipe import Figures
+from paddler_trio.wire.engine.engine_pipe import EngineStats
 
 INTERVAL_S = 0.5
 
@@ -40,8 +40,8 @@ class Counters:
       report: takes a copy of the figures; from any of the threads, but one at a time.
     """
 
-    report: Callable[[Figures], None]
-    now: Figures = attrs.field(factory=Figures, init=False)
+    report: Callable[[EngineStats], None]
+    now: EngineStats = attrs.field(factory=EngineStats, init=False)
     _generation: _Rhythm = attrs.field(factory=_Rhythm, init=False)
     _embedding: _Rhythm = attrs.field(factory=_Rhythm, init=False)
     _reporting: threading.Lock = attrs.field(factory=threading.Lock, init=False)

@@ -13,9 +13,9 @@ import numpy as np
 from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.sampling import Sampler
-from paddler_trio.scheduler.batching.batch_plan import Share
+from paddler_trio.scheduler.batching.batch_plan import ScheduledChunk
 from paddler_trio.wire.engine.crash_record import (
-    MAX_DRAWING,
+    MAX_SAMPLING_THREADS,
     Activity,
     ActivityCells,
     CrashRecord,
@@ -29,7 +29,7 @@ WORTH_SHARING = 4 * 32768
 """Logits to look at, all sequences together, below which handing work to threads costs more."""
 
 
-class DrawingPool:
+class SamplingPool:
     """Threads that draw side by side: llama.cpp's samplers release the interpreter.
 
     Args:
@@ -41,10 +41,10 @@ class DrawingPool:
     def __init__(self, threads: int, n_vocab: int, record: CrashRecord | None = None) -> None:
         self._n_vocab = n_vocab
         self._record = record or CrashRecord.unread()
-        self._numbers = itertools.count(Activity.DRAWING + 1)
+        self._numbers = itertools.count(Activity.SAMPLING + 1)
         self._local = threading.local()
         self._executor = (
-            ThreadPoolExecutor(min(threads, MAX_DRAWING), "drawing", self._enter)
+            ThreadPoolExecutor(min(threads, MAX_SAMPLING_THREADS), "drawing", self._enter)
             if threads > 1
             else None
         )
@@ -60,14 +60,14 @@ class DrawingPool:
         if self._executor is None or len(items) * self._n_vocab < WORTH_SHARING or len(items) < 2:
             return (draw(item, doing) for item in items)
 
-        def draw_here(item: T) -> R:
+        def sample_here(item: T) -> R:
             try:
                 return draw(item, self._local.doing)
             except Exception:
                 self._record.failed(threading.get_ident())  # not the thread that will raise it
                 raise
 
-        return self._executor.map(draw_here, items)
+        return self._executor.map(sample_here, items)
 
     def _enter(self) -> None:
         """In a new thread of the pool."""
@@ -76,9 +76,9 @@ class DrawingPool:
 
 def first_tokens(
     llama: Llama,
-    pool: DrawingPool,
+    pool: SamplingPool,
     samplers: Sequence[Sampler],
-    rows: Sequence[tuple[Share, int]],
+    rows: Sequence[tuple[ScheduledChunk, int]],
     doing: ActivityCells,
 ) -> list[int | GrammarRejectedError]:
     """The token after each share, or why there is none: greedy ones in one go, the others side by
@@ -86,7 +86,7 @@ def first_tokens(
     thread's."""
     tokens: list[int | GrammarRejectedError] = [-1] * len(rows)
     if any(sampler.is_argmax for sampler in samplers):
-        outputs = [1 + len(share.drafts) for share, _ in rows]
+        outputs = [1 + len(chunk.drafts) for chunk, _ in rows]
         likely = llama.most_likely(sum(outputs))
         place = 0
         for index, sampler in enumerate(samplers):
@@ -96,11 +96,11 @@ def first_tokens(
     rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
 
     def draw(index: int, here: ActivityCells) -> int | GrammarRejectedError:
-        share, row = rows[index]
-        here.begin(share.sequence.key)
+        chunk, row = rows[index]
+        here.begin(chunk.sequence.key)
         token: int | GrammarRejectedError
         try:
-            token = samplers[index].draw(row, position=share.sequence.num_tokens)
+            token = samplers[index].draw(row, position=chunk.sequence.num_tokens)
         except GrammarRejectedError as error:
             token = error
         here.end()

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.scheduler.batching.batch_plan import PromptBudget
+from paddler_trio.scheduler.batching.batch_plan import PrefillBudget
 
-SMALLEST_SHARE = 64
+SMALLEST_CHUNK = 64
 """Fewer tokens a pass are computed much slower each (measured on a CPU: 64 cost 1.15 times as much
 a token as 512 do, 32 up to 1.6 times)."""
-FIRST_SHARE = 128
+FIRST_CHUNK = 128
 """Before anything was measured."""
 _AUTO_MULTIPLE = 8.0
 """A pass with prompts in it may take so many times the pass without: a prompt then loses at most
@@ -35,7 +35,7 @@ _FRESH = 0.25
 
 
 @attrs.define
-class Pace:
+class PrefillController:
     """Args: ``target_ms`` is the pass time to stay under; None chooses it from measured speed."""
 
     target_ms: float | None = None
@@ -43,9 +43,9 @@ class Pace:
     """A pass of so many generating sequences and nothing else."""
     _prompt_token_ms: float | None = attrs.field(default=None, init=False)
 
-    def prompt_budget(
+    def prefill_budget(
         self, generating: int, *, limit: int, ingesting: int = 1, missing: int = 0, unit: int = 512
-    ) -> PromptBudget:
+    ) -> PrefillBudget:
         """The prompt tokens of the next pass, at most ``limit``.
 
         If nothing generates, prompts that are there together come to their ends together, unless
@@ -60,18 +60,18 @@ class Pace:
         """
         alone_ms = 0.0 if generating == 0 else self.alone_ms(generating)
         if self._prompt_token_ms is None or alone_ms is None:
-            return PromptBudget(min(limit, FIRST_SHARE if generating else unit))
+            return PrefillBudget(min(limit, FIRST_CHUNK if generating else unit))
         if generating == 0:
             if ingesting <= 1:
-                return PromptBudget(self._tokens(_AUTO_IN_STEP_MS, min(limit, unit)))
+                return PrefillBudget(self._tokens(_AUTO_IN_STEP_MS, min(limit, unit)))
             if missing * self._prompt_token_ms <= _AUTO_IN_STEP_MS:
-                return PromptBudget(limit, in_step=True)
-            return PromptBudget(self._tokens(_AUTO_WHOLE_MS, limit))
+                return PrefillBudget(limit, in_step=True)
+            return PrefillBudget(self._tokens(_AUTO_WHOLE_MS, limit))
         target_ms = whole_ms = self.pass_target_ms(generating)
         if self.target_ms is None:
             whole_ms = max(_AUTO_WHOLE_MS, 2 * target_ms)
             target_ms = max(target_ms, min(whole_ms, target_ms * ingesting / generating))
-        return PromptBudget(
+        return PrefillBudget(
             self._tokens(target_ms - alone_ms, limit), self._tokens(whole_ms - alone_ms, limit)
         )
 
@@ -79,8 +79,8 @@ class Pace:
         """How many prompt tokens are worth computing in one call: more of them would only keep the
         shortest prompt among them waiting."""
         if self._prompt_token_ms is None:
-            return FIRST_SHARE
-        return max(FIRST_SHARE, int(_AUTO_FLOOR_MS / max(1e-6, self._prompt_token_ms)))
+            return FIRST_CHUNK
+        return max(FIRST_CHUNK, int(_AUTO_FLOOR_MS / max(1e-6, self._prompt_token_ms)))
 
     def is_short(self, tokens: int) -> bool:
         """A stream may pause for as long as so many prompt tokens take."""
@@ -107,7 +107,7 @@ class Pace:
         alone_ms = self.alone_ms(generating) or 0.0
         # a pass is never free: what remains of a mixed one is at least a tenth of it
         token_ms = max(pass_ms - alone_ms, 0.1 * pass_ms) / prompt_tokens
-        if prompt_tokens >= SMALLEST_SHARE:
+        if prompt_tokens >= SMALLEST_CHUNK:
             before = self._prompt_token_ms or token_ms
             self._prompt_token_ms = before + _FRESH * (token_ms - before)
 
@@ -115,7 +115,7 @@ class Pace:
         """As many as take so long, at most ``limit``, but not too few to be worth a call."""
         assert self._prompt_token_ms is not None
         tokens = int(ms / max(1e-6, self._prompt_token_ms))
-        return min(limit, max(SMALLEST_SHARE, tokens))
+        return min(limit, max(SMALLEST_CHUNK, tokens))
 
     def alone_ms(self, generating: int) -> float | None:
         """What a pass of so many that generate takes by itself; None before one was measured."""
