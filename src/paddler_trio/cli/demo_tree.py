@@ -1,7 +1,7 @@
 """The demo: a balancer, an agent and the bundled model in one supervised tree.
 
-The sample answer goes the way of any request: through the balancer's HTTP listener, to the agent, to
-its engine process, and back token by token.
+The sample answer goes the way of any request: through the balancer's HTTP listener, to the agent,
+to its engine process, and back token by token.
 """
 
 from __future__ import annotations

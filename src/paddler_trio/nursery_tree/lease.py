@@ -1,7 +1,7 @@
 """A request on an agent: from the moment it is sent until the agent is done with it.
 
 The agent's reader delivers into it synchronously; the request's task only waits for the outcome.
-So a token costs one task switch, the one of the listener that writes it out.
+So a token costs one task switch, the one of the consumer that writes it out.
 """
 
 from __future__ import annotations

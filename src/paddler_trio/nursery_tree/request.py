@@ -1,7 +1,7 @@
 """One request as the balancer sees it, from its first byte to its last.
 
-A request is emitted into by exactly one task at a time and read by exactly one listener. What passes
-through its outbox are whole steps; when the outbox is full its reader is too slow, and this
+A request is emitted into by exactly one task at a time and read by exactly one consumer. What
+passes through its outbox are whole steps; when the outbox is full its reader is too slow, and this
 request alone is stopped. However it ends, it ends once: either the last result that passed was an
 ending one, or ``failure`` says what to tell the client.
 """
@@ -144,7 +144,7 @@ class Request:
             self._emit.send_nowait(results)
         except trio.WouldBlock:
             return False
-        except trio.BrokenResourceError:  # the listener left; stop() is on its way
+        except trio.BrokenResourceError:  # the consumer left; stop() is on its way
             return True
         self.num_results += len(results.results)
         if ends:
