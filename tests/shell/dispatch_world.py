@@ -121,7 +121,6 @@ class World:
             statistics.slots_processing == 0
             and statistics.requests_buffered == 0
             and not self.dispatcher._requests
-            and not self.dispatcher._leases
             and not self.nursery.child_tasks
         )
 

@@ -115,7 +115,7 @@ class Engines:
         if self.failure is None:
             await trio.sleep_forever()
         else:
-            keeper.first_start.give(self.failure)
+            keeper.first_start.set(self.failure)
 
 
 def server_of(engines: Engines, *, slots: int = 2) -> ModelServer:

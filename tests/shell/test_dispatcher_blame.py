@@ -60,7 +60,8 @@ async def test_a_poison_request_ends_after_two_engines_and_nobody_beside_it(
                 agent.says(wire_id, "a")
         await engine_dies(here, first, dict.fromkeys(batch, len(batch)))
         assert not poison.is_over
-        second = here.dispatcher._leases[poison.key].agent
+        assert poison.lease is not None
+        second = poison.lease.agent
         peer = next(agent for agent in agents if agent.connection is second)
         again = f"{with_poison.partition('.')[0]}.2"
         isolated = {
@@ -110,7 +111,8 @@ async def test_suspects_of_a_batch_that_turn_out_innocent_are_not_ended(
         await wait_all_tasks_blocked()
         for _ in range(2):
             for request in requests:
-                lease = here.dispatcher._leases[request.key]
+                lease = request.lease
+                assert lease is not None
                 here.dispatcher.hand_back(lease, "crash", suspects=2)
             await wait_all_tasks_blocked()
         assert [request.suspicions for request in requests] == [2, 2]

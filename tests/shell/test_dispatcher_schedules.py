@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree import request as request_module
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
-from paddler_trio.nursery_tree.lease import BrokenFrame, Lease
+from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import RawResult, Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.paddler.messages import AgentRequest, StopRespondingTo
@@ -107,7 +107,8 @@ class Client:
         assert self.request.is_over
         assert self.heard == [str(number) for number in range(len(self.heard))]
         if self.read_all:
-            assert self.endings + (self.request.failure is not None) == 1, "not exactly one ending"
+            other_endings = (self.request.failure is not None) + self.request.is_stopped
+            assert self.endings + other_endings == 1, "not exactly one ending"
 
 
 class Schedule:
@@ -148,14 +149,15 @@ class Schedule:
 
     def check_books(self) -> None:
         statistics = self.dispatcher.statistics()
-        assert statistics.slots_processing == len(self.dispatcher._leases)
-        active = len(self.dispatcher._requests)
-        assert statistics.slots_processing + statistics.requests_buffered <= active
+        requests = self.dispatcher._requests.values()
+        leases = {lease for request in requests if (lease := request.lease) is not None}
+        assert statistics.slots_processing == len(leases), "a slot without a request, or two"
+        assert statistics.requests_buffered == len(requests) - len(leases), "one waits uncounted"
         for agent in self.agents:
-            working = agent.peer.connection.slots_processing
-            assert working <= self.dispatcher.slots_processing(agent.peer.connection.key) + sum(
-                lease.agent_done.is_set() for lease in agent.peer.connection._leases.values()
-            )
+            connection = agent.peer.connection
+            its = {lease for lease in leases if lease.agent is connection}
+            assert its == set(connection._leases.values()), "the agent's leases are others"
+            assert self.dispatcher.slots_processing(connection.key) == len(its)
 
     # ------------------------------------------------------------ what may happen
 
@@ -237,7 +239,7 @@ class Schedule:
         """As the socket does: the request is told, then the link is closed."""
         if (found := self.a_lease()) is not None:
             agent, lease = found
-            lease.verdict.give(BrokenFrame("no result"))
+            lease.broken_frame("no result")
             self.agents.remove(agent)
             self.dispatcher.leave(agent.peer.connection)
 

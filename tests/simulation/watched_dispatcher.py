@@ -14,9 +14,9 @@ from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
-from paddler_trio.nursery_tree.lease import BrokenFrame, Lease, NoToken, Outcome, SlowReader
-from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.dispatcher import DISPLACED, Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
+from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.written_work import WrittenWork
@@ -66,19 +66,20 @@ class WatchedDispatcher(Dispatcher):
         self.world.heard_of(request.key)
         super()._grant(request, agent)
 
-    def _obey(self, decisions: Iterable[Any]) -> None:
-        super()._obey(decisions)
+    def _apply(self, decisions: Iterable[Any]) -> None:
+        super()._apply(decisions)
         for request in self._requests.values():
             if self._waits(request):
                 self._check_nothing_is_free_for(request)
 
-    async def _wait_for_slot(self, request: Request) -> Lease | None:
-        story, began_s = self._story(request), trio.current_time()
-        try:
-            return await super()._wait_for_slot(request)
-        finally:
-            waited_s = trio.current_time() - began_s
+    def _moved(self, request: Request, left: Phase) -> None:
+        story = self._story(request)
+        if isinstance(left, Buffered):
+            waited_s = trio.current_time() - left.since_s
             story.longest_wait_s = max(story.longest_wait_s, waited_s)
+        if request.is_over and not isinstance(left, Stopping):
+            self._check_ending(request, story)
+        super()._moved(request, left)
 
     def _note_stranded(self) -> None:
         models = {agent.model for agent in self.agents.values() if agent.speaks_trio}
@@ -87,29 +88,30 @@ class WatchedDispatcher(Dispatcher):
                 self._story(request).was_stranded = True
         super()._note_stranded()
 
-    def _tell_client(self, request: Request, outcome: Outcome) -> None:
-        story = self._story(request)
+    def _check_ending(self, request: Request, story: Story) -> None:
+        """It is over for its client, in this step."""
         prompt = prompt_in(request.work.body)
-        story.outcomes.add(type(outcome).__name__)
-        self.world.note("balancer", f"{prompt} ends: {type(outcome).__name__}")
-        match outcome:
-            case BrokenFrame() if not story.was_named_by_broken_frame:
-                self.world.fail(f"{prompt} is blamed for a frame that was not broken")
-            case NoToken():
-                lease = self._leases.get(request.key)
-                if lease is None or lease.agent.key not in self.agents:
+        self.world.note("balancer", f"{prompt} ends: {request.ending}")
+        match request.ending:
+            case Failure(502, words) if "malformed frame" in words:
+                if not story.was_named_by_broken_frame:
+                    self.world.fail(f"{prompt} is blamed for a frame that was not broken")
+            case Failure(504, words) if words.startswith("Inference timed out"):
+                story.was_silent_too_long = True
+                if request.lease is None or request.lease.agent.key not in self.agents:
                     self.world.fail(f"{prompt} waited for a token of an agent that is gone")
                 silent_s = self.world.silent_s(request.key)
                 if silent_s < self.limits.item_timeout_s - SLACK_S:
                     self.world.fail(f"{prompt}: {silent_s:.3f} s without a token were too long")
-            case SlowReader() if story.client.reading.is_quick:
+            case failure if failure == SLOW_READER and story.client.reading.is_quick:
                 self.world.fail(f"{prompt}: its client reads at once and is called slow")
-            case _:
-                pass
-        super()._tell_client(request, outcome)
+            case failure if failure == DISPLACED:
+                story.was_buffer_full = True
+                if request.agents:
+                    self.world.fail(f"{prompt} had a slot and made room for another")
 
     def hand_back(self, lease: Lease, reason: str, *, suspects: int) -> None:
-        if self._leases.get(lease.request.key) is lease:
+        if lease.request.lease is lease:
             self._story(lease.request).suspicions += suspects > 0
         super().hand_back(lease, reason, suspects=suspects)
 
@@ -152,7 +154,7 @@ class WatchedDispatcher(Dispatcher):
         return self.world.story_of(request.work.body)
 
     def _waits(self, request: Request) -> bool:
-        return request.seat.answer is None and not request.is_over
+        return isinstance(request.phase, Buffered)
 
     def _kind(self, request: Request) -> str | None:
         return request.model if request.tokens else None
@@ -163,10 +165,10 @@ class WatchedDispatcher(Dispatcher):
         if not self._waits(request):
             return  # its task is about to end it
         limits = self.limits.continuation
-        if self.world.draining_since_s is not None and request.placements == 0:
+        if self.world.draining_since_s is not None and not request.agents:
             self.world.fail(f"{prompt} begins although the balancer is shutting down")
-        if request.placements > limits.max_continuations:
-            self.world.fail(f"{prompt} was placed {request.placements} times already")
+        if len(request.agents) > limits.max_continuations:
+            self.world.fail(f"{prompt} was placed {len(request.agents)} times already")
         is_only_poisoned = self.world.scenario.temper == "poisoned"
         if is_only_poisoned and story.kills >= limits.max_suspicions:
             # else a connection may have been lost together with what the agent had to say of it

@@ -82,7 +82,7 @@ class Story:
     """How often an engine or an agent died that it may have killed, for all anybody knows."""
     kills: int = 0
     """How often it did."""
-    outcomes: set[str] = attrs.field(factory=set)
+    was_silent_too_long: bool = False
     """How its leases ended, by the class of the outcome."""
     status: int | None = None
     results: list[Result] = attrs.field(factory=list)

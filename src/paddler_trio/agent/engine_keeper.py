@@ -17,7 +17,7 @@ import trio
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.errors import EngineError
-from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, LoadModel, Ready, Step
 
 log = structlog.get_logger("engine")
@@ -49,7 +49,7 @@ class EngineKeeper:
     on_progress: Callable[[float], None]
     on_step: Callable[[Step | EmbeddingStep], None]
     on_stats: Callable[[EngineStats], None]
-    first_start: Verdict[Ready | LoadFailedError] = attrs.field(factory=Verdict, init=False)
+    first_start: Future[Ready | LoadFailedError] = attrs.field(factory=Future, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
@@ -75,14 +75,14 @@ class EngineKeeper:
             nonlocal is_up
             is_up = True
             self.on_up(engine, ready)
-            self.first_start.give(ready)
+            self.first_start.set(ready)
 
         engine = EngineProcess(self.load, self.on_progress, up, self.on_step, self.on_stats)
         try:
             await engine.run()
         except LoadFailedError as failure:
             reason = str(failure)
-            if not self.first_start.give(failure):
+            if not self.first_start.set(failure):
                 log.error("the model cannot be loaded again", reason=reason)
         except EngineError as crash:
             reason, suspects = str(crash), engine.suspects

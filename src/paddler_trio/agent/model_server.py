@@ -336,7 +336,7 @@ class ModelServer:
     def _prepared(self, preparation: Preparation) -> None:
         """Up again after a crash; the first start is waited for where it was wanted."""
         keeper = self._languages
-        if keeper is not None and keeper.current is preparation and keeper.first_start.answer:
+        if keeper is not None and keeper.current is preparation and keeper.first_start.value:
             self._preparation = preparation
             self._look()
 
@@ -345,7 +345,7 @@ class ModelServer:
         reason = _flat(crash)
         log.error("preparation crashed", reason=reason)
         keeper = self._languages
-        if keeper is not None and keeper.first_start.answer is None:
+        if keeper is not None and keeper.first_start.value is None:
             self.status.set(
                 detail=reason,
                 issues=frozenset({ModelCannotBeLoaded(keeper.source.paths[0])}),
@@ -445,7 +445,7 @@ class ModelServer:
         keeper = self._keeper
         assert keeper is not None
         self.status.set(phase="loading", detail=_flat(crash), progress=0.0)
-        if keeper.first_start.answer is None:
+        if keeper.first_start.value is None:
             self.status.set(
                 issues=frozenset({ModelCannotBeLoaded(keeper.load.model_path)}),
                 application=AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,

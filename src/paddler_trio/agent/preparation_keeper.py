@@ -12,7 +12,7 @@ from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
 from paddler_trio.language.loading import LanguageSource
-from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 
 SupervisePreparation: TypeAlias = Callable[
@@ -34,7 +34,7 @@ class PreparationKeeper:
     on_up: Callable[[Preparation], None]
     on_down: Callable[[Preparation], None]
     on_crash: Callable[[BaseException], None]
-    first_start: Verdict[Preparation | LanguageRefused] = attrs.field(factory=Verdict, init=False)
+    first_start: Future[Preparation | LanguageRefused] = attrs.field(factory=Future, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     current: Preparation | None = attrs.field(default=None, init=False)
     """The life that is up now."""
@@ -61,14 +61,14 @@ class PreparationKeeper:
         def up(server: PreparationServer, facts: LanguageFacts) -> None:
             self.current = Preparation(server, facts)
             self.on_up(self.current)
-            self.first_start.give(self.current)
+            self.first_start.set(self.current)
 
         server = PreparationServer(self.source, up)
         try:
             await server.run()
         except* LanguageRefusedError as group:
             refused = next(e for e in leaves(group) if isinstance(e, LanguageRefusedError)).refused
-            if not self.first_start.give(refused):
+            if not self.first_start.set(refused):
                 raise PreparationError(
                     f"the language cannot be read again: {refused.reason}"
                 ) from None

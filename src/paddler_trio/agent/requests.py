@@ -28,7 +28,7 @@ from paddler_trio.language.answers.output_processor import (
     done,
     extended_done,
 )
-from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.preparation.messages import Job, PreparedGeneration, Refused
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
@@ -85,14 +85,14 @@ class _Running:
     engine: EngineProcess | None = None
     """The engine that works on it; None before it started and after it ended there."""
     output: OutputProcessor | None = None
-    over: Verdict[None] = attrs.field(factory=Verdict)
+    over: Future[None] = attrs.field(factory=Future)
 
     def finish(self, tokens: list[int], results: list[RawResult]) -> None:
         """Say the last results; the caller flushes."""
         if not self.is_over:
             self.is_over = True
             self.reply.results(self.wire_id, tokens, results)
-            self.over.give(None)
+            self.over.set(None)
 
     def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
         """Another agent should take it; a Paddler balancer can only be told that it failed."""
@@ -104,7 +104,7 @@ class _Running:
         else:
             self.reply.results(self.wire_id, [], [{"SamplerError": reason}])
             self.reply.flush()
-        self.over.give(None)
+        self.over.set(None)
 
 
 @attrs.define(eq=False)
@@ -176,7 +176,7 @@ class AgentRequests:
             if running.reply is reply:
                 running.is_over = True
                 self.stop(running.wire_id, reply)
-                running.over.give(None)
+                running.over.set(None)
 
     # ----------------------------------------------------- from the engine
 

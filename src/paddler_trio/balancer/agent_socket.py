@@ -27,7 +27,7 @@ from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import input_of
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import BrokenFrame, Lease
+from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
@@ -248,7 +248,7 @@ class _Link:
             blamed = frame.request_id
             lease = None if blamed is None or self.agent is None else self.agent.lease(blamed)
             if lease is not None:
-                lease.verdict.give(BrokenFrame(str(error)))
+                lease.broken_frame(str(error))
             raise WireError(str(error)) from error
         return True
 
@@ -356,7 +356,7 @@ def _on_step(agent: AgentConnection, entries: object) -> None:
                 try:
                     _deliver(lease, "GeneratedToken", results, tokens, extended=True)
                 except WireError as error:
-                    lease.verdict.give(BrokenFrame(str(error)))
+                    lease.broken_frame(str(error))
                     raise
             case _:
                 raise WireError(f"not a step entry: {json.dumps(entry)[:100]} @ $.Trio.Step")

@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
-from paddler_trio.nursery_tree.synchronization import Verdict
+from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -86,7 +86,7 @@ class AgentConnection:
     """An operator wants it to finish what it has and get nothing new."""
     slots_processing: int = attrs.field(default=0, init=False)
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
-    _queries: dict[str, Verdict[object]] = attrs.field(factory=dict, init=False)
+    _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _num_queries: int = attrs.field(default=0, init=False)
     _sent_digest: str | None = attrs.field(default=None, init=False)
     _was_applied: bool = attrs.field(default=False, init=False)
@@ -165,12 +165,10 @@ class AgentConnection:
         self.send(render(StopRespondingTo(lease.wire_id)))
 
     def forget(self, lease: Lease) -> None:
-        """Nobody waits for its results any more; a request still running is stopped first."""
+        """Its results are dropped from now on."""
         if self._leases.pop(lease.wire_id, None) is not None:
             self.slots_processing -= 1
             self._gate.released(now_s=trio.current_time())
-            if not lease.agent_done.is_set():
-                self.stop(lease)
 
     def lease(self, wire_id: str) -> Lease | None:
         return self._leases.get(wire_id)
@@ -236,11 +234,11 @@ class AgentConnection:
         return answer.answer
 
     async def _asked(self, wire_id: str, frame: bytes) -> object:
-        verdict: Verdict[object] = Verdict()
-        self._queries[wire_id] = verdict
+        future: Future[object] = Future()
+        self._queries[wire_id] = future
         try:
             self.send(frame)
-            answer = await verdict.wait()
+            answer = await future.wait()
         except trio.Cancelled:
             if self.speaks_trio:  # the client is gone: its answer need not be computed
                 self.send(render(StopRespondingTo(wire_id)))
@@ -253,8 +251,8 @@ class AgentConnection:
 
     def answer(self, wire_id: str, response: object) -> bool:
         """An answer to a query; False if ``wire_id`` is not one that is being asked."""
-        verdict = self._queries.get(wire_id)
-        return verdict is not None and verdict.give(response)
+        future = self._queries.get(wire_id)
+        return future is not None and future.set(response)
 
     # ------------------------------------------------------------- the link
 
@@ -270,8 +268,8 @@ class AgentConnection:
 
     def close(self) -> None:
         """The connection is over: whoever asked something hears it now."""
-        for verdict in self._queries.values():
-            verdict.give(LinkError(f"agent {self.label} disconnected"))
+        for future in self._queries.values():
+            future.set(LinkError(f"agent {self.label} disconnected"))
         self._sent_digest = None
 
 

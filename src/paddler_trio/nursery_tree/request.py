@@ -1,26 +1,38 @@
 """One request as the balancer sees it, from its first byte to its last.
 
-A request is emitted into by exactly one task at a time and read by exactly one consumer. What
-passes through its outbox are whole steps; when the outbox is full its reader is too slow, and this
-request alone is stopped. However it ends, it ends once: either the last result that passed was an
-ending one, or ``failure`` says what to tell the client.
+A request is in exactly one phase, and nothing beside the phase describes its state::
+
+    Buffered ── a slot is granted ──> Leased ── first result ──> Streaming
+       ^                                │                            │
+       ├────── the agent is lost ───────┴────────────────────────────┤
+       │                                                             │
+       │         Stopping <── the client left, or a limit was hit ───┘
+       │            │ the agent confirmed the stop, or was silent for too long
+       └────────> Ended
+
+``TRANSITIONS`` is the whole table. Every transition is synchronous: there is no ``await`` between
+reading a phase and changing it. The dispatcher observes each one (``on_move``) and does what it
+means for slots, agents and deadlines in the same step.
+
+One task at a time emits into a request, and one consumer reads its outbox. An outbox that is full
+has a consumer that is too slow; then this request alone is stopped.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import trio
 
-from paddler_trio.nursery_tree.synchronization import Verdict
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.written_work import WrittenWork
 
 if TYPE_CHECKING:
-    from paddler_trio.nursery_tree.lease import Lease, Outcome
+    from paddler_trio.nursery_tree.lease import Lease
 
 OUTBOX_STEPS = 512
 """Steps a client may lag behind on top of the kernel's buffers: ten seconds at 50 tokens/s."""
@@ -38,7 +50,12 @@ class Results:
     """``GeneratedToken`` or ``Embedding``: the tag around each result."""
     results: list[RawResult]
     tokens: Sequence[int] = ()
-    """What was drawn in this step; nothing if the agent does not say."""
+    """The tokens sampled in this step; empty if the agent does not report them."""
+
+
+@attrs.frozen
+class Completed:
+    """The agent sent the ending result, and it was passed on."""
 
 
 @attrs.frozen
@@ -47,23 +64,74 @@ class Failure:
 
     code: int
     description: str
+    blames_agent: bool = attrs.field(default=False, eq=False)
+    """It counts against the health of the agent that held the request."""
 
 
 @attrs.frozen
 class Stopped:
-    """The client is gone or asked to stop; it hears nothing more."""
+    """The client is gone or asked to stop; nothing more is sent to it."""
 
 
-@attrs.frozen
-class ShuttingDown:
-    """The balancer takes no more work; who still waits is told so."""
-
-
-Seat: TypeAlias = "Lease | Stopped | ShuttingDown"
-"""How waiting for a slot ends: with a slot on an agent, or without."""
+Ending: TypeAlias = Completed | Failure | Stopped
 
 
 @attrs.define(eq=False)
+class Buffered:
+    """In the queue, without a slot; times are in seconds of Trio's clock."""
+
+    since_s: float
+    deadline_s: float
+    """When it gives up, unless it is stranded."""
+    stranded_since_s: float | None = None
+    """Since when no connected agent could ever continue it; None if one could."""
+
+
+@attrs.frozen(eq=False)
+class Leased:
+    """In a slot; the agent has produced nothing yet."""
+
+    lease: Lease
+
+
+@attrs.frozen(eq=False)
+class Streaming:
+    """In a slot, with results on their way to the client."""
+
+    lease: Lease
+
+
+@attrs.frozen(eq=False)
+class Stopping:
+    """Over for the client. The slot stays taken until the agent confirms that it stopped."""
+
+    lease: Lease
+    ending: Ending
+
+
+@attrs.frozen(eq=False)
+class Ended:
+    """Holds nothing, waits for nothing."""
+
+    ending: Ending
+
+
+Phase: TypeAlias = Buffered | Leased | Streaming | Stopping | Ended
+
+TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
+    Buffered: frozenset({Leased, Ended}),
+    Leased: frozenset({Streaming, Buffered, Stopping, Ended}),
+    Streaming: frozenset({Buffered, Stopping, Ended}),
+    Stopping: frozenset({Ended}),
+    Ended: frozenset(),
+}
+
+
+def _ignore_move(request: Request, left: Phase) -> None:
+    """The default observer."""
+
+
+@attrs.define(eq=False, repr=False)
 class Request:
     """See the module docstring.
 
@@ -72,25 +140,32 @@ class Request:
       id: what the client calls it; never routes anything.
       work: the body for an agent, e.g. ``{"ContinueFromRawPrompt": {...}}``, as bytes.
       client: hexadecimal digits that tell clients apart.
+      buffered_timeout_s: how long each stay in the queue may last.
     """
 
     key: RequestKey
     id: str
     work: WrittenWork
     client: str = ""
+    buffered_timeout_s: float = math.inf
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
-    failure: Failure | None = attrs.field(default=None, init=False)
-    seat: Verdict[Seat] = attrs.field(factory=Verdict, init=False)
+    phase: Phase = attrs.field(init=False)
+    timer: trio.CancelScope = attrs.field(init=False)
+    """Its deadline is that of the phase; the request's task waits in it."""
+    moved: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """Set when ``timer`` no longer counts because the phase changed."""
+    on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
+    """Called within each transition, with the phase that was left."""
+    left_queue: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """It has, or had, a slot, or it will never have one."""
     arrived_s: float = attrs.field(factory=trio.current_time, init=False)
     agents: list[str] = attrs.field(factory=list, init=False)
     """Names of the agents it was given to, in order."""
-    placements: int = attrs.field(default=0, init=False)
-    """How often it was granted a slot; makes its ids on links unique."""
     waited_s: float = attrs.field(default=0.0, init=False)
     """In the queue, all its stays together."""
     num_results: int = attrs.field(default=0, init=False)
     seed: int = attrs.field(factory=lambda: secrets.randbits(32), init=False)
-    """Of every draw of this answer, on whatever agent."""
+    """Of every token sampled for this answer, on whatever agent."""
     tokens: list[int] = attrs.field(factory=list, init=False)
     """What was produced so far, if ``is_continuable``."""
     is_continuable: bool = attrs.field(default=True, init=False)
@@ -103,43 +178,60 @@ class Request:
     """One of those was an agent."""
     continuations: int = attrs.field(default=0, init=False)
     """How often it was placed again after a loss."""
-    is_stopped: bool = attrs.field(default=False, init=False)
-    is_over: bool = attrs.field(default=False, init=False)
-    patience: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    """Around its newest wait for a slot."""
-    patience_ends_s: float = attrs.field(default=0.0, init=False)
-    """When that wait ends, if the request is not stranded."""
-    stranded_s: float | None = attrs.field(default=None, init=False)
-    """Since when no agent that is connected could ever continue it; None if one could."""
-    left_queue: trio.Event = attrs.field(factory=trio.Event, init=False)
-    """It has, or had, a slot, or it will never have one."""
-    _lease_verdict: Verdict[Outcome] | None = attrs.field(default=None, init=False)
     _emit: trio.MemorySendChannel[Results] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._emit, self.outbox = trio.open_memory_channel[Results](OUTBOX_STEPS)
+        self.phase = phase = self._buffered()
+        self.timer = trio.CancelScope(deadline=phase.deadline_s)
 
-    # ------------------------------------------------- the client's side
+    def __repr__(self) -> str:
+        phase = type(self.phase).__name__
+        lease = self.lease
+        where = "" if lease is None else f" on {lease.agent.label} as {lease.wire_id}"
+        return f"<Request {self.key} {self.id!r} {phase}{where}, {self.num_results} results>"
+
+    @property
+    def lease(self) -> Lease | None:
+        """The slot it holds, if it holds one."""
+        match self.phase:
+            case Leased(lease) | Streaming(lease) | Stopping(lease):
+                return lease
+        return None
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended for the client; None as long as it did not."""
+        return self.phase.ending if isinstance(self.phase, Stopping | Ended) else None
+
+    @property
+    def is_over(self) -> bool:
+        """Over for the client: its outbox is closed."""
+        return isinstance(self.phase, Stopping | Ended)
+
+    @property
+    def failure(self) -> Failure | None:
+        """The error that ended it, if one did."""
+        return self.ending if isinstance(self.ending, Failure) else None
+
+    @property
+    def is_stopped(self) -> bool:
+        """The client ended it."""
+        return isinstance(self.ending, Stopped)
+
+    # ---------------------------------------------------------- transitions
 
     def stop(self) -> None:
-        """The client does not want it any more: leave the queue, or tell the agent to stop."""
-        self.is_stopped = True
-        self.seat.give(Stopped())
-        if self._lease_verdict is not None:
-            self._lease_verdict.give(Stopped())
+        """The client does not want it any more. Safe to call at any time."""
+        self.abort(Stopped())
 
-    def interrupts(self, verdict: Verdict[Outcome]) -> None:
-        """From now on :meth:`stop` answers this question, how a lease ends."""
-        self._lease_verdict = verdict
-        if self.is_stopped:
-            verdict.give(Stopped())
+    def grant(self, lease: Lease) -> None:
+        """The slot of ``lease`` is this request's."""
+        self.agents.append(lease.agent.label)
+        self._enter(Leased(lease))
 
-    # ------------------------------------------------ the agent's side
-
-    def emit(self, results: Results, *, ends: bool) -> bool:
-        """Pass one step on; False if the reader lags too far behind. ``ends``: nothing follows."""
-        if self.is_over:
-            return True
+    def emit(self, results: Results) -> bool:
+        """Pass one step on; False if the consumer lags too far behind."""
         try:
             self._emit.send_nowait(results)
         except trio.WouldBlock:
@@ -147,17 +239,44 @@ class Request:
         except trio.BrokenResourceError:  # the consumer left; stop() is on its way
             return True
         self.num_results += len(results.results)
-        if ends:
-            self._close()
+        if isinstance(self.phase, Leased):
+            self._enter(Streaming(self.phase.lease))
         return True
 
-    def fail(self, code: int, description: str) -> None:
-        """End with an error, unless it is over already."""
-        if not self.is_over:
-            self.failure = Failure(code, description)
-            self._close()
+    def requeue(self) -> None:
+        """The slot is lost; wait for another."""
+        self._enter(self._buffered())
 
-    def _close(self) -> None:
-        self.is_over = True
-        self.left_queue.set()
-        self._emit.close()
+    def abort(self, ending: Ending) -> None:
+        """End it for the client; a slot stays taken until the agent confirms. Safe to repeat."""
+        match self.phase:
+            case Buffered():
+                self._enter(Ended(ending))
+            case Leased(lease) | Streaming(lease):
+                self._enter(Stopping(lease, ending))
+            case Stopping() | Ended():
+                pass
+
+    def end(self, ending: Ending) -> None:
+        """Nothing is held any more. What ended it for the client before stays its ending."""
+        if not isinstance(self.phase, Ended):
+            self._enter(Ended(self.ending or ending))
+
+    def _buffered(self) -> Buffered:
+        now_s = trio.current_time()
+        return Buffered(now_s, now_s + self.buffered_timeout_s)
+
+    def _enter(self, phase: Phase) -> None:
+        left = self.phase
+        assert type(phase) in TRANSITIONS[type(left)], f"{self} cannot become {phase}"
+        self.phase = phase
+        if isinstance(left, Buffered):
+            self.waited_s += trio.current_time() - left.since_s
+            self.left_queue.set()
+        if isinstance(phase, Stopping | Ended):
+            self._emit.close()
+        if not isinstance(phase, Streaming):  # goes on under the same deadline
+            self.timer = trio.CancelScope()
+            self.moved.set()
+            self.moved = trio.Event()
+        self.on_move(self, left)

@@ -1,4 +1,4 @@
-"""Two ways for one task to tell another something, both synchronous for the teller."""
+"""Two ways for one task to inform another; both are synchronous for the task that informs."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ T = TypeVar("T")
 
 
 @attrs.define(eq=False)
-class Verdict(Generic[T]):
-    """A question with one answer. The first answer counts; later ones change nothing."""
+class Future(Generic[T]):
+    """A value that is set once. The first one counts; later ones change nothing."""
 
-    _told: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _answers: list[T] = attrs.field(factory=list, init=False)
+    _is_set: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _values: list[T] = attrs.field(factory=list, init=False)
 
-    def give(self, answer: T) -> bool:
-        """Answer the question; False if it was answered already."""
-        if self._answers:
+    def set(self, value: T) -> bool:
+        """Set the value; False if there was one already."""
+        if self._values:
             return False
-        self._answers.append(answer)
-        self._told.set()
+        self._values.append(value)
+        self._is_set.set()
         return True
 
     @property
-    def answer(self) -> T | None:
-        """The answer, or None as long as there is none."""
-        return self._answers[0] if self._answers else None
+    def value(self) -> T | None:
+        """The value, or None as long as there is none."""
+        return self._values[0] if self._values else None
 
     async def wait(self) -> T:
-        """The answer, once there is one."""
-        await self._told.wait()
-        return self._answers[0]
+        """The value, once there is one."""
+        await self._is_set.wait()
+        return self._values[0]
 
 
 @attrs.define(eq=False)

@@ -1,9 +1,9 @@
-"""Who holds which slot, who waits, and who is turned away.
+"""Which request holds which slot, which ones wait, and which are turned away.
 
 The ledger is the only place where slots and the request buffer are counted. It is synchronous:
 with no ``await`` between reading and changing there is no race, hence no lock. Every method that
-can free capacity returns the grants this made possible, in order; the shell wakes exactly those
-requests and nobody else.
+can free capacity returns the grants this made possible, in order; the caller wakes exactly those
+requests.
 
 Invariants (``tests/unit/scheduler/dispatch`` checks them after every step of a random walk):
 
@@ -13,6 +13,8 @@ Invariants (``tests/unit/scheduler/dispatch`` checks them after every step of a 
   class is the order of arrival; a re-queued request keeps its place. Only one that not every agent
   may have (a continuation wants its kind, others need what only some offer) may be passed by, and
   only for agents that may not have it;
+* no client keeps others out of a full buffer: while another has fewer requests waiting, its last
+  one makes room. A re-queued request never does;
 * a request is unknown, waiting, or holding exactly one slot, never two of these.
 """
 
@@ -29,11 +31,11 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey, AgentLoad, least
 
 __all__ = [
     "BufferFull",
-    "Buffered",
     "Decision",
     "Granted",
     "LedgerStatistics",
     "Priority",
+    "Queued",
     "RequestKey",
     "SlotLedger",
 ]
@@ -48,11 +50,13 @@ class Granted:
 
 
 @attrs.frozen
-class Buffered:
-    """No slot is free; the request waits behind ``ahead`` others."""
+class Queued:
+    """No slot is free; the request waits behind ``ahead`` others. For its sake ``displaced`` was
+    taken out of the full buffer and is forgotten."""
 
     request: RequestKey
     ahead: int
+    displaced: RequestKey | None = None
 
 
 @attrs.frozen
@@ -63,7 +67,7 @@ class BufferFull:
     limit: int
 
 
-Decision: TypeAlias = Granted | Buffered | BufferFull
+Decision: TypeAlias = Granted | Queued | BufferFull
 
 
 @attrs.define
@@ -88,6 +92,8 @@ class _Request:
     """The only kind of agent that may have it; None for any."""
     agent: AgentKey | None = None
     """Whose slot it holds; None while it waits."""
+    was_granted: bool = False
+    """It had a slot before: it is never turned away any more."""
 
 
 @attrs.frozen
@@ -125,21 +131,25 @@ class SlotLedger:
         needs: frozenset[str] = frozenset(),
     ) -> Decision:
         """A new request wants a slot of an agent that offers what it ``needs``. If one is free,
-        nobody who waits may have it."""
+        no request that waits may have it."""
         assert request not in self._requests, f"request {request} asks twice"
+        displaced: RequestKey | None = None
         if self._free_agent(None, needs) is None and len(self._waiting) >= self.max_buffered:
-            return BufferFull(request, self.max_buffered)
+            displaced = self._displaceable(client, priority)
+            if displaced is None:
+                return BufferFull(request, self.max_buffered)
+            self._forget_waiting(displaced)
         place = self._order.place(request, client=client, priority=priority)
         self._requests[request] = entry = _Request(client, place, priority, needs)
         granted = self._grant(request, entry)
         if granted is not None:
             return granted
         insort(self._waiting, place)
-        return Buffered(request, self._waiting.index(place))
+        return Queued(request, self._waiting.index(place), displaced)
 
     def ask_again(
         self, request: RequestKey, *, kind: str | None = None, needs: frozenset[str] = frozenset()
-    ) -> Granted | Buffered:
+    ) -> Granted | Queued:
         """A request whose agent left wants another slot; it has its old place again.
 
         With ``kind``, only an agent of that kind may have it; ``needs`` join those it had.
@@ -153,7 +163,7 @@ class SlotLedger:
         if granted is not None:
             return granted  # nobody before it may have this slot, or it would not be free
         insort(self._waiting, entry.place)
-        return Buffered(request, self._waiting.index(entry.place))
+        return Queued(request, self._waiting.index(entry.place))
 
     def give_back(self, request: RequestKey) -> list[Granted]:
         """The request returns its slot and may :meth:`ask_again`."""
@@ -165,16 +175,15 @@ class SlotLedger:
 
     def end(self, request: RequestKey) -> list[Granted]:
         """The request neither waits nor holds a slot any more. Safe to say twice."""
-        entry = self._requests.pop(request, None)
+        entry = self._requests.get(request)
         if entry is None:
             return []
+        if entry.agent is None and entry.place in self._waiting:
+            self._forget_waiting(request)
+            return self._grant_waiting()
         if entry.agent is not None:
             del self._agents[entry.agent].holders[request]
-        elif entry.place in self._waiting:
-            self._waiting.remove(entry.place)
-            others = (self._requests[key] for _, key in self._waiting)
-            same = [(o.place, o.priority) for o in others if o.client == entry.client]
-            self._order.gave_up(entry.client, same)
+        del self._requests[request]
         return self._grant_waiting()
 
     def position(self, request: RequestKey) -> int | None:
@@ -253,8 +262,31 @@ class SlotLedger:
 
     # -------------------------------------------------------------- private
 
+    def _displaceable(self, client: str, priority: Priority) -> RequestKey | None:
+        """The last in the queue of the client with the most waiting requests, if these are at least
+        two more than ``client`` has, and its class is not above ``priority``."""
+        waiting: dict[str, list[RequestKey]] = {}
+        for _, key in self._waiting:
+            entry = self._requests[key]
+            if not entry.was_granted:
+                waiting.setdefault(entry.client, []).append(key)
+        own = len(waiting.get(client, ()))
+        for keys in sorted(waiting.values(), key=len, reverse=True):
+            if len(keys) < own + 2:
+                return None
+            if self._requests[keys[-1]].priority.value >= priority.value:
+                return keys[-1]
+        return None
+
+    def _forget_waiting(self, request: RequestKey) -> None:
+        entry = self._requests.pop(request)
+        self._waiting.remove(entry.place)
+        others = (self._requests[key] for _, key in self._waiting)
+        same = [(o.place, o.priority) for o in others if o.client == entry.client]
+        self._order.gave_up(entry.client, same)
+
     def _grant_waiting(self) -> list[Granted]:
-        """Grant slots to who waits, first come first served, while any is free."""
+        """Grant slots in the order of the places, while any is free."""
         grants: list[Granted] = []
         passed_by = 0
         while passed_by < len(self._waiting):
@@ -279,6 +311,7 @@ class SlotLedger:
         agent.last_chosen = self._grants
         agent.holders[request] = None
         entry.agent = chosen
+        entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
         return Granted(request, chosen)
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from effort import examples
 from paddler_trio.scheduler.dispatch.fair_order import Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import Buffered, BufferFull, Granted, SlotLedger
+from paddler_trio.scheduler.dispatch.slot_ledger import BufferFull, Granted, Queued, SlotLedger
 
 LIMIT = 4
 KINDS = ("red", "blue")
@@ -39,6 +39,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.joined = 0
         self.holding: dict[RequestKey, AgentKey] = {}
         self.waiting: dict[RequestKey, str | None] = {}
+        self.newcomers: dict[RequestKey, tuple[str, Priority]] = {}
+        """Client and class of all that never had a slot."""
         self.needs: dict[RequestKey, frozenset[str]] = {}
         self.agents_now: dict[AgentKey, tuple[int, bool, str]] = {}
         self.offers: dict[AgentKey, frozenset[str]] = {}
@@ -50,6 +52,7 @@ class LedgerMachine(RuleBasedStateMachine):
             held = sum(agent == grant.agent for agent in self.holding.values())
             assert held < slots, "an agent was oversubscribed"
             wanted = self.waiting.pop(grant.request)
+            self.newcomers.pop(grant.request, None)
             assert wanted in (None, kind), "a continuation went to another model"
             assert self.needs[grant.request] <= self.offers[grant.agent], (
                 "a request went to an agent that cannot do it"
@@ -66,24 +69,49 @@ class LedgerMachine(RuleBasedStateMachine):
         self.arrivals += 1
         request = RequestKey(self.arrivals)
         before = len(self.waiting)
+        crowded = self._clients_with_two_more_than(client, priority)
         decision = self.ledger.ask(request, client=client, priority=priority, needs=needs)
         self.needs[request] = needs
         match decision:
             case BufferFull():
                 assert before >= LIMIT, "turned away though there was room"
+                assert not crowded, f"{crowded} fill the buffer and keep {client} out"
                 return multiple()
             case Granted():
                 self.waiting[request] = None
                 self._obey([decision])
-            case Buffered():
+            case Queued(displaced=None):
                 assert before < LIMIT, "a newcomer was let in over the limit"
                 self.waiting[request] = None
+                self.newcomers[request] = (client, priority)
+            case Queued(displaced=int(displaced)):
+                assert before >= LIMIT, "a request was displaced though there was room"
+                other, _ = self.newcomers[RequestKey(displaced)]
+                assert other in crowded, f"{other} has no more than {client}"
+                del self.waiting[RequestKey(displaced)], self.newcomers[RequestKey(displaced)]
+                self.waiting[request] = None
+                self.newcomers[request] = (client, priority)
         return request
+
+    def _clients_with_two_more_than(self, client: str, priority: Priority) -> set[str]:
+        """Whose last request could make room for one of ``client`` and ``priority``."""
+        waiting: dict[str, list[tuple[int, Priority]]] = {}
+        for request, (owner, its_class) in self.newcomers.items():
+            place = self.ledger.position(request)
+            assert place is not None
+            waiting.setdefault(owner, []).append((place, its_class))
+        own = len(waiting.get(client, ()))
+        return {
+            owner
+            for owner, places in waiting.items()
+            if len(places) >= own + 2 and max(places, key=lambda p: p[0])[1].value >= priority.value
+        }
 
     @rule(request=consumes(requests))
     def end(self, request: RequestKey) -> None:
         self.holding.pop(request, None)
         self.waiting.pop(request, None)
+        self.newcomers.pop(request, None)
         self._obey(self.ledger.end(request))
         assert self.ledger.end(request) == [], "ending twice did something"
 
@@ -202,22 +230,22 @@ def test_a_request_that_lost_its_agent_has_its_old_place_again() -> None:
     ledger.join(agent)
     ledger.update(agent, slots_total=1, accepting=True)
     assert isinstance(ledger.ask(RequestKey(1)), Granted)
-    assert ledger.ask(RequestKey(2)) == Buffered(RequestKey(2), 0)
+    assert ledger.ask(RequestKey(2)) == Queued(RequestKey(2), 0)
     assert ledger.leave(agent) == [RequestKey(1)]
-    assert ledger.ask_again(RequestKey(1)) == Buffered(RequestKey(1), 0)
+    assert ledger.ask_again(RequestKey(1)) == Queued(RequestKey(1), 0)
     assert ledger.position(RequestKey(2)) == 1
 
 
 def test_a_request_that_is_turned_away_costs_its_client_no_turn() -> None:
     ledger = SlotLedger(max_buffered=2)
-    assert ledger.ask(RequestKey(1), client="a") == Buffered(RequestKey(1), 0)
-    assert ledger.ask(RequestKey(2), client="b") == Buffered(RequestKey(2), 1)
+    assert ledger.ask(RequestKey(1), client="a") == Queued(RequestKey(1), 0)
+    assert ledger.ask(RequestKey(2), client="b") == Queued(RequestKey(2), 1)
     for number in range(3, 9):
         assert isinstance(ledger.ask(RequestKey(number), client="b"), BufferFull)
     ledger.end(RequestKey(1))
-    assert ledger.ask(RequestKey(9), client="b") == Buffered(RequestKey(9), 1)
+    assert ledger.ask(RequestKey(9), client="b") == Queued(RequestKey(9), 1)
     ledger.end(RequestKey(2))
-    assert ledger.ask(RequestKey(10), client="a") == Buffered(RequestKey(10), 1)
+    assert ledger.ask(RequestKey(10), client="a") == Queued(RequestKey(10), 1)
 
 
 @given(st.lists(st.booleans(), max_size=60))
@@ -266,9 +294,41 @@ def test_who_needs_what_no_free_agent_offers_lets_others_pass_and_keeps_its_plac
         ledger.join(agent)
     ledger.update(plain, slots_total=1, accepting=True)
     needs = frozenset({"ours"})
-    assert ledger.ask(RequestKey(1), needs=needs) == Buffered(RequestKey(1), 0)
+    assert ledger.ask(RequestKey(1), needs=needs) == Queued(RequestKey(1), 0)
     assert ledger.ask(RequestKey(2)) == Granted(RequestKey(2), plain)
-    assert ledger.ask(RequestKey(3)) == Buffered(RequestKey(3), 1)
+    assert ledger.ask(RequestKey(3)) == Queued(RequestKey(3), 1)
     grants = ledger.update(able, slots_total=1, accepting=True, offers=needs)
     assert grants == [Granted(RequestKey(1), able)]
     assert ledger.end(RequestKey(2)) == [Granted(RequestKey(3), plain)]
+
+
+def test_a_client_that_fills_the_buffer_makes_room_for_others_from_its_end() -> None:
+    ledger = SlotLedger(max_buffered=4)
+    for number in range(1, 5):
+        ledger.ask(RequestKey(number), client="many")
+    assert ledger.ask(RequestKey(5), client="few") == Queued(RequestKey(5), 1, RequestKey(4))
+    assert ledger.ask(RequestKey(6), client="few") == Queued(RequestKey(6), 3, RequestKey(3))
+    for number, client in enumerate(("few", "many"), start=7):
+        assert isinstance(ledger.ask(RequestKey(number), client=client), BufferFull)
+
+
+def test_a_request_that_lost_its_agent_makes_room_for_nobody() -> None:
+    ledger = SlotLedger(max_buffered=2)
+    agent = AgentKey(1)
+    ledger.join(agent)
+    ledger.update(agent, slots_total=2, accepting=True)
+    for number in (1, 2):
+        ledger.ask(RequestKey(number), client="many")
+    for request in ledger.leave(agent):
+        ledger.ask_again(request)
+    assert isinstance(ledger.ask(RequestKey(3), client="few"), BufferFull)
+
+
+def test_a_request_of_a_lower_class_displaces_none_of_a_higher() -> None:
+    ledger = SlotLedger(max_buffered=2)
+    for number in (1, 2):
+        ledger.ask(RequestKey(number), client="many", priority=Priority.HIGH)
+    assert isinstance(ledger.ask(RequestKey(3), client="few"), BufferFull)
+    assert ledger.ask(RequestKey(4), client="few", priority=Priority.HIGH) == Queued(
+        RequestKey(4), 1, RequestKey(2)
+    )
