@@ -147,7 +147,7 @@ async def world(limits: DispatchLimits = LIMITS) -> AsyncIterator[World]:
     """At the end of the block every request must have ended and nothing may be left."""
     dispatcher = Dispatcher(limits)
     async with trio.open_nursery() as nursery:
-        dispatcher.open(nursery)
+        dispatcher.open(agents=nursery, requests=nursery)
         here = World(dispatcher, nursery)
         yield here
         await wait_all_tasks_blocked()

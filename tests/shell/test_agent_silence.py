@@ -128,7 +128,7 @@ async def balancer() -> AsyncIterator[tuple[str, Dispatcher]]:
     with trio.fail_after(PATIENCE_S):
         await states.load()
         async with trio.open_nursery() as nursery:
-            dispatcher.open(nursery)
+            dispatcher.open(agents=nursery, requests=nursery)
             (address,) = await nursery.start(partial(server.serve, sockets, connections=nursery))
             yield address, dispatcher
             nursery.cancel_scope.cancel()

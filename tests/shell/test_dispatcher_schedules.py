@@ -132,7 +132,7 @@ class Schedule:
         async with trio.open_nursery() as outer:
             self.outer = outer
             async with trio.open_nursery() as requests:
-                self.dispatcher.open(requests)
+                self.dispatcher.open(agents=requests, requests=requests)
                 self.world = World(self.dispatcher, requests)
                 for _ in range(STEPS):
                     await self.step()

@@ -108,24 +108,26 @@ class _Balancer:
         await self.states.load()
         with trio.CancelScope() as services:
             async with trio.open_nursery() as connections:
-                async with trio.open_nursery() as requests:
-                    self.dispatcher.open(requests)
-                    world.open(connections, inference=inference, management=management)
-                    await stop.wait()
-                    world.note("balancer", "SIGTERM")
-                    world.close_doors()
-                    world.draining_since_s = trio.current_time()
-                    self.dispatcher.drain()
-                    deadline_s = trio.current_time() + scenario.drain_timeout_s
-                    requests.cancel_scope.deadline = deadline_s
-                    connections.start_soon(self._kill_later, services)
-                world.note("balancer", "requests have ended")
-                world.is_ending = True
-                self.goodbye.set()
-                with trio.move_on_after(FLUSH_S):
-                    while not all(wire.finished for wire in world.wires):
-                        await trio.sleep(WATCH_INTERVAL_S)
-                self._cut_all()
+                async with trio.open_nursery() as agent_tasks:
+                    async with trio.open_nursery() as requests:
+                        self.dispatcher.open(agents=agent_tasks, requests=requests)
+                        world.open(connections, inference=inference, management=management)
+                        await stop.wait()
+                        world.note("balancer", "SIGTERM")
+                        world.close_doors()
+                        world.draining_since_s = trio.current_time()
+                        self.dispatcher.drain()
+                        deadline_s = trio.current_time() + scenario.drain_timeout_s
+                        requests.cancel_scope.deadline = deadline_s
+                        connections.start_soon(self._kill_later, services)
+                    world.note("balancer", "requests have ended")
+                    world.is_ending = True
+                    self.goodbye.set()
+                    with trio.move_on_after(FLUSH_S):
+                        while not all(wire.finished for wire in world.wires):
+                            await trio.sleep(WATCH_INTERVAL_S)
+                    self._cut_all()
+                    agent_tasks.cancel_scope.cancel()
                 connections.cancel_scope.cancel()
         world.note("balancer", "down")
 

@@ -19,7 +19,7 @@ import trio
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.status_limits import bounded_report, bounded_status, identity_problem
 from paddler_trio.daemon.logs import FirstTimes
-from paddler_trio.errors import WireError
+from paddler_trio.errors import WireError, leaves
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.bounded_websocket import text_sender
@@ -90,41 +90,24 @@ class AgentSocket:
         )
         self._connections += 1
         outgoing, frames = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
-        with trio.CancelScope() as connection_scope:
-            link = _Link(
-                self,
-                AgentKey(self._connections),
-                agent_id,
-                speaks_trio,
-                connection_scope,
-                outgoing,
-                input_of(scope),
-            )
-            outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
-            code, reason = 1000, ""
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(
-                        _write, frames, text_sender(scope, send), name=f"writer to agent {agent_id}"
-                    )
-                    nursery.start_soon(link.watch_silence, arrivals_of(scope), name="silence")
-                    nursery.start_soon(self._say_goodbye, connection_scope, name="goodbye watch")
-                    try:
-                        await link.read(receive)
-                    finally:
-                        link.close()  # now: a write to an agent that vanished still takes its time
-                    nursery.cancel_scope.cancel(reason="the agent closed the connection")
-            except* WireError as group:
-                code, reason = 1008, str(group.exceptions[0])[:100]
-                log.error("closing agent link", agent=agent_id, reason=str(group.exceptions[0]))
+        link = _Link(
+            self, AgentKey(self._connections), agent_id, speaks_trio, outgoing, input_of(scope)
+        )
+        outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
+
+        async def run() -> None:
+            await link.run(receive, frames, text_sender(scope, send), arrivals_of(scope))
+
+        code, reason = 1000, ""
+        try:
+            await self.dispatcher.run_agent(run, name=f"agent {agent_id}, not registered")
+        except* WireError as group:
+            code, reason = 1008, str(next(leaves(group)))[:100]
+            log.error("closing agent link", agent=agent_id, reason=str(next(leaves(group))))
         if self.stopping.is_set():
             code, reason = 1001, "Server shutting down"
         with trio.move_on_after(1, shield=True):
             await send({"type": "websocket.close", "code": code, "reason": reason})
-
-    async def _say_goodbye(self, connection: trio.CancelScope) -> None:
-        await self.stopping.wait()
-        connection.cancel(reason="balancer is shutting down")
 
 
 async def _write(
@@ -160,19 +143,46 @@ def _decode(text: str, *, speaks_trio: bool) -> _Frame:
 
 @attrs.define(eq=False)
 class _Link:
-    """What the reader of one connection knows."""
+    """One connection: its tasks, and what its reader knows."""
 
     socket: AgentSocket
     key: AgentKey
     agent_id: str
     speaks_trio: bool
-    scope: trio.CancelScope
     outgoing: trio.MemorySendChannel[bytes]
     room: Reservation
-    agent: AgentConnection | None = None
-    unknown: FirstTimes = attrs.field(factory=FirstTimes)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    agent: AgentConnection | None = attrs.field(default=None, init=False)
+    unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
+
+    async def run(
+        self,
+        receive: Receive,
+        frames: trio.MemoryReceiveChannel[bytes],
+        send_text: Callable[[bytes], Awaitable[None]],
+        arrivals: Arrivals | None,
+    ) -> None:
+        """From the first frame to the last; the agent has left the dispatcher when this returns.
+
+        Raises:
+          WireError, in a group: what the agent sent is not the protocol.
+        """
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_write, frames, send_text, name="writer")
+                nursery.start_soon(self.watch_silence, arrivals, name="silence")
+                nursery.start_soon(self._end_with_the_balancer, name="goodbye watch")
+                try:
+                    await self.read(receive)
+                finally:
+                    self.close()  # now: a write to an agent that vanished still takes its time
+                nursery.cancel_scope.cancel(reason="the agent closed the connection")
+
+    async def _end_with_the_balancer(self) -> None:
+        await self.socket.stopping.wait()
+        self.scope.cancel(reason="balancer is shutting down")
 
     async def read(self, receive: Receive) -> None:
         """Handle frames until the agent closes, deregisters, or is silent for too long."""
@@ -275,6 +285,7 @@ class _Link:
             health=dispatcher.health,
         )
         self.agent = agent
+        trio.lowlevel.current_task().name = f"agent {agent.label}"
         self.socket.states.introduce(agent)
         dispatcher.join(agent)
         log.info("agent joined", agent=agent.label, id=agent.id, speaks_trio=self.speaks_trio)

@@ -1,15 +1,17 @@
 """The balancer, from its first socket to its last.
 
-    services                     outlive everything
+    services                         outlive everything
     ├─ systemd watchdog
-    ├─ event loop lag           measured ten times a second
-    ├─ reload on SIGHUP         of the API keys
-    └─ connections               one task each: clients, operators, agents
-       └─ requests               one task each, from arrival to ending; drained second
-          └─ listeners               the accept loops of every port; closed first
+    ├─ event loop lag                measured ten times a second
+    ├─ reload on SIGHUP              of the API keys
+    └─ connections                   one task each: clients, operators
+       └─ agents                     one task each, named after the agent; closed third
+          └─ requests                one task each, from arrival to ending; drained second
+             └─ listeners            the accept loops of every port; closed first
 
 A request is not a child of its connection: it belongs to *requests*, so that draining is waiting
-for one nursery, while the connections that carry the answers, and the agents' own, still live.
+for one nursery, while the connections that carry the answers, and the agents that produce them,
+still live. Nor is an agent: its connection hands it to *agents* when it has become an agent's.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ async def run_balancer(
     notifier: SystemdNotifier,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until ``stop``, then drain: listeners, requests, connections, services.
+    """Serve until ``stop``, then drain: listeners, requests, agents, connections, services.
 
     Started means: the state is read and every port accepts.
 
@@ -110,32 +112,34 @@ async def run_balancer(
         if parts.reload is not None:
             await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
         async with trio.open_nursery() as connections:
-            connections.start_soon(_cut_when_cancelled, servers, name="cutter")
-            async with trio.open_nursery() as requests:
-                parts.dispatcher.open(requests)
-                async with trio.open_nursery() as listeners:
-                    listening = [
-                        await listeners.start(
-                            partial(server.serve, s, connections=connections),
-                            name=f"{server.name} listener",
-                        )
-                        for server, s in parts.ports
-                    ]
-                    addresses = Addresses(*listening)
-                    task_status.started(addresses)
-                    notifier.ready(f"inference on {', '.join(addresses.inference)}")
-                    log.info("balancer up", **attrs.asdict(addresses))
-                    await stop.wait()
-                    listeners.cancel_scope.cancel(reason="stopping: no new connections")
-                notifier.stopping()
-                parts.dispatcher.drain()
-                requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
-            parts.goodbye.set()
-            with trio.move_on_after(FLUSH_S):
-                for server in servers:
-                    server.close_idle()
-                for server in servers:
-                    await server.wait_all_closed()
+            async with trio.open_nursery() as agents:
+                agents.start_soon(_cut_when_cancelled, servers, name="cutter")
+                async with trio.open_nursery() as requests:
+                    parts.dispatcher.open(agents=agents, requests=requests)
+                    async with trio.open_nursery() as listeners:
+                        listening = [
+                            await listeners.start(
+                                partial(server.serve, sockets, connections=connections),
+                                name=f"{server.name} listener",
+                            )
+                            for server, sockets in parts.ports
+                        ]
+                        addresses = Addresses(*listening)
+                        task_status.started(addresses)
+                        notifier.ready(f"inference on {', '.join(addresses.inference)}")
+                        log.info("balancer up", **attrs.asdict(addresses))
+                        await stop.wait()
+                        listeners.cancel_scope.cancel(reason="stopping: no new connections")
+                    notifier.stopping()
+                    parts.dispatcher.drain()
+                    requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
+                parts.goodbye.set()
+                with trio.move_on_after(FLUSH_S):
+                    for server in servers:
+                        server.close_idle()
+                    for server in servers:
+                        await server.wait_all_closed()
+                agents.cancel_scope.cancel(reason="stopped: every answer had its time")
             connections.cancel_scope.cancel(reason="stopped: every answer had its time")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("balancer down")

@@ -10,13 +10,14 @@ request ends when the task is cancelled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import attrs
 import structlog
 import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.handover import run_in
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import (
@@ -84,7 +85,7 @@ CUT_OFF = Failure(502, "Response channel closed before terminator")
 class Dispatcher:
     """See the module docstring.
 
-    ``open`` must be given the nursery that owns the request tasks before the first request.
+    ``open`` must be given the nurseries of the tree before the first agent and the first request.
     """
 
     limits: DispatchLimits
@@ -96,7 +97,8 @@ class Dispatcher:
     _ledger: SlotLedger = attrs.field(init=False)
     _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     """All that have not ended."""
-    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _agents_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _requests_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _drained: set[str] = attrs.field(factory=set, init=False)
     _rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
     _stranded: set[RequestKey] = attrs.field(factory=set, init=False)
@@ -108,9 +110,9 @@ class Dispatcher:
 
     # ------------------------------------------------------------ requests
 
-    def open(self, requests: trio.Nursery) -> None:
-        """Request tasks live in this nursery from now on."""
-        self._nursery = requests
+    def open(self, *, agents: trio.Nursery, requests: trio.Nursery) -> None:
+        """The tasks of agents and of requests live in these nurseries from now on."""
+        self._agents_nursery, self._requests_nursery = agents, requests
 
     def submit(
         self,
@@ -140,7 +142,7 @@ class Dispatcher:
             client=client_digest(client),
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
-        if self.is_draining or self._nursery is None:
+        if self.is_draining or self._requests_nursery is None:
             request.end(SHUTTING_DOWN)
             return request
         if written.excess is not None:
@@ -159,7 +161,7 @@ class Dispatcher:
         if isinstance(decision, Queued) and decision.displaced is not None:
             self._requests[decision.displaced].end(DISPLACED)
         self._apply([decision])
-        self._nursery.start_soon(self._run, request, name=f"request {request.id}")
+        self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
         return request
 
     def drain(self) -> None:
@@ -187,6 +189,12 @@ class Dispatcher:
         return self._ledger.slots_processing(agent)
 
     # -------------------------------------------------------------- agents
+
+    async def run_agent(self, run: Callable[[], Awaitable[None]], *, name: str) -> None:
+        """Run the task of one agent's connection among the agents, until it ends; see
+        :func:`~paddler_trio.nursery_tree.handover.run_in`."""
+        assert self._agents_nursery is not None, "an agent dialled in before the tree was built"
+        await run_in(self._agents_nursery, run, name=name)
 
     def join(self, agent: AgentConnection) -> None:
         self.agents[agent.key] = agent
