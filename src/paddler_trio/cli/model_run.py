@@ -25,7 +25,7 @@ from paddler_trio.cli.model_extras import (
 from paddler_trio.cli.model_parameters import changed_parameters, given_parameters
 from paddler_trio.cli.model_source import model_of, source_of
 from paddler_trio.cli.swap_display import wait_for_fleet
-from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, Verdict, by_id
+from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, SwapResult, by_id
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
@@ -168,7 +168,7 @@ def store_desired_state(
         code = 0 if outcome is Outcome.ALL_SERVE else 1
         if not as_json:
             (stdout() if code == 0 else stderr()).print(
-                Text(printable(_verdict(outcome, progress.standings, desired, timeout_s)))
+                Text(printable(_result(outcome, progress.standings, desired, timeout_s)))
             )
     if as_json:
         print_json(told)
@@ -216,7 +216,7 @@ def _what_happens(different: list[Change], desired: BalancerDesiredState, digest
     return stored + "applied in place, nothing is loaded anew"
 
 
-def _verdict(
+def _result(
     outcome: Outcome,
     standings: list[AgentSwapState],
     desired: BalancerDesiredState,
@@ -225,17 +225,17 @@ def _verdict(
     """The last line."""
     source = source_of(desired.model)
     names = {
-        verdict: ", ".join(s.agent.label for s in standings if s.verdict is verdict)
-        for verdict in Verdict
+        result: ", ".join(s.agent.label for s in standings if s.result is result)
+        for result in SwapResult
     }
     match outcome:
         case Outcome.ALL_SERVE:
-            return f"served by {names[Verdict.SERVING]}: {source}"
+            return f"served by {names[SwapResult.SERVING]}: {source}"
         case Outcome.SOME_FAILED:
             return "\n".join(
                 f"failed on {standing.agent.label}: {standing.reason}"
                 for standing in standings
-                if standing.verdict is Verdict.FAILED
+                if standing.result is SwapResult.FAILED
             )
         case Outcome.NO_AGENT:
             return (
@@ -245,12 +245,14 @@ def _verdict(
         case Outcome.SUPERSEDED:
             return f"{outcome.value}: nobody waits for this one any more"
         case Outcome.TIMEOUT:
-            return f"not ready after {timeout_s:g} s: {names[Verdict.PENDING] or 'nobody answered'}"
+            return (
+                f"not ready after {timeout_s:g} s: {names[SwapResult.PENDING] or 'nobody answered'}"
+            )
 
 
 def _told(standing: AgentSwapState) -> dict[str, object]:
     return {
         **attrs.asdict(standing.agent),
-        "verdict": standing.verdict.value,
+        "verdict": standing.result.value,
         "reason": standing.reason or None,
     }

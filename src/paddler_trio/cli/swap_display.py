@@ -20,7 +20,7 @@ from rich.text import Text
 from paddler_trio.cli.agents import phase_text
 from paddler_trio.cli.balancer_http import BalancerUnreachableError
 from paddler_trio.cli.management_client import SILENCE_S, AgentView, ManagementClient
-from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, Verdict
+from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, SwapResult
 from paddler_trio.cli.terminal import printable
 
 BAR_COLUMNS = 20
@@ -105,14 +105,14 @@ def _phase(standing: AgentSwapState) -> Text:
         return Text("disconnected", style="red" if _failed(standing) else "yellow")
     if _failed(standing):
         return Text("failed", style="red")
-    if standing.verdict is Verdict.PENDING and standing.agent.phase in ENDS:
+    if standing.result is SwapResult.PENDING and standing.agent.phase in ENDS:
         return Text("has not begun")  # that is the end of what it did before
     return phase_text(standing.agent)
 
 
 def _bar(standing: AgentSwapState) -> ProgressBar | str:
     agent = standing.agent
-    if standing.verdict is not Verdict.PENDING or standing.gone_since_s is not None:
+    if standing.result is not SwapResult.PENDING or standing.gone_since_s is not None:
         return ""
     if agent.progress is not None:
         return ProgressBar(total=1.0, completed=agent.progress, width=BAR_COLUMNS)
@@ -124,4 +124,4 @@ def _bar(standing: AgentSwapState) -> ProgressBar | str:
 
 
 def _failed(standing: AgentSwapState) -> bool:
-    return standing.verdict is Verdict.FAILED
+    return standing.result is SwapResult.FAILED

@@ -3,7 +3,7 @@
 An agent of ours names the state it wants and the state it serves, so the answer is a comparison; it
 is ``Fresh`` until it has tried that state. A Paddler 4.1 agent names neither: it serves when the
 balancer gives it work again, and has failed when it reports issues. A failure in the words of one
-from before the state was stored may be that very one, still on its way: it is a verdict only if the
+from before the state was stored may be that very one, still on its way: it counts only if the
 agent keeps reporting it for ``NEWS_S``.
 """
 
@@ -22,7 +22,7 @@ GONE_S = 15.0
 """How long an agent that vanished may take to come back; redialling takes a few seconds."""
 
 
-class Verdict(StrEnum):
+class SwapResult(StrEnum):
     """On one agent."""
 
     PENDING = "pending"
@@ -45,7 +45,7 @@ class AgentSwapState:
     """One agent, as last seen. ``reason``: why it failed or what it is waiting for, else empty."""
 
     agent: AgentView
-    verdict: Verdict
+    result: SwapResult
     reason: str
     gone_since_s: float | None = None
 
@@ -93,25 +93,25 @@ class SwapProgress:
         """None while there is something to wait for."""
         if self._superseded:
             return Outcome.SUPERSEDED
-        verdicts = {standing.verdict for standing in self._standings.values()}
-        if not verdicts:
+        results = {standing.result for standing in self._standings.values()}
+        if not results:
             return Outcome.NO_AGENT
-        if Verdict.PENDING in verdicts:
+        if SwapResult.PENDING in results:
             return None
-        return Outcome.SOME_FAILED if Verdict.FAILED in verdicts else Outcome.ALL_SERVE
+        return Outcome.SOME_FAILED if SwapResult.FAILED in results else Outcome.ALL_SERVE
 
     def _judged(
         self, agent: AgentView, last: AgentSwapState | None, now_s: float
     ) -> AgentSwapState:
         if self._serves(agent):
-            return AgentSwapState(agent, Verdict.SERVING, "")
+            return AgentSwapState(agent, SwapResult.SERVING, "")
         reason = agent.detail or issues_words(agent.issues)
         if self._fails(agent) and self._is_news(agent, now_s):
-            return AgentSwapState(agent, Verdict.FAILED, reason or "it does not say why")
-        if last is not None and last.verdict is Verdict.FAILED and last.gone_since_s is None:
-            return AgentSwapState(agent, Verdict.FAILED, last.reason)  # between two attempts
+            return AgentSwapState(agent, SwapResult.FAILED, reason or "it does not say why")
+        if last is not None and last.result is SwapResult.FAILED and last.gone_since_s is None:
+            return AgentSwapState(agent, SwapResult.FAILED, last.reason)  # between two attempts
         # while it loads, its last crash; anything else is about the state before
-        return AgentSwapState(agent, Verdict.PENDING, reason if agent.phase == "loading" else "")
+        return AgentSwapState(agent, SwapResult.PENDING, reason if agent.phase == "loading" else "")
 
     def _serves(self, agent: AgentView) -> bool:
         if _is_ours(agent):
@@ -151,5 +151,5 @@ def _says(agent: AgentView) -> tuple[object, ...]:
 
 def _gone(standing: AgentSwapState, now_s: float) -> AgentSwapState:
     since_s = now_s if standing.gone_since_s is None else standing.gone_since_s
-    verdict = Verdict.FAILED if now_s - since_s >= GONE_S else Verdict.PENDING
-    return attrs.evolve(standing, verdict=verdict, reason="it disconnected", gone_since_s=since_s)
+    result = SwapResult.FAILED if now_s - since_s >= GONE_S else SwapResult.PENDING
+    return attrs.evolve(standing, result=result, reason="it disconnected", gone_since_s=since_s)

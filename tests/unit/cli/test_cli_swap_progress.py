@@ -15,7 +15,7 @@ from paddler_trio.cli.swap_progress import (
     NEWS_S,
     Outcome,
     SwapProgress,
-    Verdict,
+    SwapResult,
     by_id,
 )
 
@@ -206,4 +206,4 @@ def test_success_is_never_told_unless_every_agent_seen_last_serves(
             assert view
             assert all(agent.is_accepting for agent in view)
             assert all(agent.phase is None or agent.served_state == NEW for agent in view)
-            assert {standing.verdict for standing in waiting.standings} == {Verdict.SERVING}
+            assert {standing.result for standing in waiting.standings} == {SwapResult.SERVING}
