@@ -14,7 +14,7 @@ from paddler_trio.wire.engine.engine_settings import EngineSettings
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
 DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"
 MAX_SLOTS = 4096
-"""More than llama.cpp can run (256); that an agent cannot start them is an issue people see."""
+"""More than llama.cpp can run (256); an agent that cannot start them reports an issue."""
 
 
 @attrs.frozen(kw_only=True)

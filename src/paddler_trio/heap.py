@@ -13,7 +13,7 @@ import gc
 def freeze_heap() -> None:
     """Collect once, now, and leave all that survives out of later collections.
 
-    Call it where nobody waits: before the listeners open, when a model was loaded. What was settled
+    Call it where nothing waits: before the listeners open, when a model was loaded. What was frozen
     earlier and has become garbage since is found too.
     """
     gc.unfreeze()

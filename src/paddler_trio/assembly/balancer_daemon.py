@@ -50,13 +50,13 @@ class Surface(Protocol):
         ...
 
     def serves(self, path: str) -> bool:
-        """Whether ``path`` is answered in the words of these routes."""
+        """Whether ``path`` is answered in the format of these routes."""
         ...
 
     async def refuse(
         self, scope: Scope, receive: Receive, send: Send, problem: HttpProblem
     ) -> None:
-        """Answer a request with ``problem``, in those words."""
+        """Answer a request with ``problem``, in that format."""
         ...
 
 

@@ -3,7 +3,7 @@
 Each connection is a reader (its task), a writer that alone owns the sending side, and a watch for
 silence. Agents speak at least once a second, so one of which nothing arrived for ``silence_s`` has
 vanished. What arrived counts, not what was read: after a stall of our own event loop there is
-everything that the agent said meanwhile, and it is read before anything is concluded.
+everything that the agent sent meanwhile, and it is read before anything is concluded.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _Frame:
     message: object
     is_extension: bool = False
     request_id: str | None = None
-    """Whom to tell, if there is something wrong."""
+    """The request that fails, if something is wrong."""
 
 
 def _decode(text: str, *, speaks_trio: bool) -> _Frame:
@@ -221,7 +221,7 @@ class _Link:
     # ------------------------------------------------------------- messages
 
     async def _decoded(self, text: str) -> _Frame:
-        """A long frame is decoded in a thread, so that nobody's tokens wait for it."""
+        """A long frame is decoded in a thread, so that no tokens wait for it."""
         if len(text) <= INLINE_BYTES:
             return _decode(text, speaks_trio=self.speaks_trio)
         return await self.room.off_loop(partial(_decode, text, speaks_trio=self.speaks_trio))
@@ -229,7 +229,7 @@ class _Link:
     def _handle(self, frame: _Frame) -> bool:
         """One frame; False ends the connection in an orderly way.
 
-        A frame that is not one raises WireError, after its request, if it names one, was told.
+        A frame that is not one raises WireError, after its request, if it names one, has failed.
         """
         try:
             if isinstance(frame.message, Exception):
@@ -326,8 +326,8 @@ class _Link:
             _on_step(agent, body["Step"])
             return
         match parse_extension(body):
-            case Report() as said:
-                report = bounded_report(said)
+            case Report() as unbounded:
+                report = bounded_report(unbounded)
                 same = report == agent.report
                 agent.report = report
                 if agent.refresh_readiness() or not same:
@@ -346,11 +346,11 @@ class _Link:
             case UnknownExtension(name):
                 self._ignore(name)
             case other:
-                raise WireError(f"{type(other).__name__} is not an agent's to say @ $.{TAG}")
+                raise WireError(f"{type(other).__name__} is not an agent's to send @ $.{TAG}")
 
 
 def _visible(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
-    """What of a status anybody can see; the slot count shown is the balancer's own."""
+    """What of a status is visible; the slot count shown is the balancer's own."""
     return attrs.evolve(status, version=0, slots_processing=0)
 
 

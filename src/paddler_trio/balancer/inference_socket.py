@@ -208,6 +208,9 @@ class _Client:
         request = self.dispatcher.submit(
             request_id, asked.work, client=self.name, priority=self.priority
         )
+        if request.failure is not None:  # refused at once: no task is worth it
+            room.close()
+            return error_line(request_id, request.failure.code, request.failure.description)
         self._in_flight[request_id] = request
         self.nursery.start_soon(self._copy, request, room, name=f"frames of {request_id}")
         return None

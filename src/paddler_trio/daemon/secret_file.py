@@ -1,4 +1,4 @@
-"""A key in a file of its own: how clients and agents are told theirs.
+"""A key in a file of its own: how clients and agents get theirs.
 
 Never as an argument, which every user of a machine can read in its list of processes.
 """
@@ -15,7 +15,7 @@ MAX_SECRET_CHARS = 512
 def read_secret(path: Path) -> str:
     """The key in a client's or agent's own file; ConfigurationError if it holds none.
 
-    The error never has a word of the file in it.
+    The error never contains any of the file.
     """
     try:
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """SIGTERM and SIGINT: the first asks for an orderly end, the second ends everything at once.
 
-SIGHUP asks to read again what can be read again; only daemons that have such things listen to it.
+SIGHUP reloads what can be reloaded; only daemons that have such things listen to it.
 """
 
 from __future__ import annotations

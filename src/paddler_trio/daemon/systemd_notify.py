@@ -2,7 +2,7 @@
 
 A unit of ``Type=notify`` counts as started when ``READY=1`` arrives, and with ``WatchdogSec`` it
 is restarted when ``WATCHDOG=1`` stops arriving. The ping is sent by a task of the event loop it
-vouches for: a loop that is stuck cannot say that it is well.
+vouches for: a loop that is stuck cannot ping.
 
 Invariants: nothing here blocks or raises for what the other end does, since a daemon must not
 fall over its own status line; every failure is logged. The three environment variables are taken
@@ -55,7 +55,7 @@ class SystemdNotifier:
 
     @property
     def is_listening(self) -> bool:
-        """Whether systemd runs this process and hears what it says."""
+        """Whether systemd runs this process and receives its notifications."""
         return self._address is not None
 
     @property

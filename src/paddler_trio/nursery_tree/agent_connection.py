@@ -49,7 +49,7 @@ that the agent does not read at all, and then the connection is given up."""
 
 
 class QuestionRefusedError(PaddlerError):
-    """The agent has no answer; ``code`` mirrors HTTP status numbers, ``problem`` says why."""
+    """The agent has no answer; ``code`` mirrors HTTP status numbers, ``problem`` is the reason."""
 
     def __init__(self, code: int, problem: str) -> None:
         super().__init__(f"{code} {problem}")
@@ -77,13 +77,13 @@ class AgentConnection:
     report: Report | None = attrs.field(default=None, init=False)
     health: HealthTracker
     is_accepting: bool = attrs.field(default=False, init=False)
-    """It serves what it was told to serve, and neither failed too often nor is drained."""
+    """It serves the state that was sent to it, and neither failed too often nor is drained."""
     usable_slots: int = attrs.field(default=0, init=False)
     """As many of its slots as may be used now; fewer while it ramps up."""
     said_goodbye: bool = attrs.field(default=False, init=False)
     """It deregistered: the end of the connection is no loss."""
     is_drained: bool = attrs.field(default=False, init=False)
-    """An operator wants it to finish what it has and get nothing new."""
+    """Drained by an operator: it finishes what it has and gets nothing new."""
     slots_processing: int = attrs.field(default=0, init=False)
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
@@ -94,7 +94,7 @@ class AgentConnection:
 
     @property
     def label(self) -> str:
-        """What people call it in logs."""
+        """Its name in logs."""
         return self.name or self.id
 
     @property
@@ -107,15 +107,15 @@ class AgentConnection:
     def send_state(self, state: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
         """Tell the agent what to serve; it gets no work until it does. Same state: nothing.
 
-        Paddler's agents hear nothing of extras, so a change of them is none for them.
+        Paddler's agents are not sent extras, so a change of them is none for them.
         """
-        told = extras if self.speaks_trio else NO_EXTRAS
-        digest = extended_digest(state, told)
+        sent = extras if self.speaks_trio else NO_EXTRAS
+        digest = extended_digest(state, sent)
         if digest == self._sent_digest:
             return
         self._sent_digest = digest
         self._gate.close(slots_total=self.status.slots_total, now_s=trio.current_time())
-        frame = render(SetState(state)) if told.is_empty else render_extension(Want(state, told))
+        frame = render(SetState(state)) if sent.is_empty else render_extension(Want(state, sent))
         self.send(frame)
         self.refresh_readiness()
 
@@ -178,8 +178,8 @@ class AgentConnection:
         are: those that it was preparing. What has results, or waits for the engine, was prepared.
 
         One whose turn was announced stands alone: it is the second death that it may have caused.
-        An agent of Paddler's does not say what it prepares and can isolate nothing, so there nobody
-        can be told apart later.
+        An agent of Paddler's does not report what it prepares and can isolate nothing, so there
+        requests cannot be distinguished later.
         """
         preparing = [lease for lease in self._leases.values() if lease.is_being_prepared]
         return {
@@ -206,7 +206,7 @@ class AgentConnection:
         return await self._asked(wire_id, render_extension(GetTree(wire_id)))
 
     async def ask_model(self, question: bytes, *, client: str = "") -> object:
-        """What its model says, as plain JSON; only for agents of ours.
+        """The answer of its model, as plain JSON; only for agents of ours.
 
         Args:
           question: the JSON of a ``Question``.
@@ -264,10 +264,10 @@ class AgentConnection:
             log.error("agent does not read: disconnecting", agent=self.label)
             self.scope.cancel(reason="the agent does not read")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the connection is ending; whoever waits is told by close()
+            pass  # the connection is ending; close() informs all that wait
 
     def close(self) -> None:
-        """The connection is over: whoever asked something hears it now."""
+        """The connection is over: every query ends with an error now."""
         for future in self._queries.values():
             future.set(LinkError(f"agent {self.label} disconnected"))
         self._sent_digest = None

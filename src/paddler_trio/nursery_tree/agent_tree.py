@@ -59,7 +59,7 @@ class AgentParts:
     """What the tree gives tasks to.
 
     Args:
-      name: what people call it.
+      name: in logs.
       open_requests: gives requests the nursery of their tasks.
       offer_nothing: no slots from now on.
     """

@@ -75,7 +75,7 @@ class BalancerParts:
     Args:
       load_state: reads the desired state, before any port accepts.
       ports: every server with its bound sockets, in the order of ``Addresses``.
-      goodbye: tells sockets and event streams to end.
+      goodbye: set when sockets and event streams shall end.
       measure_lag: how late the event loop is, until cancelled.
       reload: what SIGHUP does; None ignores it.
     """

@@ -56,7 +56,7 @@ log = structlog.get_logger("dispatch")
 OURS = frozenset({SUBPROTOCOL})
 """What an agent of ours offers, and requests need that Paddler's agents do not understand."""
 STOP_CONFIRMATION_S = 5.0
-"""How long a slot stays taken after its request was stopped and the agent says nothing."""
+"""How long a slot stays taken after its request was stopped and the agent does not confirm."""
 
 
 @attrs.frozen
@@ -124,7 +124,7 @@ class Dispatcher:
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
-        ``client`` is whom the queue is fair to. What is not written yet is written now, while
+        The queue is fair between clients. What is not written yet is written now, while
         the event loop stands still: write what may be large in a worker thread.
 
         The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
@@ -205,7 +205,7 @@ class Dispatcher:
         self.update(agent)
 
     def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
-        """Give the agent nothing new until told otherwise; what it has, it finishes. Remembered
+        """Give the agent nothing new, or again; what it has, it finishes. Remembered
         across its reconnects, not across its restarts."""
         agent.is_drained = drained
         if drained:
@@ -333,7 +333,7 @@ class Dispatcher:
                     self._deadline_passed(request)
         finally:
             cut_off = SHUTTING_DOWN if self.is_draining else CUT_OFF
-            request.abort(cut_off)  # tells the agent to stop, if one works on it
+            request.abort(cut_off)  # sends a stop to the agent that works on it
             request.end(cut_off)
 
     def _deadline_passed(self, request: Request) -> None:
@@ -476,7 +476,7 @@ def _too_long(excess: TooLong) -> str:
 
 
 def _isolated(request: Request) -> str | None:
-    """What an agent is told that the request may have killed."""
+    """What the request may have killed, as it is sent to an agent."""
     if request.may_kill_agents:
         return "agent"
     return "engine" if request.suspicions else None

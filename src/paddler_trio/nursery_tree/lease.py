@@ -29,7 +29,7 @@ SLOW_READER = Failure(503, "The client reads too slowly; the request was stopped
 @attrs.define(eq=False, repr=False)
 class Lease:
     """One request in one slot of one agent. ``wire_id`` is ours, unique on the connection;
-    ``isolated``: what the agent was told that the request may have killed, see
+    ``isolated``: what the request may have killed, as the agent was informed, see
     :class:`~paddler_trio.wire.trio.trio_link.Start`; None for nothing."""
 
     request: Request

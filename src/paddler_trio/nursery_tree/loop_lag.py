@@ -1,4 +1,4 @@
-"""How late the event loop is: measured by a task that asks to be woken and looks at the clock.
+"""How late the event loop is: measured by a task that sleeps and looks at the clock.
 
 Whatever keeps the loop from turning makes that task late: a callback that computes too long, a
 thread that holds the interpreter, a machine without a core to spare.
@@ -22,7 +22,7 @@ STALL_S = 0.25
 WINDOW_S = 60.0
 """For which the worst is remembered."""
 LOG_EVERY_S = 5.0
-"""At most; a line tells of all stalls since the one before."""
+"""At most; a line is about all stalls since the one before."""
 
 
 @attrs.define(eq=False)

@@ -27,7 +27,7 @@ ROOT = "main"
 """What the root is called: the task that ``trio.run`` started."""
 _TRIO = Path(trio.__file__).parent
 _PRIMITIVES = "synchronization.py"
-"""Everybody waits in there; who called it says what for."""
+"""All tasks wait in there; the frame that called it shows what for."""
 
 _histories: trio.lowlevel.RunVar[dict[trio.lowlevel.Task, ChildHistory]] = trio.lowlevel.RunVar(
     "supervised_children"
@@ -55,7 +55,7 @@ _reasons: weakref.WeakKeyDictionary[trio.lowlevel.Task, Callable[[], str]] = (
 
 
 def explain_this_task(reason: Callable[[], str]) -> None:
-    """From now on the tree says ``reason()`` of the current task instead of a line of code."""
+    """From now on the tree shows ``reason()`` for the current task instead of a line of code."""
     _reasons[trio.lowlevel.current_task()] = reason
 
 
@@ -101,7 +101,7 @@ def _node(task: trio.lowlevel.Task, histories: dict[trio.lowlevel.Task, ChildHis
 
 
 def _plain(name: str) -> str:
-    """A given name as it is; of a function's own dotted one the last two parts say enough."""
+    """A given name as it is; of a function's own dotted one the last two parts suffice."""
     if re.fullmatch(r"[\w.<>]+", name) is None:
         return name
     return ".".join(name.replace(".<locals>", "").split(".")[-2:])

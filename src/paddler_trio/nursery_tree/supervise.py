@@ -19,7 +19,7 @@ log = structlog.get_logger("supervise")
 class Child:
     """What to run, which crashes are the outside world's fault, and how many are forgiven.
 
-    ``on_crash`` is told the reason of each; with ``wait_for_refill`` a spent budget means a
+    ``on_crash`` is called with each; with ``wait_for_refill`` a spent budget means a
     long pause instead of giving up: right for what only time or an operator can heal.
     """
 

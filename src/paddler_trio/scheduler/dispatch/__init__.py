@@ -1,1 +1,1 @@
-"""The balancer's decisions: who holds which slot, who waits, who is turned away."""
+"""The balancer's decisions: which request holds which slot, waits, or is turned away."""

@@ -1,7 +1,7 @@
 """May a request that lost its agent be placed again?
 
 What must not happen is a request that kills one engine, or one agent, after another; and a request
-that only ran beside it must not pay for that. So every loss says how many may be its cause. A
+that only ran beside it must not pay for that. So every loss carries how many may be its cause. A
 request that was ever among them is worked on apart from all others from then on, and the next death
 is its own or is not. Everybody else goes on as if nothing had happened, a bounded number of times.
 """

@@ -61,7 +61,7 @@ class FairOrder:
         """A request of this client left the queue unserved: the turn it had is its client's again.
 
         ``still_waiting`` are the client's other ones; what arrives next stands behind them. Without
-        this, a client whose requests time out while nobody serves would pay for all of them later.
+        this, a client whose requests time out while no agent serves would pay for them later.
         """
         last = self._last_tags.get(client)
         if last is not None:
@@ -69,5 +69,5 @@ class FairOrder:
             self._last_tags[client] = min(last, max([self._turn, *tags]))
 
     def _forget_the_served(self) -> None:
-        """Who has nothing ahead of the current turn is the same as who was never here."""
+        """A client with nothing ahead of the current turn is as one that never asked."""
         self._last_tags = {c: tag for c, tag in self._last_tags.items() if tag > self._turn}

@@ -1,4 +1,4 @@
-"""Passive health: who keeps failing requests gets none for a while, and comes back slowly.
+"""Passive health: an agent that keeps failing gets no requests for a while and comes back slowly.
 
 Nothing is probed; what is judged is what happens to real requests. After ``threshold`` failures in
 a row an agent is *ejected* for a time that doubles with every ejection; afterwards, and after it
@@ -58,7 +58,7 @@ class HealthTracker:
             record.ramping_since_s = now_s
 
     def left(self, agent: str, now_s: float, *, gracefully: bool) -> None:
-        """Its connection ended; who says goodbye comes back as if it had never been away."""
+        """Its connection ended; one that deregistered comes back as if it had never been away."""
         self._connected.discard(agent)
         if gracefully:
             self._records.pop(agent, None)

@@ -32,6 +32,6 @@ class ServiceRate:
         """Whole seconds until the buffer, with ``waiting`` requests in it, has likely moved on."""
         if self._interval_s is None or self._last_s is None:
             return LONGEST_S // 6
-        # a long time without any ending says more than the average does
+        # a long time without any ending is better evidence than the average
         interval_s = max(self._interval_s, (now_s - self._last_s) * _WEIGHT)
         return min(LONGEST_S, max(SHORTEST_S, math.ceil(waiting * interval_s)))

@@ -174,7 +174,7 @@ class SlotLedger:
         return self._grant_waiting()
 
     def end(self, request: RequestKey) -> list[Granted]:
-        """The request neither waits nor holds a slot any more. Safe to say twice."""
+        """The request neither waits nor holds a slot any more. Safe to repeat."""
         entry = self._requests.get(request)
         if entry is None:
             return []
@@ -212,7 +212,7 @@ class SlotLedger:
     # --------------------------------------------------------------- agents
 
     def join(self, agent: AgentKey) -> None:
-        """A registered agent, not accepting until :meth:`update` says so."""
+        """A registered agent, not accepting until :meth:`update`."""
         assert agent not in self._agents, f"agent {agent} joined twice"
         self._agents[agent] = _Agent(slots_total=0, accepting=False, kind=None)
 
@@ -225,7 +225,7 @@ class SlotLedger:
         kind: str | None = None,
         offers: frozenset[str] = frozenset(),
     ) -> list[Granted]:
-        """The agent's newest word on its slots; the total may shrink below what it holds."""
+        """The agent's newest report of its slots; the total may shrink below what it holds."""
         record = self._agents[agent]
         record.kind = kind
         record.offers = offers

@@ -1,6 +1,6 @@
 """When may an agent get work after it was sent a new desired state?
 
-Ours say which state they serve, so the answer is a comparison. A Paddler 4.1 agent never says; it
+Ours report which state they serve, so the answer is a comparison. A Paddler 4.1 agent does not; it
 drains, falls to zero slots and climbs again, and a request that slips in between can block its
 drain for ever (W16). So after a ``SetState`` such an agent gets nothing until it was seen with
 zero slots and then with some. If it holds no request of ours, that must happen within moments;
