@@ -78,8 +78,8 @@ def _section(title: str, record: Record) -> str:
     return "\n".join(lines)
 
 
-def _of(record: Record, fate: FieldSupport) -> list[Field]:
-    return [field for field in record if field.fate is fate]
+def _of(record: Record, support: FieldSupport) -> list[Field]:
+    return [field for field in record if field.support is support]
 
 
 def _table(name: str, fields: Iterable[Field], heading: str) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _table(name: str, fields: Iterable[Field], heading: str) -> Iterator[str]:
 def _row(field: Field) -> str:
     names = ", ".join(f"`{name}`" for name in (field.name, *field.aliases))
     note = field.note
-    if field.fate in (FieldSupport.IGNORED, FieldSupport.REFUSED):
+    if field.support in (FieldSupport.IGNORED, FieldSupport.REFUSED):
         note = note[0].upper() + note[1:] + "."
         if field.neutral:
             note += " " + ", ".join(f"`{json.dumps(value)}`" for value in field.neutral)

@@ -132,14 +132,14 @@ def try_conversation(dice: random.Random) -> Trial:
 
 
 def _prompt(request: ConversationPrompt, model: ModelTemplate) -> None:
-    careful = ModelTemplates(default=model, fence=ControlTokenEscaping(_CONTROLS), eos_token="")
-    trusting = attrs.evolve(careful, fence=ControlTokenEscaping(()))
+    careful = ModelTemplates(default=model, escaping=ControlTokenEscaping(_CONTROLS), eos_token="")
+    trusting = attrs.evolve(careful, escaping=ControlTokenEscaping(()))
     prompt = prepare_conversation(request, careful).text(add_generation_prompt=True)
     written = prepare_conversation(request, trusting).text(add_generation_prompt=True)
     assert unescaped(prompt) == written
     own = [m for m in request.messages if m.get("role") == "assistant"]
     if not any(control in repr(own) for control in _CONTROLS):
-        parsed = "".join(s.text for s in careful.fence.cut(prompt) if s.parse_special)
+        parsed = "".join(s.text for s in careful.escaping.cut(prompt) if s.parse_special)
         # no template among ours prints one of these itself
         assert not any(control in parsed for control in _CONTROLS)
 

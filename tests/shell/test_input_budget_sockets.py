@@ -234,7 +234,7 @@ async def test_a_message_is_held_until_the_next_is_asked_for() -> None:
 async def test_a_message_that_stands_still_gives_up_what_it_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(input_budget, "PACE_S", 0.1)
+    monkeypatch.setattr(input_budget, "MIN_PROGRESS_INTERVAL_S", 0.1)
     async with serving(ping_interval_s=0.05) as served:
         async with await served.connect() as stream:
             await stream.send_all(
@@ -265,7 +265,7 @@ async def test_a_body_that_stands_still_is_408(autojump_clock: trio.testing.Mock
     with pytest.raises(HttpProblem, match="100009 bytes") as refused:
         await read_body(receive, limit_bytes=MIB, deadline_s=60)
     assert refused.value.status == 408
-    assert trio.current_time() - began_s == pytest.approx(input_budget.PACE_S)
+    assert trio.current_time() - began_s == pytest.approx(input_budget.MIN_PROGRESS_INTERVAL_S)
 
 
 def test_inflation_is_bounded_by_a_ratio_beyond_the_first_mebibyte() -> None:

@@ -81,7 +81,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "nesting of JSON": (f"{json_text.MAX_DEPTH} levels, {surface.max_nesting} on our surface"),
         "time for one body or message": (
             f"{BODY_DEADLINE_S:g} s; beyond {budget.FREE_BYTES // KIB} KiB also "
-            f"{budget.PACE_BYTES // KIB} KiB in every {budget.PACE_S:g} s"
+            f"{budget.MIN_PROGRESS_BYTES // KIB} KiB in every {budget.MIN_PROGRESS_INTERVAL_S:g} s"
         ),
         "body bytes that a route has not read": f"{HTTP_INBOX_BYTES // KIB} KiB",
         f"threads that decode what is over {budget.INLINE_BYTES // KIB} KiB": (

@@ -173,7 +173,7 @@ def test_a_drawing_is_on_white() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawing", "reason"),
+    ("svg", "reason"),
     [
         (f"<svg {SVG}", "not well-formed"),
         ("<?xml version='1.0'?><html/>", "not SVG"),
