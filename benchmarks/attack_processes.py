@@ -68,6 +68,17 @@ def is_engine(pid: int) -> bool:
         return False
 
 
+def kind_of(pid: int) -> str:
+    """``balancer``, ``agent``, ``engine`` or ``preparation``, with its pid."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except _GONE:
+        return f"gone {pid}"
+    module = words[2].decode() if len(words) > 2 else "?"
+    kind = words[3].decode() if module == "paddler_trio" else module.rpartition(".")[2]
+    return f"{kind} {pid}"
+
+
 def sample(daemons: Sequence[int]) -> Sample:
     """The processes of these daemons now."""
     cpu_ticks = 0

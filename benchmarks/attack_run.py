@@ -16,7 +16,7 @@ from attack_judge import MIB, Beside, Cost, Result, Rules, judged, only_timing
 from attack_kinds import attack_at
 from attack_neighbour import Neighbour
 from attack_pictures import PATHS, data_uri, honest_picture, showing
-from attack_processes import forget_peaks, peaks, sample
+from attack_processes import Sample, forget_peaks, kind_of, peaks, sample
 from attack_value import SURFACES, Attack, ask, prose
 
 WINDOW_S = 0.25
@@ -44,7 +44,8 @@ class Run:
     _folder: Path = attrs.field(factory=Path)
     _fleet: AttackedFleet | None = None
     _neighbour: Neighbour | None = None
-    _base_bytes: int = 0
+    _base: Sample = attrs.field(factory=lambda: Sample(0.0, {}))
+    """Of the newest fleet, before it was attacked."""
     _is_broken: bool = False
 
     @classmethod
@@ -203,7 +204,7 @@ class Run:
             self._neighbour = Neighbour.start(fleet.addresses["inference"], self.agents)
             trio.run(play, warm_up(), fleet.addresses, 30.0)
             self._until_quiet(fleet.pids())
-            self._base_bytes = sample(fleet.pids()).total_bytes
+            self._base = sample(fleet.pids())
         return self._fleet
 
     def _restore(self, fleet: AttackedFleet, attack: Attack) -> None:
@@ -239,13 +240,19 @@ class Run:
     def _judge_kept(self) -> None:
         if self._fleet is None:
             return
-        most_bytes = round(self._base_bytes * (1 + self.rules.kept))
+        base = self._base
+        most_bytes = round(base.total_bytes * (1 + self.rules.kept))
         give_up_s = time.monotonic() + GIVE_UP_S
-        while (now_bytes := sample(self._fleet.pids()).total_bytes) > most_bytes:
+        while (now := sample(self._fleet.pids())).total_bytes > most_bytes:
             if time.monotonic() > give_up_s:
+                grown = [
+                    f"{kind_of(pid)} {base.rss_bytes.get(pid, 0) // MIB} -> {size // MIB}"
+                    for pid, size in now.rss_bytes.items()
+                    if size - base.rss_bytes.get(pid, 0) > MIB
+                ]
                 self.problems.append(
-                    f"kept: {now_bytes // MIB} MiB resident at the end, "
-                    f"{self._base_bytes // MIB} MiB at the beginning"
+                    f"kept: {now.total_bytes // MIB} MiB resident at the end, "
+                    f"{base.total_bytes // MIB} MiB at the beginning: {', '.join(grown)}"
                 )
                 return
             time.sleep(WINDOW_S)

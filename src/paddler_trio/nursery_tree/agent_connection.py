@@ -57,7 +57,7 @@ class QuestionRefusedError(PaddlerError):
         self.problem = problem
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AgentConnection:
     """See the module docstring.
 
@@ -84,7 +84,6 @@ class AgentConnection:
     """It deregistered: the end of the connection is no loss."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
-    slots_processing: int = attrs.field(default=0, init=False)
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _num_queries: int = attrs.field(default=0, init=False)
@@ -98,9 +97,21 @@ class AgentConnection:
         return self.name or self.id
 
     @property
+    def slots_processing(self) -> int:
+        """How many requests hold a slot of it, as this connection knows."""
+        return len(self._leases)
+
+    @property
     def model(self) -> str | None:
         """Fingerprint of what it serves or served last; None for Paddler's agents."""
         return None if self.report is None else self.report.model
+
+    def __repr__(self) -> str:
+        readiness = "accepting" if self.is_accepting else "not accepting"
+        return (
+            f"<AgentConnection {self.key} {self.label!r} {readiness}, "
+            f"{len(self._leases)} of {self.usable_slots} slots>"
+        )
 
     # ------------------------------------------------------------ readiness
 
@@ -145,7 +156,6 @@ class AgentConnection:
     def start(self, lease: Lease) -> None:
         """Send the request; its route is open before the agent can answer."""
         self._leases[lease.wire_id] = lease
-        self.slots_processing += 1
         request = lease.request
         if self.speaks_trio and (lease.isolated or not request.work.is_embedding_batch):
             frame = request.work.start_frame(
@@ -167,7 +177,6 @@ class AgentConnection:
     def forget(self, lease: Lease) -> None:
         """Its results are dropped from now on."""
         if self._leases.pop(lease.wire_id, None) is not None:
-            self.slots_processing -= 1
             self._gate.released(now_s=trio.current_time())
 
     def lease(self, wire_id: str) -> Lease | None:
