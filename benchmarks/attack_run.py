@@ -16,7 +16,7 @@ from attack_judge import MIB, Beside, Cost, Result, Rules, judged, only_timing
 from attack_kinds import attack_at
 from attack_neighbour import Neighbour
 from attack_pictures import PATHS, data_uri, honest_picture, showing
-from attack_processes import Sample, forget_peaks, kind_of, peaks, sample
+from attack_processes import forget_peaks, kind_of, peaks, proportional_bytes, sample
 from attack_value import SURFACES, Attack, ask, prose
 
 WINDOW_S = 0.25
@@ -44,8 +44,8 @@ class Run:
     _folder: Path = attrs.field(factory=Path)
     _fleet: AttackedFleet | None = None
     _neighbour: Neighbour | None = None
-    _base: Sample = attrs.field(factory=lambda: Sample(0.0, {}))
-    """Of the newest fleet, before it was attacked."""
+    _base: dict[int, int] = attrs.field(factory=dict)
+    """Memory of the newest fleet by pid, before it was attacked."""
     _is_broken: bool = False
 
     @classmethod
@@ -204,7 +204,7 @@ class Run:
             self._neighbour = Neighbour.start(fleet.addresses["inference"], self.agents)
             trio.run(play, warm_up(), fleet.addresses, 30.0)
             self._until_quiet(fleet.pids())
-            self._base = sample(fleet.pids())
+            self._base = proportional_bytes(fleet.pids())
         return self._fleet
 
     def _restore(self, fleet: AttackedFleet, attack: Attack) -> None:
@@ -240,19 +240,19 @@ class Run:
     def _judge_kept(self) -> None:
         if self._fleet is None:
             return
-        base = self._base
-        most_bytes = round(base.total_bytes * (1 + self.rules.kept))
+        base, pids = self._base, self._fleet.pids()
+        most_bytes = round(sum(base.values()) * (1 + self.rules.kept))
         give_up_s = time.monotonic() + GIVE_UP_S
-        while (now := sample(self._fleet.pids())).total_bytes > most_bytes:
+        while sum((now := proportional_bytes(pids)).values()) > most_bytes:
             if time.monotonic() > give_up_s:
                 grown = [
-                    f"{kind_of(pid)} {base.rss_bytes.get(pid, 0) // MIB} -> {size // MIB}"
-                    for pid, size in now.rss_bytes.items()
-                    if size - base.rss_bytes.get(pid, 0) > MIB
+                    f"{kind_of(pid)} {base.get(pid, 0) // MIB} -> {size // MIB}"
+                    for pid, size in now.items()
+                    if size - base.get(pid, 0) > MIB
                 ]
                 self.problems.append(
-                    f"kept: {now.total_bytes // MIB} MiB resident at the end, "
-                    f"{base.total_bytes // MIB} MiB at the beginning: {', '.join(grown)}"
+                    f"kept: {sum(now.values()) // MIB} MiB resident at the end, "
+                    f"{sum(base.values()) // MIB} MiB at the beginning: {', '.join(grown)}"
                 )
                 return
             time.sleep(WINDOW_S)
@@ -276,9 +276,10 @@ async def play(
 
 
 def warm_up() -> list[Call]:
-    """An honest request to every surface, so that a fleet's memory is that of one in use."""
+    """Honest requests to every surface, several of each at a time, so that a fleet's memory is that
+    of one in use, with as many idle preparation workers as it keeps."""
     texts = [request(path, ask(path, prose(20_000))) for path in SURFACES]
     texts += [request(path, ask(path)) for path in SURFACES]
     uri = data_uri(honest_picture(200_000), "image/png")
     texts += [request(path, showing(path, [uri])) for path in PATHS]
-    return [Call(steps=[text]) for text in texts]
+    return [Call(steps=[text]) for text in texts * 4]

@@ -1,13 +1,24 @@
-"""Garbage collection that does not stop a daemon for as long as its imports are large.
+"""The heap of a daemon: garbage collection that does not stop it, and memory that it gives back.
 
 Python's full collection walks every object there is with the interpreter held: 50 to 70 ms with
 what our daemons import, whenever enough garbage came together, and no token moves meanwhile. What
 is there before the work begins stays for good, so it need not be walked again.
+
+glibc raises the size from which it maps memory of its own to that of the largest block freed so
+far. After one body of some MiB, all others come from the heap, which small objects between them
+keep from shrinking: a balancer that had held 240 MiB of bodies kept 160 of them. With a fixed size
+it kept 30.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
+from typing import Final
+
+MAPPED_BYTES: Final = 128 * 1024
+"""Blocks from this size on are mapped, and given back when they are freed; glibc's first value."""
+_M_MMAP_THRESHOLD: Final = -3
 
 
 def freeze_heap() -> None:
@@ -19,3 +30,10 @@ def freeze_heap() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+def give_back_large_blocks() -> None:
+    """From now on; nothing happens where the C library is not glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)

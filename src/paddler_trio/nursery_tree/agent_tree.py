@@ -24,7 +24,7 @@ import trio
 
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import EngineError, PreparationError
-from paddler_trio.heap import freeze_heap
+from paddler_trio.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
@@ -86,6 +86,7 @@ async def run_agent(
     Cancellation: everything ends at once; the engine process is gone when this returns.
     """
     parts = assemble()
+    give_back_large_blocks()
     freeze_heap()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")

@@ -27,7 +27,7 @@ import trio
 
 from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.heap import freeze_heap
+from paddler_trio.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
 log = structlog.get_logger("balancer")
@@ -105,6 +105,7 @@ async def run_balancer(
     parts = assemble()
     servers = [server for server, _ in parts.ports]
     await parts.load_state()
+    give_back_large_blocks()
     freeze_heap()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
