@@ -59,6 +59,7 @@ def test_a_request_that_kills_engines_ends_after_two_and_nobody_beside_it(deadly
         for heard in bystanders:
             assert heard.endings == ["Done"], heard
             assert heard.lines_after_ending == 0
+        fleet.wait_until(lambda _: engines_started(fleet) - before >= 2)
         fleet.wait_serving()
         assert engines_started(fleet) - before == 2
 

@@ -228,6 +228,8 @@ class _Client:
             if request.failure is not None and not request.is_stopped:
                 failure = request.failure
                 await self.frames.send(error_line(request.id, failure.code, failure.description))
+            if request.is_stopped:
+                await request.wait_ended()  # its id is taken as long as its slot is
         finally:
             request.stop()
             room.close()

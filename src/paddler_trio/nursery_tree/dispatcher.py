@@ -24,7 +24,6 @@ from paddler_trio.nursery_tree.request import (
     Buffered,
     Completed,
     Ended,
-    Ending,
     Failure,
     Leased,
     Phase,
@@ -335,6 +334,7 @@ class Dispatcher:
             cut_off = SHUTTING_DOWN if self.is_draining else CUT_OFF
             request.abort(cut_off)  # sends a stop to the agent that works on it
             request.end(cut_off)
+            _log_end(request)  # here, where the context names the client's key
 
     def _deadline_passed(self, request: Request) -> None:
         match request.phase:
@@ -380,24 +380,14 @@ class Dispatcher:
                     held.agent.forget(held)
                 if held is not None and isinstance(ending, Completed):
                     self.health.succeeded(held.agent.label)
-                self._release(request, ending)
+                self._release(request)
 
-    def _release(self, request: Request, ending: Ending) -> None:
+    def _release(self, request: Request) -> None:
         """It holds nothing any more, and the next request gets its slot."""
         del self._requests[request.key]
         self._stranded.discard(request.key)
-        now_s = trio.current_time()
         if request.agents:
-            self._rate.ended(now_s)
-        log.info(
-            "request ended",
-            request=request.id,
-            agents=request.agents,
-            results=request.num_results,
-            waited_s=round(request.waited_s, 3),
-            took_s=round(now_s - request.arrived_s, 3),
-            ending=_in_log(ending),
-        )
+            self._rate.ended(trio.current_time())
         self._apply(self._ledger.end(request.key))
         self.agents_changed.notify()
 
@@ -482,14 +472,23 @@ def _isolated(request: Request) -> str | None:
     return "engine" if request.suspicions else None
 
 
-def _in_log(ending: Ending) -> str:
-    match ending:
-        case Completed():
-            return "done"
-        case Stopped():
-            return "stopped"
+def _log_end(request: Request) -> None:
+    match request.ending:
         case Failure(code, description):
-            return f"{code} {description}"
+            ending = f"{code} {description}"
+        case Stopped():
+            ending = "stopped"
+        case _:
+            ending = "done"
+    log.info(
+        "request ended",
+        request=request.id,
+        agents=request.agents,
+        results=request.num_results,
+        waited_s=round(request.waited_s, 3),
+        took_s=round(trio.current_time() - request.arrived_s, 3),
+        ending=ending,
+    )
 
 
 def client_digest(client: str) -> str:

@@ -219,6 +219,11 @@ class Request:
         """The client ended it."""
         return isinstance(self.ending, Stopped)
 
+    async def wait_ended(self) -> None:
+        """Until it holds nothing any more; a request that is over may still have its slot."""
+        while not isinstance(self.phase, Ended):
+            await self.moved.wait()
+
     # ---------------------------------------------------------- transitions
 
     def stop(self) -> None:
