@@ -13,6 +13,8 @@ INFERENCE_SOCKET = "/api/v1/inference_socket"
 AGENT_SOCKET = "/api/v1/agent_socket/liar"
 OURS = "paddler-trio.1"
 STAY_S = 1.0
+MAX_FLOOD_REQUESTS = 2000
+"""Of one attack: an answer to each is owed, and the yardstick is a tenth as many by HTTP."""
 ONLOOKERS: Sequence[tuple[Port, str]] = (
     ("inference", "/slots"),
     ("inference", "/props"),
@@ -92,14 +94,18 @@ def on_inference_socket(
     size_bytes: int,
     *,
     leaves_s: float | None = None,
+    honest_requests: int = 0,
 ) -> Attack:
-    """Frames on an inference socket, and as a yardstick a prompt that is as long, by HTTP."""
+    """Frames on an inference socket, and as a yardstick a prompt that is as long, by HTTP; or, if
+    the frames are requests that deserve an answer, so many short ones."""
 
     def calls() -> list[Call]:
         steps = websocket(INFERENCE_SOCKET, frames())
         return [Call(steps=steps, answers=0, may_be_cut=True, leave_after_s=leaves_s)]
 
     def honest() -> list[Call]:
+        if honest_requests:
+            return [honest_call("/api/v2/generate", 200) for _ in range(honest_requests)]
         return [honest_call("/api/v2/generate", min(size_bytes, 30_000_000))]
 
     return Attack(name=f"inference socket: {what}", calls=calls, honest=honest)
@@ -139,7 +145,10 @@ def client_floods(dice: random.Random, scale: float) -> Attack:
     """Very many small frames on one inference socket: requests, stops, pings, the same ids."""
     number = whole(dice, 500, 20_000, scale)
     kind = dice.choice(["requests", "stops", "pings", "same id", "bad"])
+    honest_requests = 0
     if kind == "requests":
+        number = min(number, MAX_FLOOD_REQUESTS)
+        honest_requests = number // 10
         flood = [frame(_raw_prompt("a", n)) for n in range(number)]
     elif kind == "stops":
         stops = ({"Notification": {"StopRespondingTo": f"x{n}"}} for n in range(number))
@@ -152,7 +161,13 @@ def client_floods(dice: random.Random, scale: float) -> Attack:
         flood = [frame(b'{"Request":{"id":"bad"}}')] * number
     together = b"".join(flood)
     what = f"{number} {kind}"
-    return on_inference_socket(what, lambda: [together], len(together), leaves_s=2.0)
+    return on_inference_socket(
+        what,
+        lambda: [together],
+        len(together),
+        leaves_s=2.0,
+        honest_requests=honest_requests,
+    )
 
 
 def liars(dice: random.Random, scale: float) -> Attack:
