@@ -20,7 +20,7 @@ from paddler_trio.engine.calls import Content, fill, part
 from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.llama import ContextShape, Llama
-from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampler import Sampler
 from paddler_trio.engine.sampling_pool import SamplingPool, first_tokens, logprobs_of
 from paddler_trio.engine.stats import Counters
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
@@ -447,7 +447,7 @@ class DecodeLoop:
             self.streams.accept_draft(sequence)
             accepted += 1
             try:
-                token = request.sampler.draw(row + accepted, position=sequence.num_tokens)
+                token = request.sampler.sample(row + accepted, position=sequence.num_tokens)
             except GrammarRejectedError as error:
                 token = error
         if chunk.drafts:

@@ -12,7 +12,7 @@ import numpy as np
 
 from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampler import Sampler
 from paddler_trio.scheduler.batching.batch_plan import ScheduledChunk
 from paddler_trio.wire.engine.crash_record import (
     MAX_SAMPLING_THREADS,
@@ -100,7 +100,7 @@ def first_tokens(
         here.begin(chunk.sequence.key)
         token: int | GrammarRejectedError
         try:
-            token = samplers[index].draw(row, position=chunk.sequence.num_tokens)
+            token = samplers[index].sample(row, position=chunk.sequence.num_tokens)
         except GrammarRejectedError as error:
             token = error
         here.end()

@@ -12,11 +12,12 @@ from effort import examples
 from paddler_trio.engine import shortlist
 from paddler_trio.engine.llama import Llama, token_rows
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampler import Sampler
+from paddler_trio.engine.sampler_chain import stages_of
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.wire.engine.engine_pipe import Grammar
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.engine.sampling_limits import STAGES
+from paddler_trio.wire.engine.sampler_stages import STAGES
 from samplings import GREEDY
 
 PLAIN = attrs.evolve(GREEDY, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, penalty_last_n=-1)
@@ -137,7 +138,7 @@ def test_the_same_tokens_are_drawn(
 )
 def test_what_raises_a_logit_or_looks_at_all_of_them_needs_all(changes: dict[str, object]) -> None:
     sampling = attrs.evolve(PLAIN, **changes)
-    assert candidates_needed(sampling, tuple(sampling.samplers) or STAGES) is None
+    assert candidates_needed(sampling, stages_of(sampling)) is None
 
 
 @attrs.define
@@ -166,7 +167,7 @@ def test_a_grammar_masks_all_tokens_when_the_short_ones_do_not_fit(
         sampled = SampledToken(llama, logits_of(position, llama.n_vocab, 2.0))
         for sampler in (whole, short):
             sampler._llama = sampled
-        token = whole.draw(0, position=position)
-        assert short.draw(0, position=position) == token
+        token = whole.sample(0, position=position)
+        assert short.sample(0, position=position) == token
     whole.close()
     short.close()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.sampling_settings import sampling_of
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.sampling_limits import RANGES, STAGES, sampling_problem
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
+from paddler_trio.wire.engine.sampling_limits import sampling_problem
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.generate import LogitBias, SamplingOverrides
@@ -43,7 +44,7 @@ GOOD: dict[str, Any] = {
     "dry_penalty_last_n": 64,
     "dry_sequence_breakers": ("\n", "."),
     "min_keep": 2,
-    "samplers": STAGES[::-1],
+    "samplers": tuple(reversed(STAGES)),
     "penalize_prompt": True,
     "ignore_eos": True,
 }
@@ -132,7 +133,7 @@ def test_what_an_operator_sets_is_moved_into_range(
     sampling = sampling_of(cluster, SamplingOverrides(), vocabulary, seed=1)
     assert sampling_problem(sampling, n_vocab=vocabulary.n_tokens, logprobs=-1) is None
     for name, value in chosen.items():
-        if RANGES[name].low <= value <= RANGES[name].high:
+        if PARAMETERS[name].problem(value) is None:
             assert getattr(sampling, name) == value, "what is in range stays"
 
 

@@ -22,6 +22,7 @@ from cattrs.strategies import configure_tagged_union
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.sampler_stages import default_of
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """A prompt of ten million tokens is about 50 MB; anything near this limit is a broken pipe."""
@@ -80,21 +81,21 @@ class Sampling:
     penalty_frequency: float
     penalty_presence: float
     seed: int
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
+    dynatemp_range: float = default_of("dynatemp_range")
+    dynatemp_exponent: float = default_of("dynatemp_exponent")
+    typical_p: float = default_of("typical_p")
+    top_n_sigma: float = default_of("top_n_sigma")
+    xtc_probability: float = default_of("xtc_probability")
+    xtc_threshold: float = default_of("xtc_threshold")
+    mirostat: int = default_of("mirostat")
+    mirostat_tau: float = default_of("mirostat_tau")
+    mirostat_eta: float = default_of("mirostat_eta")
+    dry_multiplier: float = default_of("dry_multiplier")
+    dry_base: float = default_of("dry_base")
+    dry_allowed_length: int = default_of("dry_allowed_length")
+    dry_penalty_last_n: int = default_of("dry_penalty_last_n")
     dry_sequence_breakers: list[str] = attrs.field(factory=lambda: list(DRY_BREAKERS))
-    min_keep: int = 0
+    min_keep: int = default_of("min_keep")
     samplers: list[str] = attrs.field(factory=list)
     penalize_prompt: bool = False
     logit_bias: dict[int, float] = attrs.field(factory=dict)

@@ -258,7 +258,7 @@ def _reasoned(limit: ReasoningLimit, wanted: list[int]) -> list[int]:
     for token in wanted:
         forced = limit.forced()
         sampled.append(token if forced is None else forced)
-        limit.drew(sampled[-1])
+        limit.sampled(sampled[-1])
     return sampled
 
 
@@ -269,13 +269,13 @@ def test_reasoning_is_closed_after_its_budget() -> None:
 
 def test_a_closing_marker_that_was_put_off_comes_next() -> None:
     limit = ReasoningLimit(1, (), (8, 9), is_open=True)
-    limit.drew(1)
+    limit.sampled(1)
     assert limit.forced() == 8
-    limit.drew(2)
+    limit.sampled(2)
     assert limit.forced() == 8
-    limit.drew(8)
+    limit.sampled(8)
     assert limit.forced() == 9
-    limit.drew(9)
+    limit.sampled(9)
     assert limit.forced() is None
 
 
