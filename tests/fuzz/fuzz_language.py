@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "language" / "answer
 from answer_cases import CASES, TOOLS
 
 from paddler_trio.language.answers.automaton import Automaton
-from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.json_text import parse_json
 from paddler_trio.language.answers.literals import parse_literal
 from paddler_trio.language.answers.model_format import ModelFormat

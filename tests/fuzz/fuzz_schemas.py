@@ -16,9 +16,9 @@ from collections.abc import Callable
 from fuzzing import FairCost, Trial, command
 from fuzzing import fuzz as try_all
 
-from paddler_trio.language.answer_binding import GENERIC_CALLS
 from paddler_trio.language.answers import call_syntax
 from paddler_trio.language.answers.call_syntax import JsonCalls, PythonCalls, QuotedObjects
+from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.model_format import CallFormat
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
 from paddler_trio.language.grammars.constraints import CallRules, Reasoning, constrain

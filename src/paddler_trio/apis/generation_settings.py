@@ -20,11 +20,32 @@ RANDOM_SEED = 2**32 - 1
 """llama.cpp's word for a seed that nobody chose."""
 
 _SHOWN = (
-    "temperature dynatemp_range dynatemp_exponent top_k top_p min_p top_n_sigma xtc_probability "
-    "xtc_threshold typical_p penalty_last_n penalty_repeat penalty_frequency penalty_presence "
-    "dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers mirostat "
-    "mirostat_tau mirostat_eta min_keep samplers ignore_eos"
-).split()
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_k",
+    "top_p",
+    "min_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "typical_p",
+    "penalty_last_n",
+    "penalty_repeat",
+    "penalty_frequency",
+    "penalty_presence",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "min_keep",
+    "samplers",
+    "ignore_eos",
+)
 """In llama-server's order."""
 _DEFAULTS: Mapping[str, object] = {
     **{parameter.name: parameter.default for parameter in PARAMETERS.values()},

@@ -14,12 +14,8 @@ from typing import TypeAlias, assert_never
 
 import attrs
 
-from paddler_trio.language.answer_binding import (
-    budget_of_answer,
-    grammar_of_answer,
-)
+from paddler_trio.language.answer_grammar import budget_of_answer, grammar_of_answer
 from paddler_trio.language.answers.call_reading import call_reader
-from paddler_trio.language.answers.formats import ExplicitMarkers
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.grammars.constraints import (
@@ -29,11 +25,11 @@ from paddler_trio.language.grammars.constraints import (
 )
 from paddler_trio.language.grammars.schema_grammar import SchemaNotConvertibleError
 from paddler_trio.language.images.image_parts import texts_between
+from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.rendering import Rendering, plain, render
 from paddler_trio.language.sampling_settings import sampling_of
 from paddler_trio.language.templates.chat_messages import text_of
-from paddler_trio.language.templates.conversation import ModelTemplates
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
@@ -44,7 +40,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     Sampling,
 )
 from paddler_trio.wire.engine.sampling_limits import MAX_LOGPROBS
-from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -63,19 +58,6 @@ GenerationWork: TypeAlias = PaddlerWork | Generate
 MAX_STOP_TEXTS = 64
 MAX_STOP_CHARS = 1024
 MAX_SALT_CHARS = 1024
-
-
-@attrs.frozen
-class Language:
-    """A loaded model as its prompts see it: all of it immutable, shared by every request."""
-
-    vocabulary: Vocabulary
-    templates: ModelTemplates
-    parameters: InferenceParameters
-    fingerprint: str
-    """The same on every agent that would answer alike: weights, template and projection."""
-    markers: ExplicitMarkers | None = None
-    """What an operator says of how it writes, over what its template says."""
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,8 @@ from paddler_trio.language.embedding_documents import (
     form_of,
     prepare_documents,
 )
-from paddler_trio.language.prompting import Language, prompt_of
+from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompting import prompt_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.preparation.messages import (
     Answered,

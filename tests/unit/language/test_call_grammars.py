@@ -13,10 +13,11 @@ import pytest
 from grammar_engine import open_engine
 
 from effort import examples
-from paddler_trio.language.answer_binding import GENERIC_CALLS, AnswerStart, grammar_of_answer
+from paddler_trio.language.answer_grammar import grammar_of_answer
+from paddler_trio.language.answers.answer_start import AnswerStart
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.call_syntax import NamedJson, TaggedCalls
-from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.format_detection import GENERIC_CALLS, known_format
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.whole import AnswerReader, WholeAnswer

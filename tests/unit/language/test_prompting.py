@@ -10,7 +10,8 @@ import pytest
 
 from paddler_trio.language.answers.call_reading import call_reader
 from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.prompting import Language, Prompted, prompt_of
+from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompting import Prompted, prompt_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.rendering import render
 from paddler_trio.language.templates.model_templates import templates_of

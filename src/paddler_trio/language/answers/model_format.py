@@ -7,7 +7,7 @@ writes a grammar for calls all of it.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 
 import attrs
 
@@ -82,10 +82,10 @@ class ModelFormat:
     turn_open: str = ""
     content_open: str = ""
     more_markers: tuple[tuple[TokenClass, Marker], ...] = ()
-    rules: SectionRules = attrs.field(init=False, eq=False, repr=False)
 
-    @rules.default
-    def _make_rules(self) -> SectionRules:
+    @cached_property
+    def rules(self) -> SectionRules:
+        """What each marker does in each class of text."""
         syntax = None if self.calls is None else self.calls.syntax
         if isinstance(syntax, TaggedCalls):
             return SectionRules(_markers_of(self), partial(ValueTracker, syntax))

@@ -129,9 +129,7 @@ _STAGES = (
             Parameter("dry_allowed_length", 2, 0, _MAX_INT32),
             Parameter("dry_penalty_last_n", -1, -1, _MAX_INT32),
         ),
-        is_on=lambda s: (
-            s.dry_multiplier != 0.0 and s.dry_base >= 1.0 and s.dry_penalty_last_n != 0
-        ),
+        is_on=lambda s: s.dry_multiplier != 0.0 and s.dry_base >= 1.0 and s.dry_penalty_last_n != 0,
         build=lambda s, make: make.lib.llama_sampler_init_dry(
             make.vocab,
             s.dry_multiplier,

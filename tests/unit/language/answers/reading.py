@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from answer_cases import TOOLS
 
-from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.tool_calls import ToolBelt
 from paddler_trio.language.answers.whole import AnswerReader, WholeAnswer
 

@@ -7,8 +7,7 @@ import pytest
 from answer_cases import BERN, DSML, GEMMA, GLM, HERMES, KIMI, MUSE, V3
 from reading import BELT, meaning, read
 
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.formats import format_of
+from paddler_trio.language.answers.format_detection import format_of, known_format
 from paddler_trio.language.answers.whole import AnswerReader
 from paddler_trio.language.templates.chat_template import ChatTemplate
 

@@ -11,7 +11,7 @@ import pytest
 from answer_cases import CASES, CODE, TOOLS, Case
 
 from effort import examples
-from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.tool_calls import ToolBelt
 from paddler_trio.language.answers.whole import AnswerReader, WholeAnswer

@@ -9,8 +9,7 @@ import pytest
 from answer_cases import BERN, HARMONY, HERMES, LFM, LLAMA, MISTRAL
 from reading import BELT, meaning, read
 
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.formats import format_of
+from paddler_trio.language.answers.format_detection import format_of, known_format
 from paddler_trio.language.answers.literals import parse_literal
 from paddler_trio.language.answers.typed_values import ANY, json_of
 from paddler_trio.language.answers.whole import AnswerReader

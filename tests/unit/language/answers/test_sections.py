@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.bare_calls import MAX_HELD_CHARS
 from paddler_trio.language.answers.call_syntax import QWEN_CODER
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.formats import ExplicitMarkers, format_of
+from paddler_trio.language.answers.format_detection import format_of, known_format
 from paddler_trio.language.answers.json_strings import StringTracker
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.pieces import Piece, TokenClass
@@ -23,6 +22,7 @@ from paddler_trio.language.answers.turns import prompt_end, turn_ends_of, withou
 from paddler_trio.language.answers.value_tags import ValueTracker
 from paddler_trio.language.answers.whole import AnswerReader, probe_of
 from paddler_trio.language.templates.chat_template import ChatTemplate
+from paddler_trio.wire.trio.desired_state_extras import Markers
 
 steady = settings(deadline=None, derandomize=True)
 BELT = ToolBelt(TOOLS)
@@ -241,17 +241,17 @@ def test_a_model_without_any_way_to_call_tools_may_write_json() -> None:
 def test_markers_that_an_operator_sets_count_more_than_the_template() -> None:
     template = ChatTemplate.compile(CHATML + "{# #}<think></think>")
     form = format_of(
-        template, ExplicitMarkers(reasoning_open="<a>", reasoning_close="</a>", tool_open="<b>")
+        template, Markers(reasoning_open="<a>", reasoning_close="</a>", tool_open="<b>")
     )
     reader = AnswerReader(form, BELT)
     reader.feed('<a>t</a>c<b>{"name": "now"}')
     answer = reader.end()
     assert (answer.reasoning, answer.content) == ("t", "c")
     assert [call.name for call in answer.tool_calls] == ["now"]
-    none = format_of(template, ExplicitMarkers(reasoning_close="", tool_open=""))
+    none = format_of(template, Markers(reasoning_close="", tool_open=""))
     assert not none.reasons
     assert none.calls is None
-    endless = format_of(ChatTemplate.compile(CHATML), ExplicitMarkers(reasoning_open="<a>"))
+    endless = format_of(ChatTemplate.compile(CHATML), Markers(reasoning_open="<a>"))
     assert endless.reasoning_open is None
 
 
