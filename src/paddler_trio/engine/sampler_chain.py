@@ -31,7 +31,7 @@ class ChainLink:
     is_random: bool = False
 
 
-@attrs.frozen
+@attrs.define
 class _Factory:
     """See :class:`~paddler_trio.wire.engine.sampler_stages.SamplerFactory`."""
 
