@@ -1,4 +1,4 @@
-"""A grammar over drawn tokens, awake from the first one or from a trigger on.
+"""A grammar over sampled tokens, awake from the first one or from a trigger on.
 
 llama.cpp has grammars that sleep, too, but one that wakes in the middle of a token whose rest does
 not fit ends the whole process. Here a sleeping grammar is asked before it wakes.
@@ -65,7 +65,7 @@ class Constraint:
         return waking is None or self._fits(waking)
 
     def accept(self, token: int) -> None:
-        """The token was drawn; :meth:`takes` said yes, or it was forced."""
+        """The token was sampled after :meth:`takes` accepted it, or it was forced."""
         if self.is_awake:
             if self._fits([token]):
                 lib.llama_sampler_accept(self._grammar, token)

@@ -1,8 +1,8 @@
-"""The loop that makes tokens: admit -> plan -> decode -> draw -> report, one pass at a time.
+"""The loop that makes tokens: admit -> plan -> decode -> sample -> report, one pass at a time.
 
 The plan changes nothing; a pass is committed only after llama.cpp computed it. A pass that fails
-is split until the sequence that poisons it stands alone, and that one is failed (W14); a pass can
-therefore never be retried for ever, and an engine that keeps failing ends to be started anew.
+is split until the sequence that poisons it is alone, and that one fails (W14); so no pass is
+retried for ever, and an engine that keeps failing exits to be restarted.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _FAILURES = {
 """What llama.cpp's codes mean."""
 PROGRESS_INTERVAL_S = 0.5
 ISOLATED_TOKENS = 64
-"""A sequence that may have killed an engine is computed by itself until it has drawn so many: more
-than were on their way to the agent when that engine died."""
+"""A sequence that may have killed an engine is computed by itself until so many of its tokens are
+sampled: more than were on their way to the agent when that engine died."""
 _MAX_FAILURES = 3
 """Sequences failed one after the other without a pass that worked between them."""
 
 
 Command: TypeAlias = Admitted | Ending | StopSequence
-"""What reaches the loop: a request, the refusal of one, or the wish to end one."""
+"""What reaches the loop: a request, the refusal of one, or a stop."""
 
 
 def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: bool) -> Streams:
@@ -118,13 +118,13 @@ class DecodeLoop:
     max_drafts: int = 0
     draft_model: DraftModel | None = None
     doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
-    """Where the thread of this loop says whom it computes for."""
+    """Where the thread of this loop notes the requests it computes for."""
     sampling: ActivityCells = attrs.field(
         factory=lambda: CrashRecord.unread().cells(Activity.SAMPLING, 0)
     )
-    """Where it says whom it draws for."""
+    """Where it notes the request it samples for."""
     _requests: dict[int, _Running] = attrs.field(factory=dict, init=False)
-    _drawn: list[SampledToken] = attrs.field(factory=list, init=False)
+    _sampled: list[SampledToken] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
     _progress: list[Progress] = attrs.field(factory=list, init=False)
     _in_pass: frozenset[int] = attrs.field(default=frozenset(), init=False)
@@ -150,15 +150,15 @@ class DecodeLoop:
                 self._apply(self.commands.get_nowait())
 
     def hurry(self, key: int) -> None:
-        """Somebody wants this sequence to end; from any thread. A pass that computes only for
-        sequences that are leaving is not worth finishing."""
+        """This sequence is to be stopped; from any thread. A pass that computes only for such
+        sequences is not worth finishing and is aborted."""
         self._leaving.add(key)
         in_pass = self._in_pass
         if in_pass and in_pass <= self._leaving:
             self.llama.abort()
 
     def run_pass(self) -> None:
-        """Plan, decode, draw and report once.
+        """Plan, decode, sample and report once.
 
         With regions of their own, those that generate are computed first; then come prompts, also
         of those that arrived meanwhile.
@@ -227,8 +227,8 @@ class DecodeLoop:
                 if key in self._requests:  # else it ended by itself meanwhile
                     self._end(key, "stopped")
 
-    def _settle(self, placement: Placement) -> None:
-        """Make the cache be what the placement says."""
+    def _prepare_stream(self, placement: Placement) -> None:
+        """Bring the cache into the state of the placement."""
         sequence, stream = placement.sequence, placement.stream
         request = self._requests[sequence.key]
         if request.placed_s is None:
@@ -301,7 +301,7 @@ class DecodeLoop:
     def _place_waiting(self) -> None:
         while (placement := self.streams.start_next()) is not None:
             self.doing.begin(placement.sequence.key)
-            self._settle(placement)
+            self._prepare_stream(placement)
             self.doing.end()
 
     def _prompt_budget(self) -> PrefillBudget:
@@ -315,9 +315,9 @@ class DecodeLoop:
         )
 
     def _compute(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """These shares, in as many calls as it takes.
+        """These chunks, in as many calls as it takes.
 
-        What a call produced is reported at once, unless the rest of them takes long: a first token
+        The results of a call are reported at once, unless the other calls take long: a first token
         that is early would only be followed by a pause.
         """
         isolated = frozenset(filter(self._is_isolated, self._requests))
@@ -337,7 +337,7 @@ class DecodeLoop:
         self._report_step()
 
     def _decode(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """Compute these shares, of words or one of an image; on failure split them until the
+        """Compute these chunks, of words or one of an image; on failure split them until the
         culprit is alone."""
         contents = [self._requests[chunk.sequence.key].content for chunk in chunks]
         call = fill(self.llama, chunks, contents)
@@ -379,14 +379,14 @@ class DecodeLoop:
             sequence = chunk.sequence
             if sequence.num_computed in sequence.checkpoints:
                 assert sequence.stream is not None
-                assert sequence.salt is not None, "it shares with nobody"
+                assert sequence.salt is not None, "a sequence without salt shares no prefix"
                 kept = sequence.tokens[: sequence.num_computed]
                 self.doing.begin(sequence.key)
                 self.stored.save_checkpoint(kept, sequence.salt, sequence.stream)
                 self.doing.end()
 
     def _note_progress(self, chunks: tuple[ScheduledChunk, ...], now_s: float) -> None:
-        """Whoever waits for a long prompt hears that it gets on, and everybody that it is whole."""
+        """Report how far a long prompt is, now and then, and of every prompt that it is computed."""
         for chunk in chunks:
             request = self._requests[chunk.sequence.key]
             is_whole = chunk.wants_logits and chunk.sequence.num_sampled == 0
@@ -432,7 +432,7 @@ class DecodeLoop:
         self.sampling.end()
 
     def _take(self, chunk: ScheduledChunk, row: int, token: int | GrammarRejectedError) -> None:
-        """Keep a drawn token, and go on drawing while the drafts were right."""
+        """Keep a sampled token, and go on sampling while the drafts are right."""
         sequence = chunk.sequence
         request = self._requests[sequence.key]
         accepted = 0
@@ -469,7 +469,7 @@ class DecodeLoop:
             report = attrs.evolve(
                 report, logprobs=logprobs_of(self.llama, row, token, request.start.logprobs)
             )
-        self._drawn.append(report)
+        self._sampled.append(report)
         if self.llama.is_end_of_generation(token) and not request.start.sampling.ignore_eos:
             self._end(sequence.key, "stop")
         elif 0 < sequence.max_tokens <= sequence.num_sampled:
@@ -509,9 +509,9 @@ class DecodeLoop:
         )
 
     def _report_step(self) -> None:
-        if self._drawn or self._endings or self._progress:
-            step = Step(self._drawn, self._endings, self._progress)
-            self._drawn, self._endings, self._progress = [], [], []
+        if self._sampled or self._endings or self._progress:
+            step = Step(self._sampled, self._endings, self._progress)
+            self._sampled, self._endings, self._progress = [], [], []
             self.report(step)
 
     def _report_stats(self, *, force: bool = False) -> None:

@@ -1,6 +1,6 @@
 """llama.cpp behind a small typed surface: one model, one context, one batch.
 
-Few files of the engine touch ctypes: this one, those that draw, and ``embedding_context.py``.
+Few files of the engine touch ctypes: this one, those that sample, and ``embedding_context.py``.
 Every call is one that the pinned llama-cpp-python was checked with; its C API moves with each
 release.
 """

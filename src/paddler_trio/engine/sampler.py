@@ -120,7 +120,7 @@ class Sampler:
     def replay(self, token: int) -> None:
         """Accept a token that another engine sampled; GrammarRejectedError if it does not fit."""
         if self._constraint is not None and not self._constraint.takes(token):
-            raise GrammarRejectedError(f"token {token}, drawn elsewhere, does not fit")
+            raise GrammarRejectedError(f"token {token}, sampled elsewhere, does not fit")
         self._accept(token)
         if self._reasoning is not None:
             self._follow(self._reasoning, token)

@@ -31,13 +31,13 @@ class _Rhythm:
 
 @attrs.define(eq=False)
 class Counters:
-    """The figures of one engine since the model was loaded, kept by the threads that compute.
+    """The statistics of one engine since the model was loaded, kept by the threads that compute.
 
     No field of ``now`` is written by two threads, so counting needs no lock. Reporting does:
-    figures leave in the order in which they grew, whoever reports them.
+    reports leave in the order in which the counts grew, from whichever thread.
 
     Args:
-      report: takes a copy of the figures; from any of the threads, but one at a time.
+      report: takes a copy of the statistics; from any of the threads, but one at a time.
     """
 
     report: Callable[[EngineStats], None]

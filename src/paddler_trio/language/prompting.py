@@ -93,8 +93,8 @@ def prompt_of(
     """Render, tokenise and constrain; raises Refusal.
 
     Args:
-      seed: of the draws, unless the request brings its own.
-      drawn: tokens of this answer that another agent produced: they are read again, so that
+      seed: of the samples, unless the request brings its own.
+      sampled: tokens of this answer that another agent produced: they are read again, so that
         everything that remembers them here does, and shown to nobody.
       sees_images: the engine was loaded with a projection.
       slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the

@@ -173,7 +173,7 @@ def test_a_drawing_is_on_white() -> None:
 
 
 @pytest.mark.parametrize(
-    ("svg", "reason"),
+    ("markup", "reason"),
     [
         (f"<svg {SVG}", "not well-formed"),
         ("<?xml version='1.0'?><html/>", "not SVG"),
@@ -183,9 +183,9 @@ def test_a_drawing_is_on_white() -> None:
         (f"<!DOCTYPE svg [<!ENTITY a 'b'>]><svg {SVG}>&a;</svg>", "declares the entity"),
     ],
 )
-def test_a_drawing_that_asks_for_more_is_refused(svg: str, reason: str) -> None:
+def test_a_drawing_that_asks_for_more_is_refused(markup: str, reason: str) -> None:
     with pytest.raises(ImageError, match=reason):
-        read_image(data_uri(svg.encode()), fit=64)
+        read_image(data_uri(markup.encode()), fit=64)
 
 
 def test_a_drawing_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

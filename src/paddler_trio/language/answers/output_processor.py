@@ -1,4 +1,4 @@
-"""From token bytes to results: the one path every drawn token takes.
+"""From token bytes to results: the one path every sampled token takes.
 
 bytes -> UTF-8 carry -> class -> stop texts -> tool-call reader -> result, with usage counted on the
 way, and everything held back flushed on every ending (W1-W4). Pure and synchronous: one object an
@@ -33,7 +33,7 @@ from paddler_trio.wire.engine.engine_pipe import Ending, Progress, TokenLogprob
 RawResult = dict[str, object]
 
 _LEAST_LOGPROB = -9999.0
-"""JSON has no infinity; OpenAI says this number of what cannot be drawn."""
+"""JSON has no infinity; OpenAI says this number of what cannot be sampled."""
 _PIECE_TAGS = {
     TokenClass.CONTENT: "ContentToken",
     TokenClass.REASONING: "ReasoningToken",
@@ -83,7 +83,7 @@ class OutputProcessor:
         return self.stop is not None and self.stop.found is not None
 
     def replay(self, texts: Iterable[bytes]) -> None:
-        """Tokens that another agent drew: remembered as if drawn here, and shown to nobody."""
+        """Tokens that another agent sampled: remembered as if sampled here, and shown to nobody."""
         for text in texts:
             self.take(text, ends_turn=False)
             self._num_replayed += 1
@@ -91,7 +91,7 @@ class OutputProcessor:
     def take(
         self, text: bytes, *, ends_turn: bool, logprobs: Sequence[TokenLogprob] = ()
     ) -> list[RawResult]:
-        """One drawn token; ``ends_turn`` tokens count but are not shown.
+        """One sampled token; ``ends_turn`` tokens count but are not shown.
 
         ``logprobs``: the token itself, then the most likely ones.
         """
@@ -236,7 +236,7 @@ class OutputProcessor:
 
 
 def done(ending: Ending, counts: Mapping[TokenClass, int]) -> RawResult:
-    """The successful ending; ``counts`` are drawn tokens by class."""
+    """The successful ending; ``counts`` are sampled tokens by class."""
     return {"Done": {"usage": _usage(ending, counts)}}
 
 
@@ -249,7 +249,7 @@ def extended_done(
 ) -> RawResult:
     """The successful ending of a ``Generate``; see ``EXTENDED_GENERATION_TAGS``.
 
-    ``num_replayed`` of the drawn tokens were drawn elsewhere: no time was spent on them here.
+    ``num_replayed`` of the sampled tokens were sampled elsewhere: no time was spent on them here.
     """
     timings: dict[str, object] = {
         "prompt_n": max(0, ending.num_prompt_tokens - ending.num_cached_tokens),

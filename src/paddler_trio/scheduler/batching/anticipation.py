@@ -30,8 +30,8 @@ class Anticipation:
     _skipped: int = attrs.field(default=0, init=False)
 
     def wait_s(self, pass_ms: float) -> float:
-        """How long to wait now that an answer ended, 0 for not at all; those who generate need
-        ``pass_ms`` for a pass."""
+        """How long to wait now that an answer ended, 0 for not at all; generating sequences alone
+        take ``pass_ms`` for a pass."""
         longest_s = min(_LONGEST_S, _SHARE * pass_ms / 1e3)
         if longest_s < _SHORTEST_S:
             return 0.0

@@ -1,8 +1,8 @@
-"""Who holds which cells of the KV cache, exactly.
+"""Which streams hold which cells of the KV cache, exactly.
 
 Two layouts. *Split*: every stream has a region of its own, and one stream's tokens never cost
 another's. *Unified*: one pool for all; a token whose prefix is shared by several streams is held by
-all of them and stored once, so a cell is free only when the last holder lets go.
+all of them and stored once, so a cell is free only when the last stream releases it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
 
 DRY_BREAKERS = ("\n", ":", '"', "*")
-"""Texts that llama.cpp's repetition penalty DRY does not look across, unless told others."""
+"""Texts that llama.cpp's repetition penalty DRY does not look across, by default."""
 
 
 # ------------------------------------------------------------------ agent -> engine
@@ -42,8 +42,8 @@ class LoadModel:
     """The first frame: what to load and how. Paths are local to the engine's machine.
 
     With ``embeddings`` a second context over the same weights embeds documents beside generation,
-    pooled as ``pooling_type`` says: one of Paddler's names, ``Unspecified`` for the model's own.
-    ``projection_path`` is what lets the model see images, None for nothing.
+    with ``pooling_type``: one of Paddler's names, ``Unspecified`` for the model's own.
+    ``projection_path`` is a multimodal projection, None for none.
     """
 
     model_path: str
@@ -63,7 +63,7 @@ class LoadModel:
 
 @attrs.frozen(kw_only=True)
 class Sampling:
-    """How the next token is drawn, in llama.cpp's terms; what has a default is off by default.
+    """How the next token is sampled, in llama.cpp's terms; what has a default is off by default.
 
     ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
     ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
@@ -104,11 +104,11 @@ class Sampling:
 
 @attrs.frozen
 class Grammar:
-    """A GBNF grammar that every drawn token must fit, from the first or from a trigger on.
+    """A GBNF grammar that every sampled token must fit, from the first or from a trigger on.
 
-    With triggers the grammar sleeps until one of the ``trigger_tokens`` is drawn (it takes that
-    token first), or the drawn text matches one of the ``trigger_patterns`` (an ECMAScript regular
-    expression over all text drawn so far; the grammar takes the text from its first group on).
+    With triggers the grammar sleeps until one of the ``trigger_tokens`` is sampled (it takes that
+    token first), or the sampled text matches one of the ``trigger_patterns`` (an ECMAScript regular
+    expression over all text sampled so far; the grammar takes the text from its first group on).
     """
 
     gbnf: str
@@ -119,9 +119,9 @@ class Grammar:
 
 @attrs.frozen
 class ReasoningBudget:
-    """End reasoning after ``max_tokens`` tokens by drawing ``close`` for the model.
+    """End reasoning after ``max_tokens`` tokens by forcing ``close``.
 
-    Reasoning begins where the drawn tokens contain ``open``, or at once if ``is_open``, and ends
+    Reasoning begins where the sampled tokens contain ``open``, or at once if ``is_open``, and ends
     with ``close``. Once it ended it is not counted again.
     """
 
@@ -150,8 +150,8 @@ class StartSequence:
 
     ``images`` are shown where :data:`IMAGE_TOKEN` stands, in that order.
 
-    ``sampled`` are tokens that another engine drew already: they are computed like the prompt and
-    taken by grammar and penalties like any drawn token, and they count towards ``max_tokens``.
+    ``sampled`` are tokens that another engine sampled already: they are computed like the prompt,
+    accepted by grammar and penalties like any sampled token, and count towards ``max_tokens``.
     ``max_tokens`` 0 means as many as fit. ``logprobs``: alternatives to report with each token, -1
     for no report. ``isolated``: an engine may have died of it, so for a while it is computed by
     itself. ``reuse_prefix``: whether resident tokens may serve this sequence and its own
@@ -194,14 +194,14 @@ class EmbedDocuments:
 
 @attrs.frozen
 class StopEmbedding:
-    """Forget what is left of these documents; nothing more is said of them after the next pass."""
+    """Drop what is left of these documents; no result follows after the next pass."""
 
     key: int
 
 
 @attrs.frozen
 class Ping:
-    """Are you there? Answered by a :class:`Pong` at once, also in the middle of a long pass."""
+    """Answered by a :class:`Pong` at once, also in the middle of a long pass."""
 
 
 ToEngine: TypeAlias = (
@@ -221,7 +221,7 @@ class Loading:
 
 @attrs.frozen
 class LoadFailed:
-    """The model cannot serve; the engine exits after saying so.
+    """The model cannot serve; the engine exits after this frame.
 
     ``stage`` is ``model`` (the file), ``encoder`` (the file: it was to generate, but is an encoder
     and has no chat template) or ``context`` (its settings on this machine).
@@ -248,9 +248,9 @@ class EmbeddingShape:
 class Ready:
     """Loaded and warmed up. ``cells`` is the KV space of one slot, in tokens.
 
-    An encoder cannot generate and has no cells. ``embedding`` is None if nobody asked for it, or
-    if ``embedding_problem`` says why this model cannot do it; ``sees_images`` is False without a
-    projection, or if ``projection_problem`` says why it cannot be used.
+    An encoder cannot generate and has no cells. ``embedding`` is None if it was not asked for, or
+    with an ``embedding_problem`` if this model cannot do it; ``sees_images`` is False without a
+    projection, or with a ``projection_problem`` if it cannot be used.
     """
 
     cells: int
@@ -266,7 +266,7 @@ class Ready:
 
 @attrs.frozen
 class Ending:
-    """Why a sequence is over; always the last word on its key.
+    """Why a sequence is over; always the last entry with its key.
 
     ``reason``: ``stop`` (the model ended it), ``length`` (max_tokens), ``cells`` (its part of the
     context is full), ``stopped`` (asked to), ``refused`` (cannot fit), ``grammar_invalid``,
@@ -360,9 +360,9 @@ class EngineStats:
     each of its threads.
 
     Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
-    ``draw_ms`` drawing from them. ``last_*`` describe the newest pass. Embeddings are counted
+    ``draw_ms`` sampling from them. ``last_*`` describe the newest pass. Embeddings are counted
     apart: ``embedding_documents`` (a chunk is one), ``embedding_tokens``, ``embedding_passes`` and
-    ``embedding_ms``, the time spent computing these. An encoder has no other figures than those.
+    ``embedding_ms``, the time spent computing these. An encoder has no other statistics.
 
     Not frozen: the engine counts in one, and sends copies of it.
     """
@@ -451,7 +451,7 @@ def _progress_of(*numbers: object) -> Progress:
 
 def _drawn_of(key: object, token: object, text: object, *logprobs: object) -> SampledToken:
     if type(key) is not int or type(token) is not int or type(text) is not bytes:
-        raise TypeError("not a drawn token")
+        raise TypeError("not a sampled token")
     return SampledToken(key, token, text, [_logprob_of(entry) for entry in logprobs])
 
 
@@ -485,13 +485,13 @@ def body_length(prefix: bytes) -> int:
 
 def decode_to_engine(body: bytes) -> ToEngine:
     """WireError if this is not a frame an agent sends."""
-    with _telling(body):
+    with _wire_errors(body):
         return _CONVERTER.structure(_map(body), ToEngine)  # type: ignore[arg-type]  # a union is fine
 
 
 def decode_from_engine(body: bytes) -> FromEngine:
     """WireError if this is not a frame an engine sends."""
-    with _telling(body):
+    with _wire_errors(body):
         value = _map(body)
         if value.get("type") == "Step":
             return _step_of(value)
@@ -506,7 +506,7 @@ def _map(body: bytes) -> dict[str, object]:
 
 
 @contextmanager
-def _telling(body: bytes) -> Iterator[None]:
+def _wire_errors(body: bytes) -> Iterator[None]:
     try:
         yield
     except (

@@ -185,7 +185,7 @@ def test_what_cannot_fit_is_refused_with_the_numbers() -> None:
     assert "512 tokens" in (reason(513) or "")
     assert "514 tokens" in (reason(510, sampled=4) or "")
     assert "max_tokens is -1" in (reason(10, wanted=-1) or "")
-    assert "5 tokens were drawn already" in (reason(10, sampled=5) or "")
+    assert "5 tokens were sampled already" in (reason(10, sampled=5) or "")
 
 
 def test_an_answer_ends_where_its_cells_end() -> None:
