@@ -4,8 +4,8 @@ Frames come in on standard input and go out on what was standard output; whateve
 prints goes to standard error, where the agent picks it up as log lines. Three threads: this one
 decodes, one reads the pipe and prepares requests, one writes what passes produced. Others embed and
 look at images, if that is wanted.
-When the pipe closes, the agent is gone or ends this engine: the process exits at once, whatever it is
-computing. The argument is the descriptor of a file in which every thread notes the requests it
+When the pipe closes, the agent is gone or ends this engine: the process exits at once, whatever it
+is computing. The argument is the descriptor of a file in which every thread notes the requests it
 works for, so that the agent knows which may be the cause when the process dies.
 """
 

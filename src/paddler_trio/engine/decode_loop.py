@@ -83,10 +83,12 @@ def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: boo
 
 @attrs.define(eq=False)
 class _Running:
-    start: StartSequence
+    """A request and what it is computed and sampled with."""
+
+    start: StartSequence = attrs.field(repr=False)
     sequence: Sequence
-    sampler: Sampler
-    content: Content
+    sampler: Sampler = attrs.field(repr=False)
+    content: Content = attrs.field(repr=False)
     drafting: Drafting
     innocent_from: int = 0
     """From this length on it may be computed together with others."""
@@ -133,6 +135,10 @@ class DecodeLoop:
     _failures: int = attrs.field(default=0, init=False)
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
     """Of what is in each stream, which is a beginning of what was placed there last."""
+
+    def __repr__(self) -> str:
+        in_pass = f", in pass: {sorted(self._in_pass)}" if self._in_pass else ""
+        return f"<DecodeLoop: {len(self._requests)} requests{in_pass}, {self.streams!r}>"
 
     def run_forever(self) -> None:
         """Pass after pass; sleeps only while there is nothing to compute."""
@@ -386,7 +392,7 @@ class DecodeLoop:
                 self.doing.end()
 
     def _note_progress(self, chunks: tuple[ScheduledChunk, ...], now_s: float) -> None:
-        """Report how far a long prompt is, now and then, and of every prompt that it is computed."""
+        """Report now and then how far long prompts are, and of every prompt that it is complete."""
         for chunk in chunks:
             request = self._requests[chunk.sequence.key]
             is_whole = chunk.wants_logits and chunk.sequence.num_sampled == 0

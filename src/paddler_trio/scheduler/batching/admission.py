@@ -23,8 +23,8 @@ def refusal(
 
     Args:
       num_prompt_tokens: length of the tokenised prompt.
-      num_sampled: tokens sampled elsewhere that this sequence continues.
-      max_tokens: how many tokens the request wants at most, 0 for no limit. More than fits is no
+      num_sampled: tokens of another engine that this sequence continues.
+      max_tokens: how many tokens the answer may have, 0 for no limit. More than fits is no
         reason to refuse: it is a limit, and the answer ends when the cells do.
       cells: KV cells one sequence can have (context size / slots, as llama.cpp rounded it).
     """

@@ -38,6 +38,16 @@ class Sequence:
     checkpoints: list[int] = attrs.field(factory=list, init=False)
     """Lengths, ascending, at which a pass ends so that what is in the cache can be kept."""
 
+    def __repr__(self) -> str:
+        if self.stream is None:
+            phase = "waiting"
+        else:
+            phase = f"{'generating' if self.is_generating else 'prefill'} in stream {self.stream}"
+        return (
+            f"<Sequence {self.key}: {phase}, {self.num_computed} of {self.num_tokens} tokens "
+            f"computed, {self.num_sampled} sampled>"
+        )
+
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)

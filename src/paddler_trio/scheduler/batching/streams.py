@@ -54,6 +54,10 @@ class Stream:
     is_saved: bool = True
     """What it holds was copied to host memory, is nothing, or is not wanted there."""
 
+    def __repr__(self) -> str:
+        owner = "idle" if self.owner is None else f"sequence {self.owner.key}"
+        return f"<Stream {self.id}: {owner}, {self.length} tokens, last used {self.last_used}>"
+
 
 @attrs.frozen
 class Resident:
@@ -126,18 +130,27 @@ class Streams:
     def __attrs_post_init__(self) -> None:
         self._streams = [Stream(number) for number in range(self.num_streams)]
 
+    def __repr__(self) -> str:
+        return (
+            f"<Streams: {len(self._running)} of {self.slots} slots running, "
+            f"{len(self._waiting)} waiting, {self.num_resident} tokens resident, {self.cells!r}>"
+        )
+
     # ------------------------------------------------------------ arrival
 
     def enqueue(self, sequence: Sequence) -> None:
-        """A sequence wants a stream."""
+        """Queue a sequence for a stream."""
         assert sequence.key not in self._running, f"sequence {sequence.key} runs already"
         self._arrivals += 1
         sequence.arrival = self._arrivals
         self._waiting.append(sequence)
 
     def start_next(self) -> Placement | None:
-        """Give a stream to the first waiting sequence that may begin now. One that waits for a
-        leader is passed over; one that waits for cells is not, so that a long one is not starved."""
+        """Give a stream to the first waiting sequence that may begin now.
+
+        One that waits for a leader is passed over; one that waits for cells is not, so that a long
+        one is not starved.
+        """
         for sequence in self._waiting:
             if len(self._running) >= self.slots or self._must_wait(sequence):
                 continue
@@ -154,7 +167,7 @@ class Streams:
         return None
 
     def lost_prefix(self, sequence: Sequence) -> None:
-        """llama.cpp could not keep what the placement said: the stream is empty."""
+        """llama.cpp could not keep the tokens of the placement: the stream is empty."""
         stream = self._stream_of(sequence)
         self._cut(stream, 0)
         sequence.num_computed = 0

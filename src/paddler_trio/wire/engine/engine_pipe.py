@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -32,6 +32,11 @@ LENGTH_BYTES = _LENGTH.size
 
 DRY_BREAKERS = ("\n", ":", '"', "*")
 """Texts that llama.cpp's repetition penalty DRY does not look across, by default."""
+
+
+def _size(value: Sized) -> str:
+    """In a ``repr``, instead of thousands of tokens or bytes."""
+    return f"<{len(value)}>"
 
 
 # ------------------------------------------------------------------ agent -> engine
@@ -111,7 +116,7 @@ class Grammar:
     expression over all text sampled so far; the grammar takes the text from its first group on).
     """
 
-    gbnf: str
+    gbnf: str = attrs.field(repr=_size)
     root: str
     trigger_tokens: list[int] = attrs.field(factory=list)
     trigger_patterns: list[str] = attrs.field(factory=list)
@@ -141,7 +146,7 @@ class Image:
 
     width: int
     height: int
-    pixels: bytes
+    pixels: bytes = attrs.field(repr=_size)
 
 
 @attrs.frozen
@@ -159,16 +164,16 @@ class StartSequence:
     """
 
     key: int
-    tokens: list[int]
-    sampled: list[int]
+    tokens: list[int] = attrs.field(repr=_size)
+    sampled: list[int] = attrs.field(repr=_size)
     max_tokens: int
-    sampling: Sampling
+    sampling: Sampling = attrs.field(repr=False)
     grammar: Grammar | None
     reasoning: ReasoningBudget | None = None
     logprobs: int = -1
     reuse_prefix: bool = True
     salt: str = ""
-    images: list[Image] = attrs.field(factory=list)
+    images: list[Image] = attrs.field(factory=list, repr=_size)
     isolated: bool = False
 
 
@@ -188,7 +193,7 @@ class EmbedDocuments:
     """
 
     key: int
-    documents: list[bytes]
+    documents: list[bytes] = attrs.field(repr=_size)
     isolated: bool = False
 
 
@@ -343,7 +348,7 @@ class Embedded:
 
     key: int
     index: int
-    values: bytes
+    values: bytes = attrs.field(repr=_size)
     problem: str = ""
 
 
