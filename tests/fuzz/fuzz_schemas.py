@@ -47,7 +47,7 @@ _FORMATS = [
     CallFormat(opener="<tool_call>", closer="</tool_call>", syntax=call_syntax.HERMES),
     CallFormat(opener="<tool_call>", closer="</tool_call>", syntax=call_syntax.QWEN_CODER),
     CallFormat(opener="<tool_call>", closer="</tool_call>", syntax=call_syntax.GLM),
-    CallFormat(opener="[TOOL_CALLS]", syntax=call_syntax.MISTRAL, one_a_section=True),
+    CallFormat(opener="[TOOL_CALLS]", syntax=call_syntax.MISTRAL_WITH_ID, one_a_section=True),
     CallFormat(opener="]<]minimax[>[<tool_call>", syntax=call_syntax.MINIMAX_M3),
     CallFormat(opener="<|tool_call>", closer="<tool_call|>", syntax=QuotedObjects()),
     CallFormat(opener="<|tool_call_start|>", syntax=PythonCalls()),

@@ -69,7 +69,7 @@ class LanguageSource:
 
 
 def read_language(source: LanguageSource) -> Language:
-    """Vocabulary and template of a model file; LanguageError. Blocking, up to seconds."""
+    """Read vocabulary and template of a model file; LanguageError. Blocking, up to seconds."""
     path, desired, markers = source.paths[0], source.desired, source.markers
     try:
         vocabulary = Vocabulary.load(Path(path))
@@ -107,7 +107,7 @@ def read_language(source: LanguageSource) -> Language:
 
 
 def _fingerprint(paths: Sequence[str], template: str, markers: Markers | None) -> str:
-    """Tells two models apart without reading gigabytes: size, both ends, template and markers.
+    """Distinguishes models without reading gigabytes: size, both ends, template and markers.
 
     A GGUF file begins with its metadata and vocabulary and ends with weights.
     """

@@ -1,9 +1,9 @@
 """From a request to tokens: everything about language that happens before the engine.
 
-    prompt -> rendering -> tokens; constraint -> grammar; wishes -> sampling; who reads the answer
+    prompt -> rendering -> tokens; constraint -> grammar; overrides -> sampling; the answer's reader
 
-Paddler's two requests are read as the extended one, which can say all of them. Runs in a
-preparation process, off the event loop and off the decode path (W22). What cannot be prompted is a
+Paddler's two requests are converted to the extended one, which covers both. Runs in a preparation
+process, off the event loop and off the decode path (W22). What cannot be prompted is a
 :class:`Refusal` that carries the ending result its client gets.
 """
 
@@ -93,9 +93,9 @@ def prompt_of(
     """Render, tokenise and constrain; raises Refusal.
 
     Args:
-      seed: of the samples, unless the request brings its own.
-      sampled: tokens of this answer that another agent produced: they are read again, so that
-        everything that remembers them here does, and shown to nobody.
+      seed: of the sampler, unless the request has its own.
+      sampled: tokens of this answer that another agent produced: the answer's reader replays them
+        and sends nothing.
       sees_images: the engine was loaded with a projection.
       slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the
         engine judges alone.
@@ -146,7 +146,7 @@ def prompt_of(
 def length_problem(prompt: Prompt, vocabulary: Vocabulary, slot_cells: int) -> str | None:
     """Why a prompt cannot fit a slot, however its text is cut into tokens; None if it may.
 
-    Of a conversation what its users say counts: templates leave out other things.
+    Of a conversation only user messages count: templates leave out other things.
     """
     least = _least_tokens(prompt, vocabulary)
     if least <= slot_cells:
@@ -164,8 +164,8 @@ def _least_tokens(prompt: Prompt, vocabulary: Vocabulary) -> int:
         case TextPrompt(text=text):
             num_chars = len(text)
         case ConversationPrompt(messages=messages):
-            said = (text_of(each.get("content")) for each in messages if each.get("role") == "user")
-            num_chars = sum(map(len, said))
+            users = (each for each in messages if each.get("role") == "user")
+            num_chars = sum(len(text_of(each.get("content"))) for each in users)
         case other:
             assert_never(other)
     longest = vocabulary.longest_token_chars
@@ -205,14 +205,14 @@ def tokens_of(prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary) -> l
 
 
 def _without_layout_from(prompt: Prompt) -> int | None:
-    """A text goes on to the letter, and so does the message that an answer goes on with."""
+    """A plain text keeps every blank, and so does a message that the answer continues."""
     if not isinstance(prompt, ConversationPrompt):
         return None
     return 1 if prompt.continue_final_message else 0
 
 
 def _generate_of(params: PaddlerWork) -> Generate:
-    """Paddler's requests in our words; raises Refusal for what Paddler refuses."""
+    """Paddler's requests as ours; raises Refusal for what Paddler refuses."""
     if params.max_tokens < 1:
         raise Refusal("SamplerError", f"max_tokens is {params.max_tokens}, must be at least 1")
     if isinstance(params, ContinueFromRawPromptParams):
@@ -242,7 +242,7 @@ def _generate_of(params: PaddlerWork) -> Generate:
 
 
 def _check(request: Generate) -> None:
-    """What needs no model to be wrong."""
+    """Refuse what is wrong with any model."""
     if request.max_tokens is not None and request.max_tokens < 1:
         raise bad_request("max_tokens", f"max_tokens is {request.max_tokens}, must be at least 1")
     if len(request.stop) > MAX_STOP_TEXTS:

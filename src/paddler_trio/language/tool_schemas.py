@@ -1,11 +1,11 @@
 """Whether the arguments of a tool call are what the tool's JSON Schema allows.
 
-Tools come from strangers, and arguments are judged in the agent's event loop, so judging is
-bounded: schemas in size, and each judgement in the references it follows and in the comparisons it
-makes. References out of the schema are refused, never fetched. What rests on
-regular expressions (``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not
-judged: they are another dialect than Python's, and Python's have no bound in time. Nor is it judged
-whether the items of a long array are unique.
+Tools are untrusted input, and arguments are validated in the agent's event loop, so validation is
+bounded: schemas in size, and each validation in the references it follows and the comparisons it
+makes. References out of the schema are refused, never fetched. What rests on regular expressions
+(``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not validated: the dialect
+is not Python's, and Python's have no bound in time. Whether the items of a long array are unique is
+not validated either.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _SCALED_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 class ImageError(PaddlerError):
-    """This image cannot be shown to a model; the text says why, for whoever sent it."""
+    """This image cannot be shown to a model; the text, for the client, names the reason."""
 
 
 @attrs.define

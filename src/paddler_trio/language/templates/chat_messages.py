@@ -9,7 +9,7 @@ others spell in several ways leaves in the one spelling that templates know:
   ``reasoning_content``, ``thinking`` and ``reasoning`` it came as;
 * ``function_call`` and the role ``function`` are what they were before there were tools.
 
-Fields that nobody here knows are the template's business and pass.
+Unknown fields are for the template and pass.
 """
 
 from __future__ import annotations

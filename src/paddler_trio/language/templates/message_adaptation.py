@@ -140,10 +140,10 @@ def _calls(message: Message, capabilities: TemplateCapabilities, index: int) -> 
         is_fine = "content" in message or capabilities.silent_answers
         return message if is_fine else {**message, "content": ""}
     if not capabilities.tool_calls and not capabilities.tool_role:
-        said = [text_of(message.get("content"))] if message.get("content") else []
+        texts = [text_of(message.get("content"))] if message.get("content") else []
         lines = [_call_line(call) for call in calls]
         rest = {key: value for key, value in message.items() if key != "tool_calls"}
-        return {**rest, "content": "\n".join([*said, *lines])}
+        return {**rest, "content": "\n".join([*texts, *lines])}
     path = f"messages[{index}].tool_calls"
     adapted = {
         **message,
