@@ -64,7 +64,7 @@ def parse(
         from paddler_trio.language.answers.answer_start import rendered_prompt
         from paddler_trio.language.answers.turns import turn_ends_of, without_turn_end
         from paddler_trio.language.answers.utf8_carry import Utf8Carry
-        from paddler_trio.language.answers.whole import AnswerReader
+        from paddler_trio.language.answers.whole_answer import AnswerReader
         from paddler_trio.language.templates.conversation import prepare_conversation
 
         if messages == STDIN:

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.engine.admitted import Admitted
-from paddler_trio.engine.calls import Content, fill, part
 from paddler_trio.engine.constraint import GrammarRejectedError
+from paddler_trio.engine.decode_calls import Content, fill, part
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.llama import ContextShape, Llama
 from paddler_trio.engine.sampler import Sampler

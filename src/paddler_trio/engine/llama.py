@@ -16,7 +16,7 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.options import model_params, read_loras, set_context_options
+from paddler_trio.engine.llama_options import model_params, read_loras, set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
 from paddler_trio.machine import available_memory_bytes

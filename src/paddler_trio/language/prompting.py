@@ -98,7 +98,7 @@ def prompt_of(
         and sends nothing.
       sees_images: the engine was loaded with a projection.
       slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the
-        engine judges alone.
+        engine decides alone.
     """
     is_extended = isinstance(work, Generate)
     request = work if isinstance(work, Generate) else _generate_of(work)

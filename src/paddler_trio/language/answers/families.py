@@ -582,7 +582,7 @@ FAMILIES: tuple[Family, ...] = (
                 for effort in ("think_fast", "think_faster")
                 for kind, marker in (
                     (_UNDETERMINABLE, Marker(f"<ifm|{effort}>", _REASONING)),
-                    (_UNDETERMINABLE, Marker(f"</ifm|{effort}>", _CONTENT, tells=_REASONING)),
+                    (_UNDETERMINABLE, Marker(f"</ifm|{effort}>", _CONTENT, text_was=_REASONING)),
                     (_CONTENT, Marker(f"<ifm|{effort}>", _REASONING)),
                     (_REASONING, Marker(f"</ifm|{effort}>", _CONTENT)),
                 )

@@ -1,8 +1,7 @@
 """Everything in a section of tool calls, whatever syntax they are in.
 
-The section tells its syntax itself, by how a call begins. So a model that slips into another
-family's way of writing is understood too; the syntax of its own family only decides what would
-otherwise be ambiguous.
+The syntax follows from how a call begins. So a model that slips into another family's way of
+writing is understood too; the syntax of its own family only decides what is ambiguous otherwise.
 """
 
 from __future__ import annotations
@@ -10,6 +9,15 @@ from __future__ import annotations
 import re
 
 from paddler_trio.language.answers import call_syntax as known
+from paddler_trio.language.answers.call_events import (
+    Emit,
+    NotACallError,
+    ReadEvent,
+    Remainder,
+    TooDeepError,
+    ToolSchemas,
+    WrittenCall,
+)
 from paddler_trio.language.answers.call_syntax import (
     CallSyntax,
     JsonCalls,
@@ -19,15 +27,6 @@ from paddler_trio.language.answers.call_syntax import (
     QuotedObjects,
     TaggedCalls,
     start_of,
-)
-from paddler_trio.language.answers.calls import (
-    Emit,
-    NotACallError,
-    ReadEvent,
-    Remainder,
-    TooDeepError,
-    ToolSchemas,
-    WrittenCall,
 )
 from paddler_trio.language.answers.read_code import (
     CODE_TOOLS,
@@ -44,7 +43,7 @@ from paddler_trio.language.answers.read_loose import (
 from paddler_trio.language.answers.read_named import read_arguments, read_named_call
 from paddler_trio.language.answers.read_nested import read_nested_call
 from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, read_tagged_call
-from paddler_trio.language.answers.source import Reading, Source, stops_of
+from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 
 _BETWEEN = (
     "<tool_call>",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
-from paddler_trio.language.answers.json_text import parse_json
 from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.streamed_json import parse_json
 
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _MAX_DEPTH = 16
@@ -34,13 +34,13 @@ class Expected:
         return frozenset[str]().union(*found) or ANY
 
     def member(self, key: str) -> Expected:
-        """What is said of the property ``key``, if the value is an object."""
+        """The schema's rules for the property ``key``, if the value is an object."""
         tables = (rules.get("properties") for rules in self._spread())
         found = (table.get(key) for table in tables if isinstance(table, Mapping))
         return self._of(found)
 
     def item(self) -> Expected:
-        """What is said of every item, if the value is an array."""
+        """The schema's rules for every item, if the value is an array."""
         return self._of(rules.get("items") for rules in self._spread())
 
     def _of(self, found: Iterable[object]) -> Expected:

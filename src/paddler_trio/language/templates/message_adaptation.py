@@ -71,7 +71,7 @@ def adapt_tools(tools: Sequence[Message], capabilities: TemplateCapabilities) ->
 
 def _tool(tool: Message, capabilities: TemplateCapabilities) -> Message:
     function = tool["function"]
-    assert isinstance(function, Mapping)  # read_tools judged it
+    assert isinstance(function, Mapping)  # read_tools checked it
     needs = capabilities.tool_needs
     filled = dict(function)
     if "description" in needs and filled.get("description") is None:
@@ -166,7 +166,7 @@ def _with_arguments(
 ) -> Message:
     flat = "function" not in call
     function = call if flat else call["function"]
-    assert isinstance(function, Mapping)  # read_messages judged it
+    assert isinstance(function, Mapping)  # read_messages checked it
     arguments = function.get("arguments")
     if isinstance(arguments, str) and capabilities.arguments == "other":
         place = f"{path}{'' if flat else '.function'}.arguments"
@@ -192,7 +192,7 @@ def _read_arguments(text: str, path: str) -> Mapping[str, object]:
 
 def _call_line(call: Mapping[str, object]) -> str:
     function = call.get("function", call)
-    assert isinstance(function, Mapping)  # read_messages judged it
+    assert isinstance(function, Mapping)  # read_messages checked it
     arguments = function.get("arguments", {})
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     name = json.dumps(function["name"], ensure_ascii=False)

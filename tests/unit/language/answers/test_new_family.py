@@ -12,7 +12,7 @@ from paddler_trio.language.answers.families import FAMILIES, Family
 from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.answers.whole import AnswerReader
+from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.trio.generate import ConversationPrompt
 

@@ -12,12 +12,12 @@ import pytest
 from answer_cases import CASES, Case
 from hypothesis import given
 from hypothesis import strategies as st
-from test_families import BELT, format_of_case, meaning, places_in, read
+from test_families import TOOL_SET, format_of_case, meaning, places_in, read
 
 from paddler_trio.apis.answer import Answer, AnswerReader
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
-from paddler_trio.language.answers.whole import probe_of, reader_of_calls
+from paddler_trio.language.answers.whole_answer import probe_of, reader_of_calls
 from paddler_trio.wire.engine.engine_pipe import Ending
 
 STREAMED = [case for case in CASES if not (case.reasoning and case.raw.startswith(case.reasoning))]
@@ -27,7 +27,7 @@ FAILURES = {"UnrecognizedToolCallFormat", "ToolCallParseFailed"}
 
 def automaton_of(case: Case) -> Automaton:
     form = format_of_case(case)
-    automaton = Automaton(form.rules, probe=probe_of(form, BELT.judges))
+    automaton = Automaton(form.rules, probe=probe_of(form, TOOL_SET.validators))
     automaton.begin_with(case.prompt_end)
     return automaton
 
@@ -37,7 +37,7 @@ def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) ->
     automaton = automaton_of(case)
     processor = OutputProcessor(
         automaton,
-        reader_of_calls(format_of_case(case), BELT),
+        reader_of_calls(format_of_case(case), TOOL_SET),
         is_extended=is_extended,
         without_layout_from=0 if is_extended else None,
     )

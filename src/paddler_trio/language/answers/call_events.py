@@ -33,7 +33,7 @@ class ArgumentsGrew:
 
 @attrs.frozen
 class WrittenCall:
-    """The call that began last is complete, not yet judged."""
+    """The call that began last is complete, not yet validated."""
 
     name: str
     arguments: Arguments
