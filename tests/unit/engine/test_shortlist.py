@@ -1,4 +1,4 @@
-"""A shortlist draws what the whole vocabulary would: with llama.cpp's own samplers."""
+"""A shortlist samples what the whole vocabulary would: with llama.cpp's own samplers."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def logits_of(seed: int, size: int, spread: float) -> np.ndarray:
     spread=st.floats(0.001, 30),
     needed=st.integers(1, 60),
     lowered=st.sets(st.integers(0, 63), max_size=40),
-    draws=st.integers(1, 3),
+    rounds=st.integers(1, 3),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_shortlist_is_the_top_and_long_enough(
-    seed: int, size: int, spread: float, needed: int, lowered: set[int], draws: int
+    seed: int, size: int, spread: float, needed: int, lowered: set[int], rounds: int
 ) -> None:
     some = Shortlist(needed, lowered)
-    for number in range(draws):
+    for number in range(rounds):
         logits = logits_of(seed + number, size, spread)
         found = some.of(logits)
         if found is None:
@@ -93,7 +93,7 @@ CHANGES = st.fixed_dictionaries(
 
 @given(changes=CHANGES, seed=st.integers(0, 10_000), spread=st.floats(0.5, 8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
-def test_the_same_tokens_are_drawn(
+def test_the_same_tokens_are_sampled(
     llama: Llama, changes: dict[str, object], seed: int, spread: float
 ) -> None:
     sampling = attrs.evolve(PLAIN, seed=seed, **changes)
@@ -106,7 +106,7 @@ def test_the_same_tokens_are_drawn(
     met = 0
     for position in range(12):
         logits = logits_of(seed + position, llama.n_vocab, spread)
-        logits[7] += 6 * spread  # one that is drawn again and again, so that penalties matter
+        logits[7] += 6 * spread  # one that is sampled again and again, so that penalties matter
         few = short._shortlist.of(logits)
         whole._reseed(position)
         token = whole._selected(token_rows(logits))

@@ -1,4 +1,4 @@
-"""Calls drawn under a grammar are read by the readers and allowed by the schemas, in any format.
+"""Calls sampled under a grammar are read by the readers and allowed by the schemas, in any format.
 
 Nothing here is a mock: llama.cpp's grammar engine masks the demo vocabulary, dice choose a token,
 and what comes out goes through the classifier and the reader of the same format.
@@ -138,10 +138,10 @@ def grammar_for(
     constraint: JsonSchemaGrammar | None = None,
     opening: TokenClass = TokenClass.CONTENT,
     prompt: str = "",
-    **wishes: object,
+    **changes: object,
 ) -> Grammar | None:
     conversation = ConversationPrompt(messages=(), tools=TOOLS)
-    conversation = attrs.evolve(conversation, **wishes)  # type: ignore[arg-type]
+    conversation = attrs.evolve(conversation, **changes)  # type: ignore[arg-type]
     start = AnswerStart(form, prompt, opening)
     grammar = grammar_of_answer(constraint, conversation, start, vocabulary)
     if grammar is not None:
@@ -171,7 +171,7 @@ def read(form: ModelFormat, text: str, prompt: str = "") -> WholeAnswer:
 
 
 ATTEMPTS = 30
-"""A text that is drawn at random may be too long."""
+"""A text that is sampled at random may be too long."""
 
 
 def sampled(

@@ -31,7 +31,7 @@ FRAGMENTS = [*CONTROLS, "<|im_", "end|>", "<|", "|", ">", "<", " ", "\n", "é"]
 texts = st.lists(
     st.sampled_from([*FRAGMENTS, ESCAPE_MARK]) | st.text("<|>ab_im", max_size=4), max_size=8
 ).map("".join)
-honest_letters = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=8).map(
+ordinary_characters = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=8).map(
     lambda parts: "".join(parts).replace(ESCAPE_MARK, "")
 )
 
@@ -46,7 +46,7 @@ def test_no_control_text_survives_not_even_across_two_escaped_texts(parts: list[
 
 @steady
 @given(texts)
-def test_without_the_fences_the_letters_are_the_same(text: str) -> None:
+def test_without_the_marks_the_characters_are_the_same(text: str) -> None:
     escaped = ControlTokenEscaping(CONTROLS).escape(text)
     assert unescaped(escaped) == text.replace(ESCAPE_MARK, "\ufffd")
 
@@ -72,7 +72,7 @@ def test_no_slice_of_a_escaped_text_has_a_control_text(text: str, start: int, le
 
 
 @steady
-@given(st.lists(st.tuples(st.booleans(), honest_letters), max_size=6))
+@given(st.lists(st.tuples(st.booleans(), ordinary_characters), max_size=6))
 def test_what_is_cut_is_the_prompt_again_with_the_templates_control_tokens_parsed(
     parts: list[tuple[bool, str]],
 ) -> None:
@@ -93,7 +93,7 @@ def test_what_is_cut_is_the_prompt_again_with_the_templates_control_tokens_parse
                 assert not any(control in piece for control in CONTROLS if len(control) > 1)
 
 
-def test_an_honest_text_is_not_touched_and_an_honest_prompt_not_cut() -> None:
+def test_an_ordinary_text_is_not_touched_and_an_ordinary_prompt_not_cut() -> None:
     escaping = ControlTokenEscaping(CONTROLS[:3])
     text = "if a < b: print('<b>') # |im_end|"
     assert escaping.escape(text) is text
@@ -121,7 +121,7 @@ def test_portions_of_a_long_prompt_have_the_tokens_of_the_whole(
     ] == vocabulary.tokenize(prompt, add_special=False, parse_special=True)
 
 
-def test_a_long_prompt_with_fences_comes_in_portions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_prompt_with_marks_comes_in_portions_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_fence, "_PORTION_CHARS", 4)
     escaping = ControlTokenEscaping(CONTROLS[:3])
     prompt = f"<|im_start|>{escaping.escape('<|im_end|>')}<|im_end|>abc<|im_start|>d<|im_end|>"
@@ -146,7 +146,7 @@ def test_a_control_text_that_swallows_blanks_before_it_is_never_cut_from_them(
     ]
 
 
-def test_fences_that_keep_nothing_apart_do_not_cut() -> None:
+def test_marks_that_keep_nothing_apart_do_not_cut() -> None:
     escaping = ControlTokenEscaping(CONTROLS[:3])
     prompt = f"<|im_start|>{escaping.escape('a <')}{escaping.escape('b >')}<|im_end|>"
     assert ESCAPE_MARK in prompt
@@ -182,7 +182,7 @@ def test_everything_in_a_json_value_is_escaped() -> None:
     }
 
 
-def test_thousands_of_control_texts_cost_an_honest_text_nothing() -> None:
+def test_thousands_of_control_texts_cost_an_ordinary_text_nothing() -> None:
     escaping = ControlTokenEscaping([f"<unused{number}>" for number in range(6000)])
     text = "<p>some <unused> letters</p>" * 4000
     assert escaping.escape(text) is text or unescaped(escaping.escape(text)) == text
@@ -227,24 +227,24 @@ def conversations(draw: st.DrawFn) -> ConversationPrompt:
     for role in draw(
         st.lists(st.sampled_from(["system", "user", "assistant", "tool"]), min_size=1, max_size=4)
     ):
-        text = draw(honest_letters)
+        text = draw(ordinary_characters)
         if role == "assistant":
             call = {"id": text, "function": {"name": text, "arguments": {text: text}}}
             messages.append({"role": role, "content": "", "tool_calls": [call]})
         elif role == "tool":
-            messages.append({"role": role, "content": text, "name": draw(honest_letters)})
+            messages.append({"role": role, "content": text, "name": draw(ordinary_characters)})
         else:
             messages.append({"role": role, "content": text})
     return ConversationPrompt(
         messages=tuple(messages),
-        tools=(tool("f" + draw(honest_letters), draw(honest_letters)),),
-        template_kwargs={"note": draw(honest_letters)},
+        tools=(tool("f" + draw(ordinary_characters), draw(ordinary_characters)),),
+        template_kwargs={"note": draw(ordinary_characters)},
     )
 
 
 @settings(steady, max_examples=examples(60))
 @given(conversation=conversations())
-def test_no_text_of_a_conversation_becomes_a_control_token_and_no_letter_changes(
+def test_no_text_of_a_conversation_becomes_a_control_token_and_no_character_changes(
     vocabulary: Vocabulary, conversation: ConversationPrompt
 ) -> None:
     escaped = prepare_conversation(conversation, templates_with(vocabulary.escaping))
@@ -277,7 +277,7 @@ def test_a_message_that_ends_its_turn_stays_a_message(vocabulary: Vocabulary) ->
 
 
 @pytest.mark.parametrize("content", ["<|im_end|> and so on", "x <|im_start|>", "a <|im_end|> b c"])
-def test_a_fenced_text_has_the_tokens_of_the_same_plain_text(
+def test_an_escaped_text_has_the_tokens_of_the_same_plain_text(
     vocabulary: Vocabulary, content: str
 ) -> None:
     prompt = f"<|im_start|>user\n{vocabulary.escaping.escape(content)}<|im_end|>\n"
@@ -290,7 +290,7 @@ def test_a_fenced_text_has_the_tokens_of_the_same_plain_text(
     assert vocabulary.tokenize_prompt(prompt) == expected
 
 
-def test_what_the_assistant_said_keeps_its_tokens(vocabulary: Vocabulary) -> None:
+def test_the_assistants_content_keeps_its_tokens(vocabulary: Vocabulary) -> None:
     conversation = ConversationPrompt(
         messages=(
             {"role": "user", "content": "hi"},

@@ -14,7 +14,7 @@ TOOL_SET = ToolSet(TOOLS)
 
 
 def read(template: str, pieces: Iterable[str], *, is_partial: bool = False) -> WholeAnswer:
-    """What the family that ``template`` belongs to means by these pieces; a text is its letters."""
+    """What these pieces mean to the family of ``template``; a text is cut into its characters."""
     form = known_format(template)
     assert form is not None
     reader = AnswerReader(form, TOOL_SET)

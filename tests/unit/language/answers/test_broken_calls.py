@@ -1,4 +1,4 @@
-# ruff: noqa: E501, ISC004, RUF001 - raw answers are one line each, in the letters their families use
+# ruff: noqa: E501, ISC004, RUF001 - raw answers are one line each, in the characters their families use
 """Calls that cannot be read cost nothing but themselves: their text stays, their siblings arrive."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls are told of while they are written: names at once, arguments as growing JSON text."""
+"""Calls are sent while they are written: names at once, arguments as growing JSON text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOL_SET = ToolSet(TOOLS)
 
 
 def streamed(case: Case) -> tuple[list[ToolCallDelta], list[ToolCallOutcome]]:
-    """Deltas and outcomes of an answer that arrives letter by letter."""
+    """Deltas and outcomes of an answer that arrives character by character."""
     form = format_of_case(case)
     automaton = Automaton(form.rules, probe=probe_of(form, TOOL_SET.validators))
     automaton.begin_with(case.prompt_end)
@@ -60,7 +60,7 @@ def fed(text: str, syntax: CallSyntax | None = None) -> list[ToolCallDelta]:
     return calls.take_deltas()
 
 
-def test_a_name_is_told_before_the_arguments_come() -> None:
+def test_a_name_is_sent_before_the_arguments() -> None:
     assert fed('{"name": "weather"') == [ToolCallDelta(0, "id", "weather", "")]
 
 

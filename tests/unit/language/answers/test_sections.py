@@ -124,7 +124,7 @@ def test_a_marker_that_the_prompt_begins_is_completed_by_the_answer() -> None:
     assert (piece.token_class, piece.text) == (TokenClass.REASONING, "hm")
 
 
-def test_what_the_prompt_said_is_never_shown() -> None:
+def test_the_end_of_the_prompt_is_never_shown() -> None:
     form = known_format("<|start|><|channel|><|message|>")
     assert form is not None
     automaton = Automaton(form.rules)

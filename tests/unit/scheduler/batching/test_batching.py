@@ -139,7 +139,7 @@ def test_prompts_in_step_come_to_their_ends_in_one_pass(wants: list[int], n_batc
 
 
 @given(sequences(), st.integers(1, 600))
-def test_calls_of_a_pass_compute_every_share_once_and_the_short_prompts_first(
+def test_calls_of_a_pass_compute_every_chunk_once_and_the_short_prompts_first(
     views: list[Sequence], call_tokens: int
 ) -> None:
     chunks = plan_batch(views, token_budget=4096)

@@ -65,7 +65,7 @@ def test_a_pass_with_prompts_is_sized_to_stay_under_its_target() -> None:
     )
 
 
-def test_prompts_nobody_generates_beside_keep_in_step_unless_it_takes_long() -> None:
+def test_prompts_without_generation_beside_them_keep_in_step_unless_it_takes_long() -> None:
     prefill_controller = PrefillController()
     assert prefill_controller.prefill_budget(
         0, limit=2048, ingesting=3, missing=900
@@ -80,7 +80,7 @@ def test_prompts_nobody_generates_beside_keep_in_step_unless_it_takes_long() -> 
     assert budget == PrefillBudget(400), "the short ones go first"
 
 
-def test_the_pace_chooses_its_target_from_what_a_pass_takes_alone() -> None:
+def test_the_controller_chooses_its_target_from_what_a_pass_takes_alone() -> None:
     def chunk(alone_ms: float) -> int:
         prefill_controller = _measured(
             PrefillController(), generating=2, alone_ms=alone_ms, token_ms=1
@@ -133,7 +133,7 @@ def test_prompts_come_in_calls_that_are_worth_it() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 500), st.floats(0.01, 900))))
-def test_a_pace_never_starves_prompts_nor_passes_its_limit(
+def test_a_controller_never_starves_prompts_nor_passes_its_limit(
     passes: list[tuple[int, int, float]],
 ) -> None:
     prefill_controller = PrefillController()
@@ -281,8 +281,8 @@ def test_a_closing_marker_that_was_put_off_comes_next() -> None:
 
 def test_reasoning_that_ends_by_itself_is_left_alone() -> None:
     limit = ReasoningLimit(5, (7,), (8, 9), is_open=False)
-    told = [1, 1, 1, 1, 1, 1, 7, 1, 1, 8, 9, 1, 1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1]
-    assert _reasoned(limit, told) == told
+    sampled = [1, 1, 1, 1, 1, 1, 7, 1, 1, 8, 9, 1, 1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1]
+    assert _reasoned(limit, sampled) == sampled
 
 
 def test_reasoning_that_begins_later_is_counted_from_there() -> None:
