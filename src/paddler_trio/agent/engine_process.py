@@ -22,7 +22,6 @@ import trio
 from paddler_trio.agent.engine_crash import Suspects, crash_record_file, suspects_in
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine.engine_pipe import (
-    LENGTH_BYTES,
     EmbeddingStep,
     EmbedDocuments,
     EngineStats,
@@ -36,6 +35,9 @@ from paddler_trio.wire.engine.engine_pipe import (
     Step,
     StopEmbedding,
     StopSequence,
+)
+from paddler_trio.wire.engine.pipe_codec import (
+    LENGTH_BYTES,
     body_length,
     decode_from_engine,
     encode,

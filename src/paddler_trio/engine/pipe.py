@@ -10,9 +10,11 @@ from queue import Queue
 from typing import BinaryIO, NoReturn
 
 from paddler_trio.wire.engine.engine_pipe import (
-    LENGTH_BYTES,
     FromEngine,
     ToEngine,
+)
+from paddler_trio.wire.engine.pipe_codec import (
+    LENGTH_BYTES,
     body_length,
     decode_to_engine,
     encode,

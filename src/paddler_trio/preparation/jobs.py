@@ -24,7 +24,8 @@ from paddler_trio.preparation.messages import (
 )
 from paddler_trio.preparation.questions import UnanswerableError, answer_to
 from paddler_trio.wire.codec import loads, structure
-from paddler_trio.wire.engine.engine_pipe import StartSequence, encode
+from paddler_trio.wire.engine.engine_pipe import StartSequence
+from paddler_trio.wire.engine.pipe_codec import encode
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
