@@ -82,7 +82,7 @@ def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: boo
 
 
 @attrs.define(eq=False)
-class _Running:
+class _Request:
     """A request and what it is computed and sampled with."""
 
     start: StartSequence = attrs.field(repr=False)
@@ -90,8 +90,8 @@ class _Running:
     sampler: Sampler = attrs.field(repr=False)
     content: Content = attrs.field(repr=False)
     drafting: Drafting
-    innocent_from: int = 0
-    """From this length on it may be computed together with others."""
+    isolated_until: int = 0
+    """Up to this length it is computed by itself; tokens."""
     placed_s: float | None = None
     first_sampled_s: float | None = None
     next_progress_s: float = 0.0
@@ -125,7 +125,7 @@ class DecodeLoop:
         factory=lambda: CrashRecord.unread().cells(Activity.SAMPLING, 0)
     )
     """Where it notes the request it samples for."""
-    _requests: dict[int, _Running] = attrs.field(factory=dict, init=False)
+    _requests: dict[int, _Request] = attrs.field(factory=dict, init=False)
     _sampled: list[SampledToken] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
     _progress: list[Progress] = attrs.field(factory=list, init=False)
@@ -217,7 +217,7 @@ class DecodeLoop:
                     start.max_tokens,
                     start.salt if start.reuse_prefix else None,
                 )
-                self._requests[start.key] = _Running(
+                self._requests[start.key] = _Request(
                     start,
                     sequence,
                     sampler,
@@ -262,7 +262,7 @@ class DecodeLoop:
 
     def _is_isolated(self, key: int) -> bool:
         request = self._requests[key]
-        return request.sequence.num_tokens < request.innocent_from
+        return request.sequence.num_tokens < request.isolated_until
 
     def _guess(self) -> None:
         generating = [sequence for sequence in self.streams.running if sequence.is_generating]
@@ -463,7 +463,7 @@ class DecodeLoop:
             if sequence.stream is not None:
                 self._cut(self.streams.drop_drafts(sequence))
 
-    def _keep(self, request: _Running, row: int, token: int) -> bool:
+    def _keep(self, request: _Request, row: int, token: int) -> bool:
         """Report a token; True if it was the last."""
         sequence = request.sequence
         if request.first_sampled_s is None:

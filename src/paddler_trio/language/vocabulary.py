@@ -83,7 +83,7 @@ class Vocabulary:
         self.end_tokens = tuple(
             token for token in sorted(controls) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
         )
-        """The control tokens with which the model says that its answer is complete."""
+        """The control tokens with which the model ends its answer."""
         self.escaping = self._make_escaping(controls)
         self.longest_token_chars = self._find_longest()
         """No token stands for more characters of a text; 0 where tokens say nothing of that."""
@@ -214,7 +214,7 @@ class Vocabulary:
             return _piece_of(vocab, token, special)
 
     def is_end_of_generation(self, token: int) -> bool:
-        """Whether the model says with this token that its answer is complete."""
+        """Whether the model ends its answer with this token."""
         with self.open_handle() as vocab:
             self._check(token)
             return bool(llama_cpp.llama_vocab_is_eog(vocab, token))

@@ -1,4 +1,4 @@
-"""Where the prompt ends and the answer begins, and what the prompt says of the answer already."""
+"""Where the prompt ends and the answer begins, and how much of the answer the prompt contains."""
 
 from __future__ import annotations
 

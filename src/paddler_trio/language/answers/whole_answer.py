@@ -127,12 +127,12 @@ class AnswerReader:
         prompt_end: str = "",
         may_reason: bool = False,
     ) -> None:
-        """Begin an answer. Without tools, calls are read all the same, whatever they say.
+        """Begin an answer. Without tools, calls are read all the same, to any tool.
 
         Args:
           prompt_end: what the prompt has for the answer's beginning, such as ``<think>``.
-          may_reason: the prompt closed the reasoning although nobody asked for that: a close
-            marker in the first text still says that it was reasoning.
+          may_reason: thinking was not switched off: a close marker in the first text shows that it
+            was reasoning, even if the prompt closed the reasoning.
 
         Raises:
           ToolSchemaError: one of the tools is not usable.

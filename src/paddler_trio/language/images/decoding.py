@@ -1,12 +1,12 @@
 """Images as clients send them: from a data URI to the pixels a model looks at.
 
 Only data URIs are taken: an agent fetches nothing that a prompt names. What stands before the comma
-of a data URI is not trusted and not read; the bytes say themselves what they are. Images are
-hostile until decoded: formats are few, sizes are looked at before any pixel is unpacked, and
-whatever a decoder chokes on is the image's fault.
+of a data URI is not trusted and not read; the format follows from the bytes. Images are untrusted:
+formats are few, sizes are checked before any pixel is unpacked, and every failure of a decoder is
+an error of the image.
 
-An image with a transparent background is put on white, and turned as its EXIF says; of a moving
-image the first picture is shown.
+An image with a transparent background is put on white, and turned by its EXIF orientation; of an
+animation the first frame is shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Drawings (SVG) as pixels.
+"""SVG as pixels.
 
-A drawing is a program for a renderer, so it is read twice: once here, to know its size and that it
-asks for nothing from outside, and once by resvg, which draws it.
+An SVG is a program for a renderer, so it is read twice: once here, for its size and to refuse
+references to anything outside, and once by resvg, which renders it.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ EVERYTHING = TemplateCapabilities()
 
 
 def probe(template: ChatTemplate) -> TemplateCapabilities:
-    """Find out what ``template`` knows; some forty small renderings, milliseconds."""
+    """Find what ``template`` supports; some forty small renderings, milliseconds."""
     return _Probe(template).capabilities()
 
 
@@ -126,7 +126,7 @@ def probe(template: ChatTemplate) -> TemplateCapabilities:
 class _Probe:
     template: ChatTemplate
     deadline_s: float = attrs.field(factory=lambda: time.thread_time() + _MAX_PROBES_S)
-    """Of this thread's processor time: a template that loops is found to know nothing."""
+    """Of this thread's processor time: a template that loops supports nothing."""
 
     def text(
         self,
@@ -176,7 +176,7 @@ class _Probe:
         turn: Mapping[str, object] = {}
         try_contents("user")
         if all(self.text([_message("user", _USER, parts=form)]) is None for form in (False, True)):
-            # It wants something that is not known here: messages are its client's business.
+            # It requires something unknown: messages are the client's responsibility.
             return EVERYTHING
         wraps = "user" not in strings and "user" in parts
         user = _message("user", _USER, parts=wraps)
@@ -270,7 +270,7 @@ class _Probe:
 def own_variables(
     template: ChatTemplate, tools: Sequence[Mapping[str, object]]
 ) -> dict[str, object]:
-    """What a few templates want tools and time to be called; empty for all others."""
+    """The names a few templates have for tools and time; empty for all others."""
     wanted = template.variables
     if "functions" not in wanted or "tools" in wanted:
         return {}
@@ -304,7 +304,7 @@ class _Calls:
         self._probe = probe
         self._user = user
         self._parts = parts
-        # How a template lists its tools says nothing about how it prints a call.
+        # How a template lists its tools does not show how it prints a call.
         self._announced = probe.text([user], tools=[_TOOL]) or ""
         empty = _contents("", parts=parts)
         self._fields: dict[CallContent, Mapping[str, object]] = {

@@ -43,7 +43,7 @@ _MODELS_OWN_TEXT: tuple[str, ...] = ("content", "reasoning_content", "thinking",
 
 @attrs.frozen
 class ModelTemplate:
-    """A template and what it knows."""
+    """A template and its capabilities."""
 
     template: ChatTemplate
     capabilities: TemplateCapabilities
@@ -172,7 +172,7 @@ def _given_variables(
 def _thinking_variables(
     thinking: bool | None, capabilities: TemplateCapabilities, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """The template's own switch, and the name under which Hugging Face knows it."""
+    """The template's own switch, and Hugging Face's name for it."""
     if thinking is None:
         return {}
     variables: dict[str, object] = {"enable_thinking": thinking}

@@ -1,8 +1,8 @@
 """Messages in the form that a template in force can express.
 
-The rule: what the template prints without loss it is given as it is, so that the prompt is the
-one Hugging Face renders. Only what it would refuse, lose, or print as Python is said in another
-way, the way people write it by hand for such models:
+The rule: what the template prints without loss stays as it is, so that the prompt is the one
+Hugging Face renders. Only what it would refuse, lose, or print as Python is written in another way,
+the way people write it by hand for such models:
 
 ======================================  ======================================================
 the template lacks                      instead
@@ -22,7 +22,7 @@ a variable that switches thinking       the word for it in the system message, i
 ======================================  ======================================================
 
 A template that refuses two turns of one role in succession gets turns that were made here joined
-with their neighbours. Turns that a client sent are never joined: the template says what is wrong.
+with their neighbours. Turns that a client sent are never joined: the template reports the error.
 """
 
 from __future__ import annotations
