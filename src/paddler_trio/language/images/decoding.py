@@ -21,7 +21,7 @@ from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.language.images.svg import SvgError, draw, is_svg
+from paddler_trio.language.images.svg import SvgError, is_svg, render_svg
 from paddler_trio.wire.engine.engine_pipe import Image
 
 MAX_FILE_BYTES = 20_971_520
@@ -74,7 +74,7 @@ def read_image(url: str, *, fit: int, budget: PixelBudget | None = None) -> Imag
     fit = min(fit, MAX_SIDE)
     try:
         if is_svg(content):
-            picture = draw(content, fit=fit)
+            picture = render_svg(content, fit=fit)
         else:
             picture = _decode(content, fit=fit, budget=budget or PixelBudget())
     except SvgError as error:
