@@ -13,7 +13,8 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.llama import TOKEN_DATA, Llama, candidates_of
+from paddler_trio.engine.candidates import TOKEN_DATA, candidates_of
+from paddler_trio.engine.llama import Llama
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _SEARCHED_CHARS = 4096

@@ -22,8 +22,9 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from paddler_trio.engine.candidates import candidates_of, token_rows
 from paddler_trio.engine.constraint import Constraint, GrammarRejectedError
-from paddler_trio.engine.llama import Llama, candidates_of, token_rows
+from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.sampler_chain import SamplerChain, is_greedy, stages_of
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit

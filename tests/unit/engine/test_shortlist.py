@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from effort import examples
 from paddler_trio.engine import shortlist
-from paddler_trio.engine.llama import Llama, token_rows
+from paddler_trio.engine.candidates import token_rows
+from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.engine.sampler import Sampler
 from paddler_trio.engine.sampler_chain import stages_of
