@@ -130,7 +130,7 @@ class DecodeLoop:
     _endings: list[Ending] = attrs.field(factory=list, init=False)
     _progress: list[Progress] = attrs.field(factory=list, init=False)
     _in_pass: frozenset[int] = attrs.field(default=frozenset(), init=False)
-    _leaving: set[int] = attrs.field(factory=set, init=False)
+    _stopping: set[int] = attrs.field(factory=set, init=False)
     _anticipation: Anticipation = attrs.field(factory=Anticipation, init=False)
     _failures: int = attrs.field(default=0, init=False)
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
@@ -158,9 +158,9 @@ class DecodeLoop:
     def hurry(self, key: int) -> None:
         """This sequence is to be stopped; from any thread. A pass that computes only for such
         sequences is not worth finishing and is aborted."""
-        self._leaving.add(key)
+        self._stopping.add(key)
         in_pass = self._in_pass
-        if in_pass and in_pass <= self._leaving:
+        if in_pass and in_pass <= self._stopping:
             self.llama.abort()
 
     def run_pass(self) -> None:
@@ -229,7 +229,7 @@ class DecodeLoop:
             case Ending():
                 self._endings.append(command)
             case StopSequence(key):
-                self._leaving.discard(key)
+                self._stopping.discard(key)
                 if key in self._requests:  # else it ended by itself meanwhile
                     self._end(key, "stopped")
 
@@ -488,7 +488,7 @@ class DecodeLoop:
 
     def _end(self, key: int, reason: str, detail: str = "") -> None:
         request = self._requests.pop(key)
-        self._leaving.discard(key)
+        self._stopping.discard(key)
         request.sampler.close()
         cut = self.streams.end(key)
         if cut is not None:

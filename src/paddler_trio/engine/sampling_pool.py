@@ -25,7 +25,7 @@ from paddler_trio.wire.engine.engine_pipe import TokenLogprob
 T = TypeVar("T")
 R = TypeVar("R")
 
-WORTH_SHARING = 4 * 32768
+WORTH_THREADS = 4 * 32768
 """Logits to look at, all sequences together, below which handing work to threads costs more."""
 
 
@@ -57,7 +57,7 @@ class SamplingPool:
     ) -> Iterable[R]:
         """``sample`` of each item, in order, with the activity cells of the thread it runs in:
         ``doing`` if that is this one."""
-        if self._executor is None or len(items) * self._n_vocab < WORTH_SHARING or len(items) < 2:
+        if self._executor is None or len(items) * self._n_vocab < WORTH_THREADS or len(items) < 2:
             return (sample(item, doing) for item in items)
 
         def sample_here(item: T) -> R:

@@ -14,7 +14,7 @@ INTERVAL_S = 0.5
 
 
 @attrs.define
-class _Rhythm:
+class _ReportTimer:
     """When one thread reports: after passes, and not again at once."""
 
     _reported_passes: int = 0
@@ -42,8 +42,8 @@ class Counters:
 
     report: Callable[[EngineStats], None]
     now: EngineStats = attrs.field(factory=EngineStats, init=False)
-    _generation: _Rhythm = attrs.field(factory=_Rhythm, init=False)
-    _embedding: _Rhythm = attrs.field(factory=_Rhythm, init=False)
+    _generation: _ReportTimer = attrs.field(factory=_ReportTimer, init=False)
+    _embedding: _ReportTimer = attrs.field(factory=_ReportTimer, init=False)
     _reporting: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     # ------------------------------------------------------- the thread that generates
