@@ -90,7 +90,8 @@ class SamplerChain:
         """The sampler of a random link, made anew from ``seed``."""
         if link.stage is None:
             return llama_lib.llama_sampler_init_dist(seed)
-        return link.stage.build(self.sampling, attrs.evolve(self._factory, seed=seed))
+        self._factory.seed = seed
+        return link.stage.build(self.sampling, self._factory)
 
 
 def stages_of(sampling: Sampling) -> list[SamplerStage]:
