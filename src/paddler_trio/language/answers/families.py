@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - markers as their families write them
 """The model families that are known: one table, one entry for each way of writing.
 
 To add a family, add one :class:`Family` to :data:`FAMILIES`:
@@ -41,6 +42,7 @@ from paddler_trio.language.answers.call_syntax import (
     QWEN_CODER,
     SOLAR,
     STEP_ML,
+    CallSyntax,
     JsonCalls,
     NamedJson,
     PythonCalls,
@@ -101,6 +103,19 @@ def _in_every_class(*markers: Marker) -> tuple[tuple[TokenClass, Marker], ...]:
 def _begins_call(text: str) -> Marker:
     """``text``, which belongs to the call, begins a section of calls by itself."""
     return Marker(text, _CALL, kept=len(text))
+
+
+def _between_tags(
+    tag: str, syntax: CallSyntax, *, one_a_section: bool = False, between: str = ""
+) -> CallFormat:
+    """Calls between ``<tag>`` and ``</tag>``."""
+    return CallFormat(
+        opener=f"<{tag}>",
+        closer=f"</{tag}>",
+        syntax=syntax,
+        one_a_section=one_a_section,
+        between=between,
+    )
 
 
 _LIST = JsonCalls(in_list=True, before="[", after="]")
@@ -178,11 +193,7 @@ _FUNCTIONARY_3_2 = ModelFormat(
 def _dsml(section: str) -> ModelFormat:
     return ModelFormat(
         name="deepseek-dsml",
-        calls=CallFormat(
-            opener=f"<｜DSML｜{section}>",  # noqa: RUF001
-            closer=f"</｜DSML｜{section}>",  # noqa: RUF001
-            syntax=DSML,
-        ),
+        calls=_between_tags(f"｜DSML｜{section}", DSML),
         other_openers=(_begins_call(DSML.before_name),),
     )
 
@@ -191,16 +202,16 @@ def _deepseek(name: str, syntax: NamedJson, between: str) -> ModelFormat:
     return ModelFormat(
         name=name,
         calls=CallFormat(
-            opener="<｜tool▁calls▁begin｜>",  # noqa: RUF001
-            closer="<｜tool▁calls▁end｜>",  # noqa: RUF001
+            opener="<｜tool▁calls▁begin｜>",
+            closer="<｜tool▁calls▁end｜>",
             syntax=syntax,
             between=between,
         ),
         other_openers=(
-            Marker("<｜tool_calls_begin｜>", _CALL),  # noqa: RUF001
-            _begins_call("<｜tool▁call▁begin｜>"),  # noqa: RUF001
+            Marker("<｜tool_calls_begin｜>", _CALL),
+            _begins_call("<｜tool▁call▁begin｜>"),
         ),
-        more_markers=((_CALL, Marker("<｜tool_calls_end｜>", _CONTENT)),),  # noqa: RUF001
+        more_markers=((_CALL, Marker("<｜tool_calls_end｜>", _CONTENT)),),
     )
 
 
@@ -213,10 +224,9 @@ def _hunyuan(source: str) -> ModelFormat:
         name="hunyuan-3" if separates else "hunyuan-4",
         reasoning_open=f"<think{end}>",
         reasoning_close=f"</think{end}>",
-        calls=CallFormat(
-            opener=f"<tool_calls{end}>",
-            closer=f"</tool_calls{end}>",
-            syntax=TaggedCalls(
+        calls=_between_tags(
+            f"tool_calls{end}",
+            TaggedCalls(
                 before_name=f"<tool_call{end}>",
                 name_end=f"<tool_sep{end}>" if separates else "",
                 before_key=f"<arg_key{end}>",
@@ -227,7 +237,7 @@ def _hunyuan(source: str) -> ModelFormat:
             ),
             between="\n",
         ),
-        content_marks=(f"<｜hy_eos{end}｜>",),  # noqa: RUF001 - as Hunyuan writes it
+        content_marks=(f"<｜hy_eos{end}｜>",),
     )
 
 
@@ -281,10 +291,7 @@ def _command_r7b(content_open: str) -> ModelFormat:
 _LFM2 = ModelFormat(
     name="lfm2",
     calls=CallFormat(
-        opener="<|tool_call_start|>",
-        closer="<|tool_call_end|>",
-        syntax=PythonCalls(),
-        between=", ",
+        opener="<|tool_call_start|>", closer="<|tool_call_end|>", syntax=PythonCalls(), between=", "
     ),
     calls_end_reasoning=False,
 )
@@ -307,10 +314,9 @@ def _tool_calls_tag(source: str) -> ModelFormat:
     is_lines = "<tool_calls>[" not in source and "<tool_calls>\\n" in source
     form = ModelFormat(
         name="tool-calls-tag",
-        calls=CallFormat(
-            opener="<tool_calls>",
-            closer="</tool_calls>",
-            syntax=JsonCalls(before="\n", after="\n") if is_lines else _LIST,
+        calls=_between_tags(
+            "tool_calls",
+            JsonCalls(before="\n", after="\n") if is_lines else _LIST,
             between="" if is_lines else ", ",
         ),
         content_marks=("<answer>", "</answer>") if "<answer>" in source else (),
@@ -326,23 +332,14 @@ def _tool_calls_tag(source: str) -> ModelFormat:
         )
     if "<beginning_of_sentence>" in source:  # MiniMax M1, whose template mentions no reasoning
         return attrs.evolve(
-            form,
-            reasoning_open="<think>",
-            reasoning_close="</think>",
-            calls_end_reasoning=False,
+            form, reasoning_open="<think>", reasoning_close="</think>", calls_end_reasoning=False
         )
     return form
 
 
 _HERMES = ModelFormat(
     name="hermes",
-    calls=CallFormat(
-        opener="<tool_call>",
-        closer="</tool_call>",
-        syntax=HERMES,
-        one_a_section=True,
-        between="\n",
-    ),
+    calls=_between_tags("tool_call", HERMES, one_a_section=True, between="\n"),
     calls_end_reasoning=False,
 )
 
@@ -526,35 +523,21 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         mentions=("<minimax:tool_call>",),
-        format=ModelFormat(
-            name="minimax-m2",
-            calls=CallFormat(
-                opener="<minimax:tool_call>", closer="</minimax:tool_call>", syntax=INVOKE
-            ),
-        ),
+        format=ModelFormat(name="minimax-m2", calls=_between_tags("minimax:tool_call", INVOKE)),
     ),
-    Family(mentions=("｜DSML｜", "function_calls"), format=_dsml("function_calls")),  # noqa: RUF001
-    Family(mentions=("｜DSML｜",), format=_dsml("tool_calls")),  # noqa: RUF001
+    Family(mentions=("｜DSML｜", "function_calls"), format=_dsml("function_calls")),
+    Family(mentions=("｜DSML｜",), format=_dsml("tool_calls")),
     Family(
-        mentions=("｜GCML｜",),  # noqa: RUF001
+        mentions=("｜GCML｜",),
         format=ModelFormat(
             name="gigachat-3.5",
-            calls=CallFormat(
-                opener="<｜GCML｜tool_calls>",  # noqa: RUF001
-                closer="</｜GCML｜tool_calls>",  # noqa: RUF001
-                syntax=GCML,
-            ),
+            calls=_between_tags("｜GCML｜tool_calls", GCML),
             other_openers=(_begins_call(GCML.before_name),),
         ),
     ),
     Family(
         mentions=("<dots_function_call>",),
-        format=ModelFormat(
-            name="dots",
-            calls=CallFormat(
-                opener="<dots_function_call>", closer="</dots_function_call>", syntax=INVOKE
-            ),
-        ),
+        format=ModelFormat(name="dots", calls=_between_tags("dots_function_call", INVOKE)),
     ),
     Family(
         mentions=("<ifm|tool_call>",),
@@ -562,10 +545,9 @@ FAMILIES: tuple[Family, ...] = (
             name="k2-horizon",
             reasoning_open="<ifm|think>",
             reasoning_close="</ifm|think>",
-            calls=CallFormat(
-                opener="<ifm|tool_calls>",
-                closer="</ifm|tool_calls>",
-                syntax=TaggedCalls(
+            calls=_between_tags(
+                "ifm|tool_calls",
+                TaggedCalls(
                     before_name="<ifm|tool_call>",
                     name_end="",
                     before_key="<ifm|arg_key>",
@@ -593,31 +575,22 @@ FAMILIES: tuple[Family, ...] = (
         mentions=("<iquestcoder_tool_call>",),
         format=ModelFormat(
             name="iquest-coder-2",
-            calls=CallFormat(
-                opener="<iquestcoder_tool_call>",
-                closer="</iquestcoder_tool_call>",
-                syntax=GLM,
-                one_a_section=True,
-                between="\n",
-            ),
+            calls=_between_tags("iquestcoder_tool_call", GLM, one_a_section=True, between="\n"),
         ),
     ),
     Family(
-        mentions=("<｜tool▁call▁begin｜>", "```json"),  # noqa: RUF001
+        mentions=("<｜tool▁call▁begin｜>", "```json"),
         format=_deepseek("deepseek-r1", DEEPSEEK_FENCED, "\n"),
     ),
     Family(
-        mentions=("<｜tool▁call▁begin｜>",),  # noqa: RUF001
-        format=_deepseek("deepseek-v3.1", DEEPSEEK_V3_1, ""),
+        mentions=("<｜tool▁call▁begin｜>",), format=_deepseek("deepseek-v3.1", DEEPSEEK_V3_1, "")
     ),
     Family(
         mentions=("<steptml:invoke",),
         format=ModelFormat(
             name="step-3",
             calls=CallFormat(
-                opener="<｜tool_calls_begin｜>",  # noqa: RUF001 - as Step writes it
-                closer="<｜tool_calls_end｜>",  # noqa: RUF001
-                syntax=STEP_ML,
+                opener="<｜tool_calls_begin｜>", closer="<｜tool_calls_end｜>", syntax=STEP_ML
             ),
         ),
     ),
@@ -685,10 +658,9 @@ FAMILIES: tuple[Family, ...] = (
             reasoning_open="<seed:think>",
             reasoning_close="</seed:think>",
             calls_end_reasoning=False,
-            calls=CallFormat(
-                opener="<seed:tool_call>",
-                closer="</seed:tool_call>",
-                syntax=attrs.evolve(QWEN_CODER, value_blank=""),
+            calls=_between_tags(
+                "seed:tool_call",
+                attrs.evolve(QWEN_CODER, value_blank=""),
                 one_a_section=True,
                 between="\n",
             ),
@@ -713,10 +685,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         mentions=("<TOOLCALL>",),
-        format=ModelFormat(
-            name="nemotron",
-            calls=CallFormat(opener="<TOOLCALL>", closer="</TOOLCALL>", syntax=_LIST, between=", "),
-        ),
+        format=ModelFormat(name="nemotron", calls=_between_tags("TOOLCALL", _LIST, between=", ")),
     ),
     Family(
         mentions=("<|tool|>", "<|/tool|>"),
@@ -790,10 +759,9 @@ FAMILIES: tuple[Family, ...] = (
         mentions=("<longcat_arg_key>",),
         format=ModelFormat(
             name="longcat",
-            calls=CallFormat(
-                opener="<longcat_tool_call>",
-                closer="</longcat_tool_call>",
-                syntax=attrs.evolve(
+            calls=_between_tags(
+                "longcat_tool_call",
+                attrs.evolve(
                     GLM,
                     before_key="<longcat_arg_key>",
                     key_end="</longcat_arg_key>",
@@ -822,8 +790,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         mentions=("<|function_call|>", "<|role_sep|>"),
         format=ModelFormat(
-            name="gigachat-3.1",
-            calls=CallFormat(opener="<|function_call|>", syntax=JsonCalls()),
+            name="gigachat-3.1", calls=CallFormat(opener="<|function_call|>", syntax=JsonCalls())
         ),
     ),
     Family(
@@ -852,27 +819,14 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         mentions=("<arg_key>", "<tool_call>"),
         format=ModelFormat(
-            name="glm",
-            calls=CallFormat(
-                opener="<tool_call>",
-                closer="</tool_call>",
-                syntax=GLM,
-                one_a_section=True,
-                between="\n",
-            ),
+            name="glm", calls=_between_tags("tool_call", GLM, one_a_section=True, between="\n")
         ),
     ),
     Family(
         mentions=("<parameter=", "<tool_call>"),
         format=ModelFormat(
             name="qwen-coder",
-            calls=CallFormat(
-                opener="<tool_call>",
-                closer="</tool_call>",
-                syntax=QWEN_CODER,
-                one_a_section=True,
-                between="\n",
-            ),
+            calls=_between_tags("tool_call", QWEN_CODER, one_a_section=True, between="\n"),
             other_openers=(_begins_call("<function="),),
         ),
     ),
@@ -900,12 +854,7 @@ FAMILIES: tuple[Family, ...] = (
         mentions=("<function_calls>", "</function_calls>"),
         format=ModelFormat(
             name="olmo-3",
-            calls=CallFormat(
-                opener="<function_calls>",
-                closer="</function_calls>",
-                syntax=PythonCalls(in_list=False),
-                between="\n",
-            ),
+            calls=_between_tags("function_calls", PythonCalls(in_list=False), between="\n"),
         ),
     ),
     Family(mentions=("<tool_calls>",), format=_tool_calls_tag),
