@@ -3,7 +3,7 @@
     python benchmarks/preparation.py [--kilobytes 100] [--rounds 5] [--openai]
 
 A balancer, an agent and the bundled model. One client streams; another sends conversations of so
-many kilobytes, each new, that no slot can hold: they are rendered, fenced, tokenised and then
+many kilobytes, each new, that no slot can hold: they are rendered, escaped, tokenised and then
 refused, so that what is measured is their preparation and not their prefill. Printed are the
 longest and the 99th percentile of the gaps between the tokens of the stream, while conversations
 are prepared and while none is.

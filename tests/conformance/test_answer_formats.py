@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.language.answers.answer_start import rendered
-from paddler_trio.language.answers.formats import format_of
+from paddler_trio.language.answers.answer_start import rendered_prompt
+from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.answers.turns import turn_ends_of, without_turn_end
-from paddler_trio.language.answers.whole import AnswerReader
+from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.templates.conversation import (
     ModelTemplate,
     ModelTemplates,
@@ -184,15 +184,15 @@ def test_a_call_that_a_template_renders_is_read_back(file: Path) -> None:
     answered = ConversationPrompt(
         messages=(USER, CALL), tools=(TOOL,), thinking=True, add_generation_prompt=False
     )
-    start = rendered(question, prepare_conversation(question, templates))
-    prompt = unescaped(start.text)
+    text, start = rendered_prompt(question, prepare_conversation(question, templates))
+    prompt = unescaped(text)
     whole = unescaped(prepare_conversation(answered, templates).text(add_generation_prompt=False))
     shared = next(
         (i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), len(prompt)
     )
     # An earlier turn may go on otherwise than the prompt of a new one: back to the last whole tag.
     shared = prompt.rindex("<", 0, shared + 1) if "<" in prompt[shared - 1 : shared] else shared
-    end = start.end[: max(0, len(start.end) - (len(prompt) - shared))]
+    end = start.prompt_end[: max(0, len(start.prompt_end) - (len(prompt) - shared))]
     raw = without_turn_end(whole[shared:], turn_ends_of(model.template, start.form))
     reader = AnswerReader(start.form, [TOOL], prompt_end=end)
     for character in raw:

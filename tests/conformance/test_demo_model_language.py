@@ -15,7 +15,7 @@ import pytest
 
 import paddler_trio.models
 from paddler_trio.language.answers.automaton import Automaton
-from paddler_trio.language.answers.formats import format_of
+from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.tool_calls import Parsed, ToolCallOutcome, ToolCallReader
 from paddler_trio.language.answers.turns import prompt_end

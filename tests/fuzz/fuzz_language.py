@@ -23,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "language" / "answer
 from answer_cases import CASES, TOOLS
 
 from paddler_trio.language.answers.automaton import Automaton
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.json_text import parse_json
+from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.literals import parse_literal
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.answers.tool_calls import ToolBelt, ToolCallReader
+from paddler_trio.language.answers.streamed_json import parse_json
+from paddler_trio.language.answers.tool_calls import ToolCallReader, ToolSet
 from paddler_trio.language.answers.typed_values import ANY, json_of
-from paddler_trio.language.answers.whole import AnswerReader
+from paddler_trio.language.answers.whole_answer import AnswerReader
 
 FAIR = FairCost(seconds=0.001, seconds_per_char=2e-6)
 
@@ -77,7 +77,7 @@ def _forms() -> list[ModelFormat]:
 
 
 FORMS = _forms()
-BELT = ToolBelt(TOOLS)
+TOOL_SET = ToolSet(TOOLS)
 MARKS = sorted(
     {mark for form in FORMS for kind in TokenClass for mark in form.rules.markers_of(kind).texts}
 )
@@ -142,7 +142,7 @@ def try_whole_answer(dice: random.Random) -> Trial:
     def read() -> None:
         meanings = []
         for pieces in ([text], cut(text, dice)):
-            reader = AnswerReader(form, BELT)
+            reader = AnswerReader(form, TOOL_SET)
             for piece in pieces:
                 reader.feed(piece)
             answer = reader.end(is_partial=is_partial)
@@ -172,7 +172,7 @@ def try_calls(dice: random.Random) -> Trial:
     syntax = None if form.calls is None else form.calls.syntax
 
     def read() -> None:
-        reader = ToolCallReader(BELT, syntax=syntax, new_id=lambda: f"id{dice.random()}")
+        reader = ToolCallReader(TOOL_SET, syntax=syntax, new_id=lambda: f"id{dice.random()}")
         for piece in cut(text, dice):
             reader.feed(piece)
         reader.close_section(is_cut_off=is_cut_off)

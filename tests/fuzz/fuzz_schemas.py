@@ -16,9 +16,9 @@ from collections.abc import Callable
 from fuzzing import FairCost, Trial, command
 from fuzzing import fuzz as try_all
 
-from paddler_trio.language.answer_binding import GENERIC_CALLS
 from paddler_trio.language.answers import call_syntax
 from paddler_trio.language.answers.call_syntax import JsonCalls, PythonCalls, QuotedObjects
+from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.model_format import CallFormat
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
 from paddler_trio.language.grammars.constraints import CallRules, Reasoning, constrain
@@ -47,7 +47,7 @@ _FORMATS = [
     CallFormat(opener="<tool_call>", closer="</tool_call>", syntax=call_syntax.HERMES),
     CallFormat(opener="<tool_call>", closer="</tool_call>", syntax=call_syntax.QWEN_CODER),
     CallFormat(opener="<tool_call>", closer="</tool_call>", syntax=call_syntax.GLM),
-    CallFormat(opener="[TOOL_CALLS]", syntax=call_syntax.MISTRAL, one_a_section=True),
+    CallFormat(opener="[TOOL_CALLS]", syntax=call_syntax.MISTRAL_WITH_ID, one_a_section=True),
     CallFormat(opener="]<]minimax[>[<tool_call>", syntax=call_syntax.MINIMAX_M3),
     CallFormat(opener="<|tool_call>", closer="<tool_call|>", syntax=QuotedObjects()),
     CallFormat(opener="<|tool_call_start|>", syntax=PythonCalls()),

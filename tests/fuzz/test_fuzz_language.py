@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from fuzz_language import BELT, FORMS, fuzz
+from fuzz_language import FORMS, TOOL_SET, fuzz
 
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.whole import AnswerReader
+from paddler_trio.language.answers.whole_answer import AnswerReader
 
 
 def test_random_answers_give_typed_outcomes_only() -> None:
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 def seconds(form: ModelFormat, text: str, size: int) -> float:
     began_s = time.process_time()
-    reader = AnswerReader(form, BELT)
+    reader = AnswerReader(form, TOOL_SET)
     for start in range(0, len(text), size):
         reader.feed(text[start : start + size])
     reader.end()

@@ -14,7 +14,6 @@ from paddler_trio import __version__
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import (
-    LENGTH_BYTES,
     Ending,
     EngineStats,
     FromEngine,
@@ -27,6 +26,9 @@ from paddler_trio.wire.engine.engine_pipe import (
     StartSequence,
     Step,
     ToEngine,
+)
+from paddler_trio.wire.engine.pipe_codec import (
+    LENGTH_BYTES,
     body_length,
     decode_from_engine,
     encode,

@@ -47,7 +47,7 @@ def test_sequences_share_passes_and_end_for_their_own_reasons(engine: Engine) ->
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DICE], ids=["greedy", "seeded"])
-def test_a_continued_sequence_draws_what_the_first_one_drew(
+def test_a_continued_sequence_samples_what_the_first_one_sampled(
     engine: Engine, sampling: Sampling
 ) -> None:
     engine.start(1, STORY, sampling=sampling)
@@ -88,7 +88,7 @@ def test_a_grammar_that_becomes_dear_ends_its_own_sequence(engine: Engine) -> No
     assert "too many ways" in engine.endings[2].detail
 
 
-def test_an_engine_whose_draw_does_not_end_ends(engine: Engine) -> None:
+def test_an_engine_whose_sampling_does_not_end_ends(engine: Engine) -> None:
     ways = " | ".join(f'"Q" root "{n}"' for n in range(1000))
     engine.start(1, STORY, grammar=Grammar(f'root ::= {ways} | "Q"{{40}}', "root"))
     while engine.receive() is not None:

@@ -391,7 +391,7 @@ def test_a_stopped_request_is_forgotten_and_the_others_are_not(vocabulary: Vocab
         assert of_the_stopped < 20
 
 
-def test_answers_are_drawn_while_documents_are_embedded(vocabulary: Vocabulary) -> None:
+def test_answers_are_sampled_while_documents_are_embedded(vocabulary: Vocabulary) -> None:
     documents = [[7 + place % 100] * 200 for place in range(150)]
     endless = attrs.evolve(GREEDY, ignore_eos=True)
     with embedding(vocabulary, BUNDLED_MODEL, "Mean") as (engine, _):

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from effort import examples
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.engine.sampling_limits import RANGES, STAGES, sampling_problem
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
+from paddler_trio.wire.engine.sampling_limits import sampling_problem
 
 SPARE_BYTES = 512 * 1024 * 1024
 """So much more may a sampling make an engine map: threads reserve much that they never touch."""
@@ -57,7 +58,7 @@ def numbers(name: str) -> st.SearchStrategy[float]:
     """In range, its ends among them."""
     if name == "seed":
         return st.sampled_from([0, 2**32 - 1])
-    low, high = RANGES[name].low, RANGES[name].high
+    low, high = PARAMETERS[name].low, PARAMETERS[name].high
     if name in WHOLE:
         edges = sorted({int(low), int(high)} | {each for each in WINDOWS if low <= each <= high})
         return st.one_of(st.sampled_from(edges), st.integers(int(low), int(high)))
@@ -75,10 +76,10 @@ def odd_numbers(name: str) -> st.SearchStrategy[float]:
 def samplings(n_vocab: int, *, is_odd: bool) -> st.SearchStrategy[Sampling]:
     """A few fields away from the usual at a time."""
     number = odd_numbers if is_odd else numbers
-    fields = {name: number(name) for name in [*RANGES, "seed"]}
+    fields = {name: number(name) for name in [*PARAMETERS, "seed"]}
     biases = [-math.inf, -3.4e38, 3.4e38, *([math.nan, math.inf] if is_odd else [])]
     tokens = st.integers(-1, n_vocab) if is_odd else st.integers(0, n_vocab - 1)
-    stages = [*STAGES, "unknown"] if is_odd else STAGES
+    stages = [*STAGES, "unknown"] if is_odd else list(STAGES)
     fields |= {
         "samplers": st.lists(st.sampled_from(stages), max_size=9, unique=not is_odd),
         "dry_sequence_breakers": st.lists(st.text(max_size=8), max_size=20 if is_odd else 8),

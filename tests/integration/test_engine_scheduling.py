@@ -1,4 +1,4 @@
-"""What the engine reuses, paces, sets aside, guesses and aborts, with the bundled model."""
+"""What the engine reuses, budgets, preempts, drafts and aborts, with the bundled model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_those_who_begin_alike_compute_the_beginning_once(engine: Engine) -> Non
     assert all(tokens >= shared - 1 for tokens in cached[1:]), cached
 
 
-def test_a_salt_and_the_wish_not_to_share_keep_prefixes_apart(engine: Engine) -> None:
+def test_a_salt_and_disabled_reuse_keep_prefixes_apart(engine: Engine) -> None:
     prompt = question("The same question?")
     for key, more in enumerate(
         [{}, {"salt": "a"}, {"salt": "a"}, {"reuse_prefix": False}, {"salt": "b"}, {}], start=1
@@ -137,7 +137,7 @@ def test_greedy_text_is_the_same_whatever_is_reused(vocabulary: Vocabulary, layo
 # ------------------------------------------------------------------- latency, pressure, faults
 
 
-def test_a_full_pool_sets_the_youngest_aside_and_fails_nobody(vocabulary: Vocabulary) -> None:
+def test_a_full_pool_preempts_the_youngest_and_fails_no_request(vocabulary: Vocabulary) -> None:
     with running(vocabulary) as engine:
         engine.load(attrs.evolve(LOAD, context_size=512, settings=settings("unified")))
         banned = {token: float("-inf") for token in (1529, 1531)}
@@ -273,7 +273,7 @@ CHANGES = {
 FREE = attrs.evolve(GREEDY, temperature=1.1, top_k=0, penalty_last_n=-1, seed=3)
 
 
-def test_every_sampling_field_changes_what_is_drawn(plain: Engine) -> None:
+def test_every_sampling_field_changes_what_is_sampled(plain: Engine) -> None:
     base = attrs.evolve(FREE, xtc_threshold=0.02)
     changed = {name: attrs.evolve(base, **{name: value}) for name, value in CHANGES.items()}
     narrow = attrs.evolve(base, top_k=2)
@@ -301,7 +301,7 @@ def test_penalties_see_the_prompt_if_they_should(plain: Engine, name: str) -> No
     assert (plain.sampled[2] == plain.sampled[0]) == (name != "dry_multiplier")
 
 
-def test_the_same_seed_draws_the_same_and_another_does_not(plain: Engine) -> None:
+def test_the_same_seed_samples_the_same_and_another_does_not(plain: Engine) -> None:
     xtc = attrs.evolve(FREE, xtc_probability=0.5, xtc_threshold=0.05)
     for key, sampling in enumerate([FREE, FREE, attrs.evolve(FREE, seed=4), xtc, xtc]):
         plain.start(key, STORY, sampling=sampling, max_tokens=30)
@@ -356,7 +356,7 @@ def test_a_reasoning_budget_closes_the_reasoning(plain: Engine) -> None:
     assert plain.texts[1].count(b"</think>") == 1
 
 
-def test_seeded_draws_go_on_elsewhere_with_every_random_stage(plain: Engine) -> None:
+def test_seeded_sampling_continues_elsewhere_with_every_random_stage(plain: Engine) -> None:
     sampling = attrs.evolve(DICE, xtc_probability=0.5, xtc_threshold=0.05)
     plain.start(1, STORY, sampling=sampling, max_tokens=24)
     plain.until_ended(1)

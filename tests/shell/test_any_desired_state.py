@@ -17,8 +17,9 @@ from paddler_trio.agent.engine_keeper import EngineKeeper
 from paddler_trio.agent.engine_process import LoadFailedError
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.wire.engine.engine_pipe import LoadModel, decode_to_engine, encode
+from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.pipe_codec import decode_to_engine, encode
 from paddler_trio.wire.paddler.agent_issue import (
     ModelCannotBeLoaded,
     ModelFileDoesNotExist,

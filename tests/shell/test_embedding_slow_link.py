@@ -19,7 +19,7 @@ from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError
-from paddler_trio.language.prompting import Language
+from paddler_trio.language.model_language import Language
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.preparation.jobs import prepare
 from paddler_trio.preparation.messages import Job, Prepared

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import loads
-from paddler_trio.wire.engine import engine_pipe
+from paddler_trio.wire.engine import engine_pipe, pipe_codec
 from paddler_trio.wire.trio import trio_link
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
@@ -104,27 +104,27 @@ from_engine = st.one_of(
 
 @given(to_engine)
 def test_frames_to_the_engine_survive_the_pipe(frame: engine_pipe.ToEngine) -> None:
-    data = engine_pipe.encode(frame)
-    assert engine_pipe.body_length(data[: engine_pipe.LENGTH_BYTES]) == len(data) - 4
-    assert engine_pipe.decode_to_engine(data[engine_pipe.LENGTH_BYTES :]) == frame
+    data = pipe_codec.encode(frame)
+    assert pipe_codec.body_length(data[: pipe_codec.LENGTH_BYTES]) == len(data) - 4
+    assert pipe_codec.decode_to_engine(data[pipe_codec.LENGTH_BYTES :]) == frame
 
 
 @given(from_engine)
 def test_frames_from_the_engine_survive_the_pipe(frame: engine_pipe.FromEngine) -> None:
-    data = engine_pipe.encode(frame)
-    assert engine_pipe.decode_from_engine(data[engine_pipe.LENGTH_BYTES :]) == frame
+    data = pipe_codec.encode(frame)
+    assert pipe_codec.decode_from_engine(data[pipe_codec.LENGTH_BYTES :]) == frame
 
 
 @given(st.binary(max_size=200))
 def test_garbage_on_the_pipe_is_a_wire_error_and_nothing_else(garbage: bytes) -> None:
-    for decode in (engine_pipe.decode_to_engine, engine_pipe.decode_from_engine):
+    for decode in (pipe_codec.decode_to_engine, pipe_codec.decode_from_engine):
         with pytest.raises(WireError):
             decode(garbage)
 
 
 def test_a_length_that_no_frame_has_is_refused() -> None:
     with pytest.raises(WireError, match="4294967295 bytes; the limit is"):
-        engine_pipe.body_length(b"\xff\xff\xff\xff")
+        pipe_codec.body_length(b"\xff\xff\xff\xff")
 
 
 extensions = st.one_of(

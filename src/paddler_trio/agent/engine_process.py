@@ -22,7 +22,6 @@ import trio
 from paddler_trio.agent.engine_crash import Suspects, crash_record_file, suspects_in
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine.engine_pipe import (
-    LENGTH_BYTES,
     EmbeddingStep,
     EmbedDocuments,
     EngineStats,
@@ -36,6 +35,9 @@ from paddler_trio.wire.engine.engine_pipe import (
     Step,
     StopEmbedding,
     StopSequence,
+)
+from paddler_trio.wire.engine.pipe_codec import (
+    LENGTH_BYTES,
     body_length,
     decode_from_engine,
     encode,
@@ -53,7 +55,7 @@ HUNG_AFTER_S = 15.0
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 """How the engine's threads wait for each other, unless the operator's environment says it: a little
-spinning, then sleep. See docs/decisions/0008-pace.md for what was measured."""
+spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was measured."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
 _ENGINE_COMMAND = (sys.executable, "-m", "paddler_trio.engine")

@@ -38,7 +38,7 @@ from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import PaddlerError, leaves
-from paddler_trio.language.loading import LanguageSource
+from paddler_trio.language.model_language import LanguageSource
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (

@@ -17,6 +17,7 @@ import attrs
 from paddler_trio.errors import PaddlerError
 from paddler_trio.http.asgi import Header, HttpProblem
 from paddler_trio.nursery_tree.request import Failure, RawResult
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS
 from paddler_trio.wire.paddler.results import result_tag
 
 INVALID = "invalid_request_error"
@@ -71,10 +72,7 @@ class _Meaning:
 
 
 _OWN_NAMES = {
-    "penalty_repeat": "repeat_penalty",
-    "penalty_last_n": "repeat_last_n",
-    "penalty_frequency": "frequency_penalty",
-    "penalty_presence": "presence_penalty",
+    **{each.name: each.server_name for each in PARAMETERS.values()},
     "logprobs": "top_logprobs",
     "max_reasoning_tokens": "reasoning_budget_tokens",
     "thinking": "enable_thinking",

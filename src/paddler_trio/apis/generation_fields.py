@@ -20,7 +20,8 @@ from paddler_trio.apis.shapes import (
     Shape,
     Text,
 )
-from paddler_trio.wire.engine.sampling_limits import MAX_BREAKER_CHARS, MAX_BREAKERS, STAGES
+from paddler_trio.wire.engine.sampler_stages import STAGES
+from paddler_trio.wire.engine.sampling_limits import MAX_BREAKER_CHARS, MAX_BREAKERS
 
 MAX_INT32 = 2**31 - 1
 _SPECULATIVE: dict[str, Shape] = {
@@ -75,7 +76,7 @@ def sampling_fields() -> tuple[Field, ...]:
         Field("min_keep", Integer(0, 100_000), "Samplers leave at least so many tokens."),
         Field(
             "samplers",
-            Either((ListOf(OneOf(STAGES), 0, 32), Text(32))),
+            Either((ListOf(OneOf(tuple(STAGES)), 0, 32), Text(32))),
             "The stages and their order, by llama.cpp's names or letters.",
         ),
         Field(

@@ -8,50 +8,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import attrs
+
 from paddler_trio.wire.engine.engine_pipe import DRY_BREAKERS
-from paddler_trio.wire.engine.sampling_limits import STAGES
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
+from paddler_trio.wire.paddler.desired_state import InferenceParameters
 
 Json = dict[str, object]
 
 RANDOM_SEED = 2**32 - 1
 """llama.cpp's word for a seed that nobody chose."""
 
-_PENALTIES = {
-    "penalty_last_n": "repeat_last_n",
-    "penalty_repeat": "repeat_penalty",
-    "penalty_frequency": "frequency_penalty",
-    "penalty_presence": "presence_penalty",
-}
-"""Native names and llama-server's; all others are the same."""
-
-_USUAL: Mapping[str, object] = {
-    "temperature": 0.8,
-    "dynatemp_range": 0.0,
-    "dynatemp_exponent": 1.0,
-    "top_k": 80,
-    "top_p": 0.8,
-    "min_p": 0.05,
-    "top_n_sigma": -1.0,
-    "xtc_probability": 0.0,
-    "xtc_threshold": 0.1,
-    "typical_p": 1.0,
-    "penalty_last_n": -1,
-    "penalty_repeat": 1.1,
-    "penalty_frequency": 0.0,
-    "penalty_presence": 0.8,
-    "dry_multiplier": 0.0,
-    "dry_base": 1.75,
-    "dry_allowed_length": 2,
-    "dry_penalty_last_n": -1,
+_SHOWN = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_k",
+    "top_p",
+    "min_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "typical_p",
+    "penalty_last_n",
+    "penalty_repeat",
+    "penalty_frequency",
+    "penalty_presence",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "min_keep",
+    "samplers",
+    "ignore_eos",
+)
+"""In llama-server's order."""
+_DEFAULTS: Mapping[str, object] = {
+    **{parameter.name: parameter.default for parameter in PARAMETERS.values()},
+    **attrs.asdict(InferenceParameters()),
     "dry_sequence_breakers": list(DRY_BREAKERS),
-    "mirostat": 0,
-    "mirostat_tau": 5.0,
-    "mirostat_eta": 0.1,
-    "min_keep": 0,
     "samplers": list(STAGES),
     "ignore_eos": False,
 }
-"""What holds when neither request nor cluster says anything; a test holds it to the engine's."""
+"""What holds where neither request nor cluster sets anything."""
 
 _NOT_HERE: Mapping[str, object] = {
     "adaptive_target": -1.0,
@@ -77,9 +80,9 @@ def sampling_settings(parameters: Mapping[str, object], sampling: Mapping[str, o
       sampling: the request's ``SamplingOverrides`` as wire JSON.
     """
     settings: Json = {"seed": sampling.get("seed", RANDOM_SEED)}
-    for name, usual in _USUAL.items():
-        told = _PENALTIES.get(name, name)
-        settings[told] = sampling.get(name, parameters.get(name, usual))
+    for name in _SHOWN:
+        shown_as = PARAMETERS[name].server_name if name in PARAMETERS else name
+        settings[shown_as] = sampling.get(name, parameters.get(name, _DEFAULTS[name]))
     return settings | dict(_NOT_HERE)
 
 

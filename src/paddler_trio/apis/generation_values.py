@@ -8,45 +8,20 @@ from paddler_trio.apis.api_errors import invalid
 from paddler_trio.apis.generation_fields import MAX_INT32
 from paddler_trio.apis.shapes import texts
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.engine.sampling_limits import STAGES
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
 
-_STAGE_LETTERS = dict(zip("edskypmxt", STAGES, strict=True))
-_DIRECT = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "xtc_probability",
-    "xtc_threshold",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "min_keep",
-    "ignore_eos",
-)
-"""Fields that natively have the same name and meaning."""
-_RENAMED = {
-    "repeat_penalty": "penalty_repeat",
-    "repeat_last_n": "penalty_last_n",
-    "frequency_penalty": "penalty_frequency",
-    "presence_penalty": "penalty_presence",
-}
+_STAGES_BY_CHARACTER = {stage.character: stage.name for stage in STAGES.values()}
+_NATIVE_NAMES = {each.server_name: each.name for each in PARAMETERS.values()}
+"""Of the numbers, by their names in a request."""
 
 
 def sampling_of(values: Mapping[str, object]) -> dict[str, object]:
     """``SamplingOverrides`` as wire JSON; nothing in it that was not asked for."""
-    sampling: dict[str, object] = {name: values[name] for name in _DIRECT if name in values}
-    for name, native in _RENAMED.items():
-        if name in values:
-            sampling[native] = values[name]
+    sampling: dict[str, object] = {
+        native: values[name] for name, native in _NATIVE_NAMES.items() if name in values
+    }
+    if "ignore_eos" in values:
+        sampling["ignore_eos"] = values["ignore_eos"]
     if sampling.get("top_k") == -1:
         sampling["top_k"] = 0
     if "dry_sequence_breakers" in values:
@@ -66,10 +41,10 @@ def _stages(value: object) -> list[str]:
         assert isinstance(value, list)
         return [str(stage) for stage in value]
     for character in value:
-        if character not in _STAGE_LETTERS:
-            known = ", ".join(f"{key} {stage}" for key, stage in _STAGE_LETTERS.items())
+        if character not in _STAGES_BY_CHARACTER:
+            known = ", ".join(f"{key} {stage}" for key, stage in _STAGES_BY_CHARACTER.items())
             raise invalid(f"samplers has the letter {character!r}, known are: {known}", "samplers")
-    return [_STAGE_LETTERS[character] for character in value]
+    return [_STAGES_BY_CHARACTER[character] for character in value]
 
 
 def _biases(value: object) -> list[dict[str, object]]:

@@ -61,7 +61,7 @@ def rpc_server(
         answers = _keep_answers_apart()
         _set_environment()
         # Only now: llama.cpp's thread library reads the environment when it is loaded.
-        from paddler_trio.engine.rpc_server import devices_to_lend, prepare_cache, serve_devices
+        from paddler_trio.engine.rpc_serving import devices_to_lend, prepare_cache, serve_devices
 
         devices = devices_to_lend()
         if cache_dir is not None:

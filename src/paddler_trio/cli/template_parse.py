@@ -61,10 +61,10 @@ def parse(
     Without messages, one turn of a user is taken.
     """
     with one_line_errors():
-        from paddler_trio.language.answers.answer_start import rendered
+        from paddler_trio.language.answers.answer_start import rendered_prompt
         from paddler_trio.language.answers.turns import turn_ends_of, without_turn_end
         from paddler_trio.language.answers.utf8_carry import Utf8Carry
-        from paddler_trio.language.answers.whole import AnswerReader
+        from paddler_trio.language.answers.whole_answer import AnswerReader
         from paddler_trio.language.templates.conversation import prepare_conversation
 
         if messages == STDIN:
@@ -80,10 +80,10 @@ def parse(
         )
         conversation, templates = take_special_tokens(conversation, templates)
         prepared = prepare_conversation(conversation, templates)
-        start = rendered(conversation, prepared)
+        _, start = rendered_prompt(conversation, prepared)
         form = start.form
         reader = AnswerReader(
-            form, conversation.tools, prompt_end=start.end, may_reason=thinking is None
+            form, conversation.tools, prompt_end=start.prompt_end, may_reason=thinking is None
         )
         raw = sys.stdin.buffer.read()
         ends = turn_ends_of(prepared.model.template, form, eos_token=templates.eos_token)

@@ -38,7 +38,7 @@ def show(
 
 
 def _description(chosen: ModelTemplate, templates: ModelTemplates) -> dict[str, object]:
-    from paddler_trio.language.answers.formats import format_of
+    from paddler_trio.language.answers.format_detection import format_of
     from paddler_trio.language.answers.turns import turn_ends_of
 
     form = format_of(chosen.template)

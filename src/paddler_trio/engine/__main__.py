@@ -4,9 +4,9 @@ Frames come in on standard input and go out on what was standard output; whateve
 prints goes to standard error, where the agent picks it up as log lines. Three threads: this one
 decodes, one reads the pipe and prepares requests, one writes what passes produced. Others embed and
 look at images, if that is wanted.
-When the pipe closes, the agent is gone or wants us gone: the process ends at once, whatever it is
-computing. The argument is the descriptor of a file in which every thread says whom it works for,
-so that the agent can tell who may be the cause when the process dies.
+When the pipe closes, the agent is gone or ends this engine: the process exits at once, whatever it
+is computing. The argument is the descriptor of a file in which every thread notes the requests it
+works for, so that the agent knows which may be the cause when the process dies.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot s
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
-    """llama.cpp's words, each line marked with its level; the agent turns them into records."""
+    """llama.cpp's log, each line marked with its level; the agent turns them into records."""
     os.write(2, b"%d\t%s" % (level, text))
 
 
@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def _open_record() -> CrashRecord:
-    """Where the agent looks when we die; without one, started by hand, nobody does."""
+    """What the agent reads after a crash; an engine that was started by hand has none."""
     if len(sys.argv) < 2:
         return CrashRecord.unread()
     descriptor = int(sys.argv[1])
@@ -199,7 +199,7 @@ def _open_record() -> CrashRecord:
 
 
 def _give_up(record: CrashRecord) -> NoReturn:
-    """This thread failed, and without it the engine is no use."""
+    """End the process: this thread failed, and the engine cannot work without it."""
     record.failed(threading.get_ident())
     os._exit(1)
 
@@ -246,7 +246,7 @@ def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, st
         projector = Projector.load(
             load.projection_path,
             llama,
-            threads=max(1, load.threads // 2),  # those who generate meanwhile keep the others
+            threads=max(1, load.threads // 2),  # generation keeps the others
             use_gpu=load.n_gpu_layers != 0 and not first_gpu_is_lent(),
         )
     except EngineError as error:
@@ -257,7 +257,7 @@ def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, st
 def _only_embed(
     pipe: Pipe, llama: Llama, load: LoadModel, context: EmbeddingContext, record: CrashRecord
 ) -> NoReturn:
-    """The life of an engine whose model is an encoder."""
+    """Run an engine whose model is an encoder."""
     counters = Counters(pipe.send)
     embedder = Embedder(
         context, llama.n_vocab, load.threads, lambda: False, pipe.send, counters, record
@@ -288,7 +288,7 @@ def _start_reading(
     embedder: Embedder | None,
     vision: Vision[Admitted] | None = None,
 ) -> None:
-    """All is loaded: from here on the collector must not stop those who compute."""
+    """All is loaded: from here on, garbage collection must not stop the computing threads."""
     freeze_heap()
     threading.Thread(
         target=_read_requests, args=(pipe, llama, record, loop, embedder, vision), daemon=True
@@ -305,8 +305,8 @@ def _read_requests(
 ) -> None:
     """Hand every frame to the loop it is for; end the process when there are no more.
 
-    The process also ends if this thread fails: an engine that cannot be told to stop is worse
-    than one that is restarted.
+    The process also ends if this thread fails: an engine that cannot be stopped is worse than one
+    that is restarted.
     """
     status = 1
     doing = record.cells(Activity.ADMITTING, threading.get_ident())

@@ -8,7 +8,7 @@ import attrs
 
 from paddler_trio.engine.constraint import GrammarInvalidError, GrammarRejectedError
 from paddler_trio.engine.llama import ContextShape, Llama
-from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampler import Sampler
 from paddler_trio.engine.vision import Embeddings
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.image_tokens import image_of, is_image, words_of

@@ -1,4 +1,4 @@
-"""A grammar over drawn tokens, awake from the first one or from a trigger on.
+"""A grammar over sampled tokens, awake from the first one or from a trigger on.
 
 llama.cpp has grammars that sleep, too, but one that wakes in the middle of a token whose rest does
 not fit ends the whole process. Here a sleeping grammar is asked before it wakes.
@@ -13,7 +13,8 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.llama import TOKEN_DATA, Llama, candidates_of
+from paddler_trio.engine.candidates import TOKEN_DATA, candidates_of
+from paddler_trio.engine.llama import Llama
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _SEARCHED_CHARS = 4096
@@ -65,7 +66,7 @@ class Constraint:
         return waking is None or self._fits(waking)
 
     def accept(self, token: int) -> None:
-        """The token was drawn; :meth:`takes` said yes, or it was forced."""
+        """The token was sampled after :meth:`takes` accepted it, or it was forced."""
         if self.is_awake:
             if self._fits([token]):
                 lib.llama_sampler_accept(self._grammar, token)

@@ -1,8 +1,8 @@
-"""The loop that makes tokens: admit -> plan -> decode -> draw -> report, one pass at a time.
+"""The loop that makes tokens: admit -> plan -> decode -> sample -> report, one pass at a time.
 
 The plan changes nothing; a pass is committed only after llama.cpp computed it. A pass that fails
-is split until the sequence that poisons it stands alone, and that one is failed (W14); a pass can
-therefore never be retried for ever, and an engine that keeps failing ends to be started anew.
+is split until the sequence that poisons it is alone, and that one fails (W14); so no pass is
+retried for ever, and an engine that keeps failing exits to be restarted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.engine.admitted import Admitted
-from paddler_trio.engine.calls import Content, fill, part
 from paddler_trio.engine.constraint import GrammarRejectedError
+from paddler_trio.engine.decode_calls import Content, fill, part
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.llama import ContextShape, Llama
-from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampler import Sampler
 from paddler_trio.engine.sampling_pool import SamplingPool, first_tokens, logprobs_of
 from paddler_trio.engine.stats import Counters
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
@@ -58,14 +58,14 @@ _FAILURES = {
 """What llama.cpp's codes mean."""
 PROGRESS_INTERVAL_S = 0.5
 ISOLATED_TOKENS = 64
-"""A sequence that may have killed an engine is computed by itself until it has drawn so many: more
-than were on their way to the agent when that engine died."""
+"""A sequence that may have killed an engine is computed by itself until so many of its tokens are
+sampled: more than were on their way to the agent when that engine died."""
 _MAX_FAILURES = 3
 """Sequences failed one after the other without a pass that worked between them."""
 
 
 Command: TypeAlias = Admitted | Ending | StopSequence
-"""What reaches the loop: a request, the refusal of one, or the wish to end one."""
+"""What reaches the loop: a request, the refusal of one, or a stop."""
 
 
 def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: bool) -> Streams:
@@ -82,14 +82,16 @@ def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: boo
 
 
 @attrs.define(eq=False)
-class _Running:
-    start: StartSequence
+class _Request:
+    """A request and what it is computed and sampled with."""
+
+    start: StartSequence = attrs.field(repr=False)
     sequence: Sequence
-    sampler: Sampler
-    content: Content
+    sampler: Sampler = attrs.field(repr=False)
+    content: Content = attrs.field(repr=False)
     drafting: Drafting
-    innocent_from: int = 0
-    """From this length on it may be computed together with others."""
+    isolated_until: int = 0
+    """Up to this length it is computed by itself; tokens."""
     placed_s: float | None = None
     first_sampled_s: float | None = None
     next_progress_s: float = 0.0
@@ -118,21 +120,25 @@ class DecodeLoop:
     max_drafts: int = 0
     draft_model: DraftModel | None = None
     doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
-    """Where the thread of this loop says whom it computes for."""
+    """Where the thread of this loop notes the requests it computes for."""
     sampling: ActivityCells = attrs.field(
         factory=lambda: CrashRecord.unread().cells(Activity.SAMPLING, 0)
     )
-    """Where it says whom it draws for."""
-    _requests: dict[int, _Running] = attrs.field(factory=dict, init=False)
-    _drawn: list[SampledToken] = attrs.field(factory=list, init=False)
+    """Where it notes the request it samples for."""
+    _requests: dict[int, _Request] = attrs.field(factory=dict, init=False)
+    _sampled: list[SampledToken] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
     _progress: list[Progress] = attrs.field(factory=list, init=False)
     _in_pass: frozenset[int] = attrs.field(default=frozenset(), init=False)
-    _leaving: set[int] = attrs.field(factory=set, init=False)
+    _stopping: set[int] = attrs.field(factory=set, init=False)
     _anticipation: Anticipation = attrs.field(factory=Anticipation, init=False)
     _failures: int = attrs.field(default=0, init=False)
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
     """Of what is in each stream, which is a beginning of what was placed there last."""
+
+    def __repr__(self) -> str:
+        in_pass = f", in pass: {sorted(self._in_pass)}" if self._in_pass else ""
+        return f"<DecodeLoop: {len(self._requests)} requests{in_pass}, {self.streams!r}>"
 
     def run_forever(self) -> None:
         """Pass after pass; sleeps only while there is nothing to compute."""
@@ -150,15 +156,15 @@ class DecodeLoop:
                 self._apply(self.commands.get_nowait())
 
     def hurry(self, key: int) -> None:
-        """Somebody wants this sequence to end; from any thread. A pass that computes only for
-        sequences that are leaving is not worth finishing."""
-        self._leaving.add(key)
+        """This sequence is to be stopped; from any thread. A pass that computes only for such
+        sequences is not worth finishing and is aborted."""
+        self._stopping.add(key)
         in_pass = self._in_pass
-        if in_pass and in_pass <= self._leaving:
+        if in_pass and in_pass <= self._stopping:
             self.llama.abort()
 
     def run_pass(self) -> None:
-        """Plan, decode, draw and report once.
+        """Plan, decode, sample and report once.
 
         With regions of their own, those that generate are computed first; then come prompts, also
         of those that arrived meanwhile.
@@ -211,7 +217,7 @@ class DecodeLoop:
                     start.max_tokens,
                     start.salt if start.reuse_prefix else None,
                 )
-                self._requests[start.key] = _Running(
+                self._requests[start.key] = _Request(
                     start,
                     sequence,
                     sampler,
@@ -223,12 +229,12 @@ class DecodeLoop:
             case Ending():
                 self._endings.append(command)
             case StopSequence(key):
-                self._leaving.discard(key)
+                self._stopping.discard(key)
                 if key in self._requests:  # else it ended by itself meanwhile
                     self._end(key, "stopped")
 
-    def _settle(self, placement: Placement) -> None:
-        """Make the cache be what the placement says."""
+    def _prepare_stream(self, placement: Placement) -> None:
+        """Bring the cache into the state of the placement."""
         sequence, stream = placement.sequence, placement.stream
         request = self._requests[sequence.key]
         if request.placed_s is None:
@@ -256,7 +262,7 @@ class DecodeLoop:
 
     def _is_isolated(self, key: int) -> bool:
         request = self._requests[key]
-        return request.sequence.num_tokens < request.innocent_from
+        return request.sequence.num_tokens < request.isolated_until
 
     def _guess(self) -> None:
         generating = [sequence for sequence in self.streams.running if sequence.is_generating]
@@ -301,7 +307,7 @@ class DecodeLoop:
     def _place_waiting(self) -> None:
         while (placement := self.streams.start_next()) is not None:
             self.doing.begin(placement.sequence.key)
-            self._settle(placement)
+            self._prepare_stream(placement)
             self.doing.end()
 
     def _prompt_budget(self) -> PrefillBudget:
@@ -315,9 +321,9 @@ class DecodeLoop:
         )
 
     def _compute(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """These shares, in as many calls as it takes.
+        """These chunks, in as many calls as it takes.
 
-        What a call produced is reported at once, unless the rest of them takes long: a first token
+        The results of a call are reported at once, unless the other calls take long: a first token
         that is early would only be followed by a pause.
         """
         isolated = frozenset(filter(self._is_isolated, self._requests))
@@ -337,7 +343,7 @@ class DecodeLoop:
         self._report_step()
 
     def _decode(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """Compute these shares, of words or one of an image; on failure split them until the
+        """Compute these chunks, of words or one of an image; on failure split them until the
         culprit is alone."""
         contents = [self._requests[chunk.sequence.key].content for chunk in chunks]
         call = fill(self.llama, chunks, contents)
@@ -379,14 +385,14 @@ class DecodeLoop:
             sequence = chunk.sequence
             if sequence.num_computed in sequence.checkpoints:
                 assert sequence.stream is not None
-                assert sequence.salt is not None, "it shares with nobody"
+                assert sequence.salt is not None, "a sequence without salt shares no prefix"
                 kept = sequence.tokens[: sequence.num_computed]
                 self.doing.begin(sequence.key)
                 self.stored.save_checkpoint(kept, sequence.salt, sequence.stream)
                 self.doing.end()
 
     def _note_progress(self, chunks: tuple[ScheduledChunk, ...], now_s: float) -> None:
-        """Whoever waits for a long prompt hears that it gets on, and everybody that it is whole."""
+        """Report now and then how far long prompts are, and of every prompt that it is complete."""
         for chunk in chunks:
             request = self._requests[chunk.sequence.key]
             is_whole = chunk.wants_logits and chunk.sequence.num_sampled == 0
@@ -432,7 +438,7 @@ class DecodeLoop:
         self.sampling.end()
 
     def _take(self, chunk: ScheduledChunk, row: int, token: int | GrammarRejectedError) -> None:
-        """Keep a drawn token, and go on drawing while the drafts were right."""
+        """Keep a sampled token, and go on sampling while the drafts are right."""
         sequence = chunk.sequence
         request = self._requests[sequence.key]
         accepted = 0
@@ -447,7 +453,7 @@ class DecodeLoop:
             self.streams.accept_draft(sequence)
             accepted += 1
             try:
-                token = request.sampler.draw(row + accepted, position=sequence.num_tokens)
+                token = request.sampler.sample(row + accepted, position=sequence.num_tokens)
             except GrammarRejectedError as error:
                 token = error
         if chunk.drafts:
@@ -457,7 +463,7 @@ class DecodeLoop:
             if sequence.stream is not None:
                 self._cut(self.streams.drop_drafts(sequence))
 
-    def _keep(self, request: _Running, row: int, token: int) -> bool:
+    def _keep(self, request: _Request, row: int, token: int) -> bool:
         """Report a token; True if it was the last."""
         sequence = request.sequence
         if request.first_sampled_s is None:
@@ -469,7 +475,7 @@ class DecodeLoop:
             report = attrs.evolve(
                 report, logprobs=logprobs_of(self.llama, row, token, request.start.logprobs)
             )
-        self._drawn.append(report)
+        self._sampled.append(report)
         if self.llama.is_end_of_generation(token) and not request.start.sampling.ignore_eos:
             self._end(sequence.key, "stop")
         elif 0 < sequence.max_tokens <= sequence.num_sampled:
@@ -482,7 +488,7 @@ class DecodeLoop:
 
     def _end(self, key: int, reason: str, detail: str = "") -> None:
         request = self._requests.pop(key)
-        self._leaving.discard(key)
+        self._stopping.discard(key)
         request.sampler.close()
         cut = self.streams.end(key)
         if cut is not None:
@@ -509,9 +515,9 @@ class DecodeLoop:
         )
 
     def _report_step(self) -> None:
-        if self._drawn or self._endings or self._progress:
-            step = Step(self._drawn, self._endings, self._progress)
-            self._drawn, self._endings, self._progress = [], [], []
+        if self._sampled or self._endings or self._progress:
+            step = Step(self._sampled, self._endings, self._progress)
+            self._sampled, self._endings, self._progress = [], [], []
             self.report(step)
 
     def _report_stats(self, *, force: bool = False) -> None:

@@ -1,7 +1,7 @@
 """The loop that embeds: documents of all requests, packed pass after pass, in a thread of its own.
 
-llama.cpp's calls let go of the interpreter, so tokens are drawn beside it. Generation comes first:
-while it runs this thread takes few cores and asks the scheduler for less of them, so that a flood
+llama.cpp's calls release the interpreter, so tokens are sampled beside it. Generation comes first:
+while it runs, this thread takes few cores and asks the scheduler for less of them, so that a flood
 of documents slows answers and never stalls them (measured: ``docs/life_of_a_request.md``).
 """
 
@@ -44,11 +44,11 @@ class Embedder:
     """All documents of one engine.
 
     Args:
-      threads: of a pass while nobody generates.
+      threads: of a pass while nothing generates.
       is_generating: whether the other context works now; asked before each pass.
       report: called once a pass with what it produced; blocks if the agent does not read.
       counters: where passes are counted.
-      record: where this thread says whom it works for.
+      record: where this thread notes the requests it works for.
     """
 
     context: EmbeddingContext
@@ -71,14 +71,14 @@ class Embedder:
         self._doing = self.record.cells(Activity.EMBEDDING, threading.get_ident())
 
     def start(self, on_crash: Callable[[], None]) -> None:
-        """Run in a thread of its own, which ends with the process; ``on_crash`` is called if it
-        fails, and why is printed."""
+        """Run in a thread of its own, which ends with the process; if it fails, ``on_crash`` is
+        called after a traceback."""
 
         def run() -> None:
             try:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
                 self.run_forever()
-            except Exception as error:  # noqa: BLE001  # whatever it is, nobody embeds any more
+            except Exception as error:  # noqa: BLE001  # without this thread, documents wait
                 if not isinstance(error, BrokenPipeError):  # that is the agent leaving first
                     traceback.print_exc()
                 on_crash()

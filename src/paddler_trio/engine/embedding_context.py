@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.options import set_context_options
+from paddler_trio.engine.llama_options import set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape

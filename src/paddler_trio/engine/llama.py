@@ -1,6 +1,7 @@
-"""llama.cpp behind a small typed surface: one model, one context, one batch.
+"""llama.cpp behind a small typed surface: one model and one context.
 
-Few files of the engine touch ctypes: this one, those that draw, and ``embedding_context.py``.
+Few files of the engine touch ctypes: this one, ``batch.py``, those that sample, and
+``embedding_context.py``.
 Every call is one that the pinned llama-cpp-python was checked with; its C API moves with each
 release.
 """
@@ -8,7 +9,7 @@ release.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.options import model_params, read_loras, set_context_options
+from paddler_trio.engine.batch import Batch, EmbeddingBatch
+from paddler_trio.engine.llama_options import model_params, read_loras, set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
 from paddler_trio.machine import available_memory_bytes
@@ -58,30 +60,6 @@ ENCODER_ONLY = (
     "this model is an encoder or has one: it cannot generate text here; set enable_embeddings to "
     "embed with it"
 )
-TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-"""llama.cpp's candidate token."""
-
-
-def token_rows(logits: np.ndarray, tokens: np.ndarray | None = None) -> np.ndarray:
-    """These tokens, or all of them, as candidates: TOKEN_DATA of shape (number of tokens,)."""
-    if tokens is None:
-        tokens = np.arange(len(logits), dtype=np.int32)
-    else:
-        logits = logits[tokens]
-    rows = np.zeros(len(tokens), TOKEN_DATA)
-    rows["id"] = tokens
-    rows["logit"] = logits
-    return rows
-
-
-def candidates_of(rows: np.ndarray) -> lib.llama_token_data_array:
-    """A view of ``rows`` for the samplers; keep ``rows`` alive as long as it is used."""
-    return lib.llama_token_data_array(
-        data=rows.ctypes.data_as(lib.llama_token_data_p),
-        size=len(rows),
-        selected=-1,
-        sorted=False,
-    )
 
 
 @attrs.frozen
@@ -98,80 +76,6 @@ class ContextShape:
     num_streams: int
     is_unified: bool
     rules: MemoryRules
-
-
-class Batch:
-    """llama.cpp's batch, filled a run of tokens at a time through views of its memory.
-
-    Rows of one stream follow each other, and streams come in ascending order: with one KV region
-    per stream llama.cpp computes only such runs together (measured: 27 ms for a pass of eight in
-    order, 46 ms shuffled).
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.raw = lib.llama_batch_init(capacity, 0, 1)
-        self._tokens = np.ctypeslib.as_array(self.raw.token, (capacity,))
-        self._positions = np.ctypeslib.as_array(self.raw.pos, (capacity,))
-        self._logits = np.ctypeslib.as_array(self.raw.logits, (capacity,))
-        self._streams = np.zeros(capacity, np.int32)
-        np.ctypeslib.as_array(self.raw.n_seq_id, (capacity,))[:] = 1
-        for row in range(capacity):  # each row has an array of sequence ids; ours have length one
-            self.raw.seq_id[row] = ctypes.cast(
-                self._streams.ctypes.data + row * self._streams.itemsize,
-                ctypes.POINTER(ctypes.c_int32),
-            )
-        self._last_stream = -1
-        self.clear()
-
-    def clear(self) -> None:
-        self.raw.n_tokens = 0
-        self._last_stream = -1
-
-    def add(self, tokens: Sequence[int], *, start: int, stream: int, logits: int) -> int:
-        """Tokens of one stream from position ``start``; ``logits`` of them, the last ones, are
-        asked for.
-
-        Returns:
-          The row of the last token.
-        """
-        assert stream > self._last_stream, "streams must come in ascending order"
-        self._last_stream = stream
-        first = self.raw.n_tokens
-        end = first + len(tokens)
-        self._tokens[first:end] = tokens
-        self._positions[first:end] = range(start, start + len(tokens))
-        self._streams[first:end] = stream
-        self._logits[first:end] = 0
-        if logits:
-            self._logits[end - logits : end] = 1
-        self.raw.n_tokens = end
-        return int(end) - 1
-
-
-class EmbeddingBatch:
-    """A batch that has embeddings in the place of tokens, over memory of ours."""
-
-    def __init__(
-        self, rows: np.ndarray, *, positions: np.ndarray, stream: int, logits: bool
-    ) -> None:
-        count = len(rows)
-        self._rows = np.ascontiguousarray(rows, np.float32)
-        self._positions = np.ascontiguousarray(positions, np.int32)
-        self._ones = np.ones(count, np.int32)
-        self._stream = ctypes.c_int32(stream)
-        self._streams = (ctypes.POINTER(ctypes.c_int32) * count)(
-            *(ctypes.pointer(self._stream) for _ in range(count))
-        )
-        self._logits = np.zeros(count, np.int8)
-        self._logits[-1] = logits
-        self.raw = lib.llama_batch(
-            n_tokens=count,
-            embd=self._rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-            pos=self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            n_seq_id=self._ones.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            seq_id=self._streams,
-            logits=self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
 
 
 class Llama:

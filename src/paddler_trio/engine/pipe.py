@@ -10,9 +10,11 @@ from queue import Queue
 from typing import BinaryIO, NoReturn
 
 from paddler_trio.wire.engine.engine_pipe import (
-    LENGTH_BYTES,
     FromEngine,
     ToEngine,
+)
+from paddler_trio.wire.engine.pipe_codec import (
+    LENGTH_BYTES,
     body_length,
     decode_to_engine,
     encode,
@@ -48,25 +50,25 @@ class Pipe:
 
 
 class Outbox:
-    """Frames that a thread of its own sends, so that encoding and writing what one pass produced
-    costs the next one nothing: llama.cpp computes it without the interpreter."""
+    """Frames that a thread of its own sends, so that encoding and writing the results of one pass
+    costs the next pass nothing: llama.cpp computes it without the interpreter."""
 
     def __init__(self, send: Callable[[FromEngine], None]) -> None:
         self._send = send
         self._frames: Queue[FromEngine] = Queue(OUTBOX_FRAMES)
 
     def put(self, frame: FromEngine) -> None:
-        """Have it sent, in order; blocks while the agent lags by ``OUTBOX_FRAMES``."""
+        """Queue a frame, to be sent in order; blocks while the agent lags by ``OUTBOX_FRAMES``."""
         self._frames.put(frame)
 
     def start(self, *, on_crash: Callable[[], NoReturn]) -> None:
-        """Begin to send; ``on_crash`` is called if that fails, and why is printed."""
+        """Begin to send; if that fails, the traceback is printed and ``on_crash`` called."""
 
         def run() -> None:
             try:
                 while True:
                     self._send(self._frames.get())
-            except Exception as error:  # noqa: BLE001  # whatever it is, nobody hears us any more
+            except Exception as error:  # noqa: BLE001  # without an outbox no answer gets out
                 if not isinstance(error, BrokenPipeError):  # that is the agent leaving first
                     traceback.print_exc()
                 on_crash()

@@ -28,7 +28,7 @@ _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
 class ImageNotEncodableError(Exception):
-    """llama.cpp could not make anything of this image; the text says what it did."""
+    """llama.cpp could not encode this image; the text names the step that failed."""
 
 
 @attrs.frozen
@@ -74,7 +74,7 @@ class Projector:
 
     @classmethod
     def load(cls, path: str, llama: Llama, *, threads: int, use_gpu: bool) -> Projector:
-        """Read a projection file; EngineError (permanent) that says what is wrong with it."""
+        """Read a projection file; EngineError (permanent) with what is wrong with it."""
         if not Path(path).is_file():
             raise EngineError(f"there is no projection file at {path}", permanent=True)
         complaints: list[str] = []
@@ -195,6 +195,6 @@ def _unfit(context: object) -> str:
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
-    """Each image is worth a dozen lines to libmtmd; an operator wants those of trouble."""
+    """libmtmd logs a dozen lines for each image; only warnings and errors are passed on."""
     if level in (_WARNING_LEVEL, _ERROR_LEVEL):
         os.write(2, b"%d\t%s" % (level, text))

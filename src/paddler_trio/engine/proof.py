@@ -139,7 +139,7 @@ def prove(model: Path) -> Proof:
 
 
 def _devices(library: ctypes.CDLL) -> list[str]:
-    """Every device ggml knows of: its name and what it says of itself."""
+    """Every device ggml knows of: its name and its description."""
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -201,8 +201,8 @@ def read_child(returncode: int, stdout: str, stderr: str) -> Proof:
     """Turn a child's end into a proof: its JSON line if there is one, else why there is none."""
     last_words = "".join(stderr.strip().splitlines()[-1:])
     if returncode < 0:
-        said = f": {last_words}" if last_words else ""
-        return Proof(False, error=f"killed by {_name_signal(-returncode)}{said}")
+        detail = f": {last_words}" if last_words else ""
+        return Proof(False, error=f"killed by {_name_signal(-returncode)}{detail}")
     lines = stdout.strip().splitlines()
     try:
         fields = json.loads(lines[-1]) if lines else None
@@ -211,8 +211,8 @@ def read_child(returncode: int, stdout: str, stderr: str) -> Proof:
         proof = None
     if proof is not None and proof.ok == (returncode == 0):
         return proof
-    said = last_words or "it wrote nothing"
-    return Proof(False, error=f"ended with exit status {returncode}: {said}")
+    detail = last_words or "it wrote nothing"
+    return Proof(False, error=f"ended with exit status {returncode}: {detail}")
 
 
 def _name_signal(number: int) -> str:

@@ -1,9 +1,9 @@
 """Devices of other machines, lent by llama.cpp's RPC servers.
 
 Once a server is known to llama.cpp, its devices are chosen like GPUs of this machine, and before
-them. llama.cpp ends the process when it loses one (``GGML_ABORT``): the agent takes that for any
-other crash of an engine, tells it with llama.cpp's last words, and starts the engine again under
-its budget; the next life greets the servers again and names the one that is gone.
+them. llama.cpp ends the process when it loses one (``GGML_ABORT``): the agent treats that like any
+other crash of an engine, reports it with llama.cpp's last log lines, and restarts the engine under
+its budget; the next engine greets the servers again and names the one that is gone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Turns:
 
     On a lent device llama.cpp says "the last graph again" where it can, and remembers which that
     was for the device, not for the context. Two contexts that compute at once, one that embeds
-    and one that generates, would get each other's graph: wrong words at best, and the server's
-    end. Without lent devices nobody waits.
+    and one that generates, would get each other's graph: wrong tokens at best, or a crash of the
+    server. Without lent devices no thread waits.
     """
 
     is_needed: bool = False
@@ -64,8 +64,8 @@ def add_rpc_servers(servers: Sequence[str], *, n_gpu_layers: int) -> None:
     """Make the devices of ``servers`` (``host:port``) known to llama.cpp, in this process for good.
 
     A server that is known already is left alone: it is talking to this very process, and would
-    not answer a second greeting. Without layers to offload no server is told anything, since
-    llama.cpp would depend on it all the same.
+    not answer a second greeting. Without layers to offload no server is added, since llama.cpp
+    would depend on it all the same.
 
     Errors:
       EngineError: this build has no RPC, a server does not answer as one, or there are more

@@ -1,8 +1,8 @@
 """The sockets that llama.cpp opens for its RPC protocol, found among those of this process.
 
-llama.cpp has no time limits on them: a machine that vanishes without a word would be waited for
-without end, by the engine that computes on it and by the server that works for it. The kernel can
-watch instead. llama.cpp hands its sockets to nobody, so they are looked up.
+llama.cpp has no timeouts on them: the engine that computes on a machine that vanishes, and the
+server that works for it, would wait without end. The kernel can watch instead. llama.cpp does not
+expose its sockets, so they are looked up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WATCH = {
     "TCP_KEEPCNT": 4,  # so many times
     "TCP_USER_TIMEOUT": 30_000,  # milliseconds that what was sent may go unacknowledged
 }
-"""Whoever vanishes is lost after half a minute at most; where a system lacks one, so be it."""
+"""A peer that vanishes is lost after half a minute at most; options a system lacks are left out."""
 
 
 def tcp_sockets() -> Iterator[socket.socket]:

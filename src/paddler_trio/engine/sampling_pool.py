@@ -1,4 +1,4 @@
-"""Drawing for many sequences at once, and saying how likely what was drawn is."""
+"""Sampling for many sequences at once, and the log-probabilities of what was sampled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampler import Sampler
 from paddler_trio.scheduler.batching.batch_plan import ScheduledChunk
 from paddler_trio.wire.engine.crash_record import (
     MAX_SAMPLING_THREADS,
@@ -25,17 +25,17 @@ from paddler_trio.wire.engine.engine_pipe import TokenLogprob
 T = TypeVar("T")
 R = TypeVar("R")
 
-WORTH_SHARING = 4 * 32768
+WORTH_THREADS = 4 * 32768
 """Logits to look at, all sequences together, below which handing work to threads costs more."""
 
 
 class SamplingPool:
-    """Threads that draw side by side: llama.cpp's samplers release the interpreter.
+    """Threads that sample side by side: llama.cpp's samplers release the interpreter.
 
     Args:
-      threads: as many as the engine computes with; they are idle while tokens are drawn.
+      threads: as many as the engine computes with; they are idle while tokens are sampled.
       n_vocab: logits of one sequence.
-      record: where each says whom it draws for.
+      record: where each notes the requests it samples for.
     """
 
     def __init__(self, threads: int, n_vocab: int, record: CrashRecord | None = None) -> None:
@@ -44,25 +44,25 @@ class SamplingPool:
         self._numbers = itertools.count(Activity.SAMPLING + 1)
         self._local = threading.local()
         self._executor = (
-            ThreadPoolExecutor(min(threads, MAX_SAMPLING_THREADS), "drawing", self._enter)
+            ThreadPoolExecutor(min(threads, MAX_SAMPLING_THREADS), "sampling", self._enter)
             if threads > 1
             else None
         )
 
     def map(
         self,
-        draw: Callable[[T, ActivityCells], R],
+        sample: Callable[[T, ActivityCells], R],
         items: Sequence[T],
         doing: ActivityCells,
     ) -> Iterable[R]:
-        """``draw`` of each item, in order; what it is given with it belongs to the thread it runs
-        in, which may be this one: then it is ``doing``."""
-        if self._executor is None or len(items) * self._n_vocab < WORTH_SHARING or len(items) < 2:
-            return (draw(item, doing) for item in items)
+        """``sample`` of each item, in order, with the activity cells of the thread it runs in:
+        ``doing`` if that is this one."""
+        if self._executor is None or len(items) * self._n_vocab < WORTH_THREADS or len(items) < 2:
+            return (sample(item, doing) for item in items)
 
         def sample_here(item: T) -> R:
             try:
-                return draw(item, self._local.doing)
+                return sample(item, self._local.doing)
             except Exception:
                 self._record.failed(threading.get_ident())  # not the thread that will raise it
                 raise
@@ -81,9 +81,8 @@ def first_tokens(
     rows: Sequence[tuple[ScheduledChunk, int]],
     doing: ActivityCells,
 ) -> list[int | GrammarRejectedError]:
-    """The token after each share, or why there is none: greedy ones in one go, the others side by
-    side. ``rows`` are all whose logits the pass was asked for, in their order; ``doing`` is this
-    thread's."""
+    """The token after each chunk, or why there is none: greedy ones in one go, the others side by
+    side. ``rows`` are all chunks that want logits, in their order; ``doing`` is this thread's."""
     tokens: list[int | GrammarRejectedError] = [-1] * len(rows)
     if any(sampler.is_argmax for sampler in samplers):
         outputs = [1 + len(chunk.drafts) for chunk, _ in rows]
@@ -95,24 +94,24 @@ def first_tokens(
             place += outputs[index]
     rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
 
-    def draw(index: int, here: ActivityCells) -> int | GrammarRejectedError:
+    def sample(index: int, here: ActivityCells) -> int | GrammarRejectedError:
         chunk, row = rows[index]
         here.begin(chunk.sequence.key)
         token: int | GrammarRejectedError
         try:
-            token = samplers[index].draw(row, position=chunk.sequence.num_tokens)
+            token = samplers[index].sample(row, position=chunk.sequence.num_tokens)
         except GrammarRejectedError as error:
             token = error
         here.end()
         return token
 
-    for index, token in zip(rest, pool.map(draw, rest, doing), strict=True):
+    for index, token in zip(rest, pool.map(sample, rest, doing), strict=True):
         tokens[index] = token
     return tokens
 
 
 def logprobs_of(llama: Llama, row: int, token: int, count: int) -> list[TokenLogprob]:
-    """The drawn token, then the ``count`` most likely ones, best first; natural logarithms of
+    """The sampled token, then the ``count`` most likely ones, best first; natural logarithms of
     the model's own probabilities, before any sampler changed them."""
     logits = llama.logits(row).astype(np.float64)
     peak = logits.max()

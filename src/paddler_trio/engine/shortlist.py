@@ -1,18 +1,21 @@
-"""The few tokens that can be drawn at all, found without showing llama.cpp the whole vocabulary.
+"""The few tokens that can be sampled at all, found without passing llama.cpp the whole vocabulary.
 
-A chain that keeps the ``k`` most likely tokens, after stages that only lower some logits, draws one
-of those ``k``. Stages cost time for every candidate, with 150 000 tokens up to a millisecond for
-each token drawn; comparing all logits with one number costs a twentieth. So candidates are taken
-from the top until there are so many that the ``k`` are certainly among them: at least ``k`` that no
-stage lowers. What is drawn is the same.
+A chain that keeps the ``k`` most likely tokens, after stages that only lower some logits, samples
+one of those ``k``. Stages cost time for every candidate, with 150 000 tokens up to a millisecond
+for each sampled token; comparing all logits with one number costs a twentieth. So candidates are
+taken from the top until the ``k`` are certainly among them: at least ``k`` that no stage lowers.
+The sampled token is the same.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import attrs
 import numpy as np
 
 from paddler_trio.wire.engine.engine_pipe import Sampling
+from paddler_trio.wire.engine.sampler_stages import SamplerStage
 
 WORTH_A_SHORTLIST = 8192
 """Tokens of a vocabulary below which llama.cpp is as quick with all of them."""
@@ -21,15 +24,14 @@ _MOST_PART = 4
 _FIRST_GAP = 8.0
 _TRIES = 5
 _WIDER, _NARROWER = 1.5, 0.9
-_LOWERING = ("penalties", "dry")
 
 
-def candidates_needed(sampling: Sampling, stages: tuple[str, ...]) -> int | None:
-    """How many tokens that no stage lowers hold everything the chain can draw; None if only all
+def candidates_needed(sampling: Sampling, stages: Iterable[SamplerStage]) -> int | None:
+    """How many tokens that no stage lowers hold every token the chain can sample; None if only all
     of them do.
 
     Args:
-      stages: names in the order of the chain.
+      stages: in the order of the chain.
     """
     s = sampling
     lowers_only = (
@@ -43,32 +45,18 @@ def candidates_needed(sampling: Sampling, stages: tuple[str, ...]) -> int | None
         return None
     if s.temperature <= 0:
         return 1
-    for name in stages:
-        if name == "top_k" and s.top_k > 0:
+    for stage in stages:
+        if stage.name == "top_k" and stage.is_on(s):
             return s.top_k
-        if name not in _LOWERING and _does_something(s, name):
+        if stage.is_on(s) and not stage.only_lowers:
             return None
     return None
-
-
-def _does_something(s: Sampling, name: str) -> bool:
-    match name:
-        case "top_n_sigma":
-            return s.top_n_sigma > 0
-        case "top_k":
-            return False
-        case "typ_p":
-            return s.typical_p < 1.0
-        case "xtc":
-            return s.xtc_probability > 0.0
-        case _:
-            return True
 
 
 @attrs.define(eq=False)
 class Shortlist:
     """Of one sequence. ``needed``: see :func:`candidates_needed`; ``lowered``: tokens that a stage
-    may lower, to be kept up to date by whoever draws."""
+    may lower, which its sampler keeps up to date."""
 
     needed: int
     lowered: set[int] = attrs.field(factory=set)

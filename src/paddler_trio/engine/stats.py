@@ -14,7 +14,7 @@ INTERVAL_S = 0.5
 
 
 @attrs.define
-class _Rhythm:
+class _ReportTimer:
     """When one thread reports: after passes, and not again at once."""
 
     _reported_passes: int = 0
@@ -31,19 +31,19 @@ class _Rhythm:
 
 @attrs.define(eq=False)
 class Counters:
-    """The figures of one engine since the model was loaded, kept by the threads that compute.
+    """The statistics of one engine since the model was loaded, kept by the threads that compute.
 
     No field of ``now`` is written by two threads, so counting needs no lock. Reporting does:
-    figures leave in the order in which they grew, whoever reports them.
+    reports leave in the order in which the counts grew, from whichever thread.
 
     Args:
-      report: takes a copy of the figures; from any of the threads, but one at a time.
+      report: takes a copy of the statistics; from any of the threads, but one at a time.
     """
 
     report: Callable[[EngineStats], None]
     now: EngineStats = attrs.field(factory=EngineStats, init=False)
-    _generation: _Rhythm = attrs.field(factory=_Rhythm, init=False)
-    _embedding: _Rhythm = attrs.field(factory=_Rhythm, init=False)
+    _generation: _ReportTimer = attrs.field(factory=_ReportTimer, init=False)
+    _embedding: _ReportTimer = attrs.field(factory=_ReportTimer, init=False)
     _reporting: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     # ------------------------------------------------------- the thread that generates

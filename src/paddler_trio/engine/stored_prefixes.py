@@ -1,8 +1,8 @@
 """Prefixes in host memory: the bytes behind :class:`PrefixStore`'s decisions.
 
-Nothing is copied while somebody waits for the stream: what is idle is copied between passes, as
-far as the budget goes, those first that are replaced next; the rest once the engine is idle. What
-is replaced before its turn is gone.
+No stream is copied while a sequence waits for it: idle streams are copied between passes, as far as
+the budget allows, in the order in which they would be replaced; the rest once the engine is idle. A
+stream that is replaced before it was copied is lost.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Images into embeddings, in a thread of their own: nobody's tokens wait for an encoder.
+"""Images into embeddings, in a thread of their own: no tokens wait for an encoder.
 
 A sequence with images comes here first and reaches the decode loop with every image expanded: its
 place among the tokens is taken by one number for each embedding (see ``image_tokens.py``), and the
 embeddings come along. What an image became is kept by its content within a budget of bytes.
 
-A sequence that is to stop leaves at once. llama.cpp cannot be interrupted in the middle of an
-encoding; what it finishes for nobody is kept all the same.
+A sequence that is stopped leaves at once. llama.cpp cannot be interrupted in the middle of an
+encoding; what it still finishes is cached all the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paddler_trio.wire.engine.crash_record import Activity, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
 
 NICENESS = 5
-"""Those who read along come before those who wait for their first word."""
+"""Streams that have begun come before first tokens."""
 
 
 @attrs.frozen(eq=False)
@@ -82,7 +82,7 @@ class ImageCache:
 
 
 class _GivenUpError(Exception):
-    """Nobody waits for this sequence any more."""
+    """This sequence was stopped meanwhile."""
 
 
 class _RefusedError(Exception):
@@ -105,7 +105,7 @@ class Vision(Generic[AdmittedT]):
       n_batch: tokens an image may have at most.
       admit: makes of a sequence that is complete what the decode loop takes; may be slow.
       forward: gives that, or an ending, to the decode loop.
-      record: where this thread says whom it works for.
+      record: where this thread notes the requests it works for.
     """
 
     projector: Projector
@@ -118,16 +118,16 @@ class Vision(Generic[AdmittedT]):
     _arrivals: SimpleQueue[StartSequence] = attrs.field(factory=SimpleQueue, init=False)
     _pending: set[int] = attrs.field(factory=set, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
-    """Around ``_pending``: whoever takes a key out of it gives the sequence on, nobody else."""
+    """Around ``_pending``: only the thread that takes a key out of it forwards the sequence."""
 
     def start(self, on_crash: Callable[[], None]) -> None:
-        """Run in a thread of its own; ``on_crash`` is called if that fails, and why is printed."""
+        """Run in a thread of its own; if that fails, ``on_crash`` is called after a traceback."""
 
         def run() -> None:
             try:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
                 self.run_forever()
-            except Exception:  # noqa: BLE001  # whatever it is, nobody sees any more
+            except Exception:  # noqa: BLE001  # without this thread, images wait for ever
                 traceback.print_exc()
                 on_crash()
 
@@ -140,7 +140,7 @@ class Vision(Generic[AdmittedT]):
         self._arrivals.put(start)
 
     def stop(self, key: int) -> None:
-        """This sequence shall end; from any thread. One that left here is the decode loop's."""
+        """End this sequence; from any thread. One that left here is the decode loop's."""
         if self._withdraw(key):
             self.forward(Ending(key, "stopped", 0, 0))
 
@@ -153,7 +153,7 @@ class Vision(Generic[AdmittedT]):
             doing.end()
 
     def see(self, start: StartSequence) -> None:
-        """Encode what one sequence shows and give it on."""
+        """Encode the images of one sequence and forward it."""
         admitted: AdmittedT | Ending
         try:
             tokens, embeddings = self._expand(start)

@@ -1,4 +1,4 @@
-"""Documents on their way to the engine and vectors on their way back: everything but the waiting.
+"""Documents on their way to the engine and vectors on their way back.
 
 text -> tokens -> chunks, and vectors -> average -> norm -> result. Pure and blocking: it belongs
 into preparation processes and worker threads.
@@ -60,7 +60,7 @@ class PreparedDocument:
     """One document, as the chunks it is embedded in.
 
     Without chunks it is not embedded: it has ``oversize`` tokens, which are too many, or
-    ``problem`` says what is wrong with it.
+    ``problem`` is what is wrong with it.
     """
 
     id: str
@@ -288,7 +288,7 @@ def refused_result(document: PreparedDocument) -> RawEmbeddingResult:
 
 
 def normalized(vector: Vector, method: NormalizationMethod) -> Vector:
-    """Scaled as ``method`` says; a vector that cannot be scaled becomes zeros."""
+    """Scaled by ``method``; a vector that cannot be scaled becomes zeros."""
     match method:
         case NoNormalization():
             return vector

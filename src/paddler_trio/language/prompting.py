@@ -1,9 +1,9 @@
 """From a request to tokens: everything about language that happens before the engine.
 
-    prompt -> rendering -> tokens; constraint -> grammar; wishes -> sampling; who reads the answer
+    prompt -> rendering -> tokens; constraint -> grammar; overrides -> sampling; the answer's reader
 
-Paddler's two requests are read as the extended one, which can say all of them. Runs in a
-preparation process, off the event loop and off the decode path (W22). What cannot be prompted is a
+Paddler's two requests are converted to the extended one, which covers both. Runs in a preparation
+process, off the event loop and off the decode path (W22). What cannot be prompted is a
 :class:`Refusal` that carries the ending result its client gets.
 """
 
@@ -14,12 +14,8 @@ from typing import TypeAlias, assert_never
 
 import attrs
 
-from paddler_trio.language.answer_binding import (
-    budget_of_answer,
-    grammar_of_answer,
-)
+from paddler_trio.language.answer_grammar import budget_of_answer, grammar_of_answer
 from paddler_trio.language.answers.call_reading import call_reader
-from paddler_trio.language.answers.formats import ExplicitMarkers
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.grammars.constraints import (
@@ -29,11 +25,11 @@ from paddler_trio.language.grammars.constraints import (
 )
 from paddler_trio.language.grammars.schema_grammar import SchemaNotConvertibleError
 from paddler_trio.language.images.image_parts import texts_between
+from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.rendering import Rendering, plain, render
 from paddler_trio.language.sampling_settings import sampling_of
 from paddler_trio.language.templates.chat_messages import text_of
-from paddler_trio.language.templates.conversation import ModelTemplates
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
@@ -44,7 +40,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     Sampling,
 )
 from paddler_trio.wire.engine.sampling_limits import MAX_LOGPROBS
-from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -63,19 +58,6 @@ GenerationWork: TypeAlias = PaddlerWork | Generate
 MAX_STOP_TEXTS = 64
 MAX_STOP_CHARS = 1024
 MAX_SALT_CHARS = 1024
-
-
-@attrs.frozen
-class Language:
-    """A loaded model as its prompts see it: all of it immutable, shared by every request."""
-
-    vocabulary: Vocabulary
-    templates: ModelTemplates
-    parameters: InferenceParameters
-    fingerprint: str
-    """The same on every agent that would answer alike: weights, template and projection."""
-    markers: ExplicitMarkers | None = None
-    """What an operator says of how it writes, over what its template says."""
 
 
 @attrs.frozen(kw_only=True)
@@ -111,12 +93,12 @@ def prompt_of(
     """Render, tokenise and constrain; raises Refusal.
 
     Args:
-      seed: of the draws, unless the request brings its own.
-      drawn: tokens of this answer that another agent produced: they are read again, so that
-        everything that remembers them here does, and shown to nobody.
+      seed: of the sampler, unless the request has its own.
+      sampled: tokens of this answer that another agent produced: the answer's reader replays them
+        and sends nothing.
       sees_images: the engine was loaded with a projection.
       slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the
-        engine judges alone.
+        engine decides alone.
     """
     is_extended = isinstance(work, Generate)
     request = work if isinstance(work, Generate) else _generate_of(work)
@@ -164,7 +146,7 @@ def prompt_of(
 def length_problem(prompt: Prompt, vocabulary: Vocabulary, slot_cells: int) -> str | None:
     """Why a prompt cannot fit a slot, however its text is cut into tokens; None if it may.
 
-    Of a conversation what its users say counts: templates leave out other things.
+    Of a conversation only user messages count: templates leave out other things.
     """
     least = _least_tokens(prompt, vocabulary)
     if least <= slot_cells:
@@ -182,8 +164,8 @@ def _least_tokens(prompt: Prompt, vocabulary: Vocabulary) -> int:
         case TextPrompt(text=text):
             num_chars = len(text)
         case ConversationPrompt(messages=messages):
-            said = (text_of(each.get("content")) for each in messages if each.get("role") == "user")
-            num_chars = sum(map(len, said))
+            users = (each for each in messages if each.get("role") == "user")
+            num_chars = sum(len(text_of(each.get("content"))) for each in users)
         case other:
             assert_never(other)
     longest = vocabulary.longest_token_chars
@@ -223,14 +205,14 @@ def tokens_of(prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary) -> l
 
 
 def _without_layout_from(prompt: Prompt) -> int | None:
-    """A text goes on to the letter, and so does the message that an answer goes on with."""
+    """A plain text keeps every blank, and so does a message that the answer continues."""
     if not isinstance(prompt, ConversationPrompt):
         return None
     return 1 if prompt.continue_final_message else 0
 
 
 def _generate_of(params: PaddlerWork) -> Generate:
-    """Paddler's requests in our words; raises Refusal for what Paddler refuses."""
+    """Paddler's requests as ours; raises Refusal for what Paddler refuses."""
     if params.max_tokens < 1:
         raise Refusal("SamplerError", f"max_tokens is {params.max_tokens}, must be at least 1")
     if isinstance(params, ContinueFromRawPromptParams):
@@ -260,7 +242,7 @@ def _generate_of(params: PaddlerWork) -> Generate:
 
 
 def _check(request: Generate) -> None:
-    """What needs no model to be wrong."""
+    """Refuse what is wrong with any model."""
     if request.max_tokens is not None and request.max_tokens < 1:
         raise bad_request("max_tokens", f"max_tokens is {request.max_tokens}, must be at least 1")
     if len(request.stop) > MAX_STOP_TEXTS:

@@ -15,5 +15,5 @@ class Refusal(PaddlerError):  # noqa: N818  # an answer to give, not a fault of 
 
 
 def bad_request(field: str, message: str) -> Refusal:
-    """A field of an extended request is to blame; ``message`` says value, limit and remedy."""
+    """A field of an extended request is wrong; ``message`` has value, limit and remedy."""
     return Refusal("BadRequest", {"field": field, "message": message})

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import attrs
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.answer_binding import AnswerStart, form_of
-from paddler_trio.language.answers.answer_start import PromptStart, rendered
+from paddler_trio.language.answers.answer_start import AnswerStart, rendered_prompt
 from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.whole import probe_of
+from paddler_trio.language.answers.whole_answer import probe_of
 from paddler_trio.language.images.image_parts import check_images, images_in, show_images
+from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.templates.chat_messages import has_images
 from paddler_trio.language.templates.conversation import prepare_conversation
 from paddler_trio.wire.engine.engine_pipe import Image
 from paddler_trio.wire.trio.generate import ConversationPrompt
 
-if TYPE_CHECKING:
-    from paddler_trio.language.prompting import Language
-
 TOOL_CHOICES = ("auto", "none", "required", "function")
 
 
 @attrs.frozen
 class Rendering:
-    """``text`` has fences around what must not become a control token.
+    """``text`` has an escape mark wherever a message must not become a control token.
 
-    ``start`` is how the answer begins, for its grammar, ``classifier`` the one that reads it.
+    ``start`` is how the answer begins, for its grammar; ``classifier`` reads its sections.
     ``images`` are in the order of their markers in the text.
     """
 
@@ -42,8 +39,8 @@ class Rendering:
 
 
 def plain(text: str, language: Language) -> Rendering:
-    """A text that is continued as it stands: nobody can say what its answer begins with."""
-    form = form_of(language.templates.default.template, language.markers)
+    """A text that is continued as it stands: what its answer begins with is unknown."""
+    form = format_of(language.templates.default.template, language.markers)
     return Rendering(text, AnswerStart(form), Automaton(form.rules))
 
 
@@ -54,7 +51,7 @@ def render(
     as_paddler: bool = False,
     sees_images: bool = False,
 ) -> Rendering:
-    """Through the model's template; with ``tool_choice`` none the model hears of no tools.
+    """Through the model's template; with ``tool_choice`` none the prompt offers no tools.
 
     ``as_paddler``: a call that is opened within reasoning is one, whatever the family does.
 
@@ -68,7 +65,7 @@ def render(
     images: tuple[Image, ...] = ()
     if has_images(conversation.messages):
         if not sees_images:
-            check_images(conversation)  # Paddler says first what is wrong with an image
+            check_images(conversation)  # Paddler reports a broken image first
             raise Refusal(
                 "MultimodalNotSupported",
                 "the model was loaded without a multimodal projection: it cannot see images",
@@ -77,15 +74,14 @@ def render(
         conversation, images = shown.conversation, shown.images
     try:
         prepared = prepare_conversation(conversation, language.templates)
-        start = rendered(conversation, prepared, language.markers)
+        text, start = rendered_prompt(conversation, prepared, language.markers)
     except ChatTemplateError as error:
         raise Refusal("ChatTemplateError", str(error)) from error
-    binding = AnswerStart(start.form, start.end, start.opening)
     return Rendering(
-        start.text,
-        binding,
+        text,
+        start,
         _classifier(conversation, start, as_paddler=as_paddler),
-        images_in(start.text, images) if images else (),
+        images_in(text, images) if images else (),
     )
 
 
@@ -96,15 +92,15 @@ def paddler_form_of(form: ModelFormat) -> ModelFormat:
 
 
 def _classifier(
-    conversation: ConversationPrompt, start: PromptStart, *, as_paddler: bool
+    conversation: ConversationPrompt, start: AnswerStart, *, as_paddler: bool
 ) -> Automaton:
-    """Who tells the sections of the answer apart, at the place where the prompt leaves it."""
+    """Classifies the sections of the answer, from the place where the prompt leaves it."""
     form = paddler_form_of(start.form) if as_paddler else start.form
     functions = [tool.get("function") for tool in conversation.tools]
     names = [function.get("name") for function in functions if isinstance(function, Mapping)]
     probe = probe_of(start.form, [name for name in names if isinstance(name, str)])
     classifier = Automaton(form.rules, probe=probe)
-    classifier.begin_with(start.end)
+    classifier.begin_with(start.prompt_end)
     return classifier
 
 

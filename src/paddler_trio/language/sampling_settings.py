@@ -1,4 +1,4 @@
-"""How one request draws: the cluster's settings with the request's wishes over them, checked.
+"""The sampling of one request: the cluster's settings with the request's overrides, checked.
 
 What is out of range is refused with the name of the field, its value and its limit. Texts in a
 logit bias become tokens here, where the vocabulary is.
@@ -15,29 +15,19 @@ import attrs
 from paddler_trio.language.refusal import bad_request
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Sampling
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
 from paddler_trio.wire.engine.sampling_limits import (
     MAX_BIASED_TOKENS,
     MAX_BREAKER_CHARS,
-    RANGES,
-    STAGES,
     breakers_problem,
-    moved_into_range,
-    range_problem,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.generate import LogitBias, SamplingOverrides
 
 _BAN = -100.0
-"""A bias of this or less means never, as OpenAI has it."""
-_OF_THE_CLUSTER = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "penalty_last_n",
-    "penalty_repeat",
-    "penalty_frequency",
-    "penalty_presence",
+"""A bias of this or less bans a token, as in OpenAI's API."""
+_OF_THE_CLUSTER = tuple(
+    field.name for field in attrs.fields(InferenceParameters) if field.name in PARAMETERS
 )
 """What an operator chooses for every request."""
 
@@ -51,13 +41,13 @@ def sampling_of(
 ) -> Sampling:
     """The settings of one request; ``seed`` is used unless the request has its own.
 
-    The operator's own are moved into range: nobody who sends a request could correct them.
+    The operator's own are clamped: a client that sends a request could not correct them.
 
     Raises:
       Refusal: a field that is out of range, or names what this vocabulary does not have.
     """
     usual: dict[str, Any] = {  # of several types
-        name: moved_into_range(name, getattr(parameters, name)) for name in _OF_THE_CLUSTER
+        name: PARAMETERS[name].clamped(getattr(parameters, name)) for name in _OF_THE_CLUSTER
     }
     sampling = Sampling(
         **usual,
@@ -66,10 +56,10 @@ def sampling_of(
         ignore_eos=overrides.ignore_eos,
     )
     changes: dict[str, Any] = {}  # of several types
-    for name in RANGES:
+    for name, parameter in PARAMETERS.items():
         value = getattr(overrides, name)
         if value is not None:
-            problem = range_problem(name, value)
+            problem = parameter.problem(value)
             if problem is not None:
                 raise bad_request(f"sampling.{name}", problem)
             changes[name] = value

@@ -1,11 +1,11 @@
 """Whether the arguments of a tool call are what the tool's JSON Schema allows.
 
-Tools come from strangers, and arguments are judged in the agent's event loop, so judging is
-bounded: schemas in size, and each judgement in the references it follows and in the comparisons it
-makes. References out of the schema are refused, never fetched. What rests on
-regular expressions (``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not
-judged: they are another dialect than Python's, and Python's have no bound in time. Nor is it judged
-whether the items of a long array are unique.
+Tools are untrusted input, and arguments are validated in the agent's event loop, so validation is
+bounded: schemas in size, and each validation in the references it follows and the comparisons it
+makes. References out of the schema are refused, never fetched. What rests on regular expressions
+(``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not validated: the dialect
+is not Python's, and Python's have no bound in time. Whether the items of a long array are unique is
+not validated either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from paddler_trio.errors import PaddlerError
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_REFERENCES = 10_000
 MAX_COMPARISONS = 5_000_000
-"""Of values, in one judgement, about 0.1 s; 2000 objects of two typed fields take a million."""
+"""Of values, in one validation, about 0.1 s; 2000 objects of two typed fields take a million."""
 MAX_UNIQUE_ITEMS = 256
 MAX_FINDINGS = 8
 _MAX_FINDING_CHARS = 300
@@ -53,7 +53,7 @@ _DRAFTS = {
 }
 _DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_NOT_JUDGED = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
+_NOT_CHECKED = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
 _CHOICES = ("allOf", "anyOf", "oneOf")
 _RULE_COMPARISONS, _CHOICE_COMPARISONS = 100, 400
 """What applying one keyword, and one alternative, costs beside what it compares."""
@@ -131,8 +131,8 @@ class ToolSchema:
         changes: dict[str, _Rule] = dict(rules)
         for keyword in filter(rules.__contains__, _REFERENCES):
             changes[keyword] = self._counted(rules[keyword])
-        for keyword in filter(rules.__contains__, _NOT_JUDGED):
-            changes[keyword] = _judge_nothing
+        for keyword in filter(rules.__contains__, _NOT_CHECKED):
+            changes[keyword] = _check_nothing
         # A property that only a pattern allows must not be refused as an additional one.
         changes["additionalProperties"] = _unless_patterns(rules["additionalProperties"])
         if "uniqueItems" in changes:
@@ -140,7 +140,7 @@ class ToolSchema:
         limited = {keyword: self._limited(keyword, rule) for keyword, rule in changes.items()}
         return cast("type[Validator]", extend(draft, limited))  # type: ignore[no-untyped-call]
 
-    def _limited(self, keyword: str, judge: _Rule) -> _Rule:
+    def _limited(self, keyword: str, check: _Rule) -> _Rule:
         each = _CHOICE_COMPARISONS if keyword in _CHOICES else 1
 
         def rule(
@@ -149,7 +149,7 @@ class ToolSchema:
             self._comparisons += _RULE_COMPARISONS + each * _size(value) + _size(instance)
             if self._comparisons > MAX_COMPARISONS:
                 raise _TooManyComparisonsError
-            yield from judge(validator, value, instance, schema)
+            yield from check(validator, value, instance, schema)
 
         return rule
 
@@ -166,41 +166,41 @@ class ToolSchema:
 
 
 class _TooManyReferencesError(Exception):
-    """One judgement followed ``MAX_REFERENCES``; never leaves this file."""
+    """One validation followed ``MAX_REFERENCES``; never leaves this file."""
 
 
 class _TooManyComparisonsError(Exception):
-    """One judgement made ``MAX_COMPARISONS``; never leaves this file."""
+    """One validation made ``MAX_COMPARISONS``; never leaves this file."""
 
 
 def _size(value: object) -> int:
     return len(value) if isinstance(value, list | dict) else 0
 
 
-def _unless_many(judge: _Rule) -> _Rule:
+def _unless_many(check: _Rule) -> _Rule:
     """Every item of an array may be compared with every other."""
 
     def rule(
         validator: Validator, value: object, instance: object, schema: JsonSchema
     ) -> Iterator[ValidationError]:
         if _size(instance) <= MAX_UNIQUE_ITEMS:
-            yield from judge(validator, value, instance, schema)
+            yield from check(validator, value, instance, schema)
 
     return rule
 
 
-def _judge_nothing(
+def _check_nothing(
     _validator: Validator, _value: object, _instance: object, _schema: JsonSchema
 ) -> Iterator[ValidationError]:
     return iter(())
 
 
-def _unless_patterns(judge: _Rule) -> _Rule:
+def _unless_patterns(check: _Rule) -> _Rule:
     def rule(
         validator: Validator, value: object, instance: object, schema: JsonSchema
     ) -> Iterator[ValidationError]:
         if "patternProperties" not in schema:
-            yield from judge(validator, value, instance, schema)
+            yield from check(validator, value, instance, schema)
 
     return rule
 

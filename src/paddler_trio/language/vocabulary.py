@@ -7,8 +7,8 @@ All methods block for as long as the text is long, so they belong into preparati
 number of threads may use one vocabulary. Closing is safe at any moment: a thread that is still
 inside llama.cpp keeps the model until it comes back, later calls are refused.
 
-llama.cpp's generic pre-tokenizer calls itself for every letter of a word and overruns the stack at
-about 20 000 letters (measured, 8 MB), which would end the process; such runs are cut. Ids that do
+llama.cpp's generic pre-tokenizer recurses for every character of a word and overruns the stack at
+about 20 000 of them (measured, 8 MB), which would end the process; such runs are cut. Ids that do
 not exist make it throw through its C interface, so they are refused here.
 """
 
@@ -83,7 +83,7 @@ class Vocabulary:
         self.end_tokens = tuple(
             token for token in sorted(controls) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
         )
-        """The control tokens with which the model says that its answer is complete."""
+        """The control tokens with which the model ends its answer."""
         self.escaping = self._make_escaping(controls)
         self.longest_token_chars = self._find_longest()
         """No token stands for more characters of a text; 0 where tokens say nothing of that."""
@@ -162,7 +162,7 @@ class Vocabulary:
         return tokens
 
     def tokenize_prompt(self, rendered: str) -> list[int]:
-        """Token ids of a prompt: special tokens parsed except in fenced texts, never two BOS.
+        """Token ids of a prompt: special tokens parsed except in escaped texts, never two BOS.
 
         BOS comes first where the model file asks for it, no matter whether the template printed it
         too. EOS is never added, since the answer is still to come.
@@ -175,15 +175,13 @@ class Vocabulary:
     def tokenize_part(self, rendered: str) -> list[int]:
         """Token ids of a part of a prompt: as ``tokenize_prompt``, but BOS is not looked at."""
         tokens: list[int] = []
-        for stretch in self.escaping.cut(rendered):
-            found = self.tokenize(
-                stretch.text, add_special=False, parse_special=stretch.parse_special
-            )
-            if not stretch.parse_special and not self._control_tokens.isdisjoint(found):
-                # Some vocabularies put a control token together from its letters.
+        for span in self.escaping.cut(rendered):
+            found = self.tokenize(span.text, add_special=False, parse_special=span.parse_special)
+            if not span.parse_special and not self._control_tokens.isdisjoint(found):
+                # Some vocabularies assemble a control token from its characters.
                 found = [
                     token
-                    for piece in stretch.pieces
+                    for piece in span.pieces
                     for token in self.tokenize(piece, add_special=False, parse_special=False)
                 ]
             tokens += found
@@ -216,7 +214,7 @@ class Vocabulary:
             return _piece_of(vocab, token, special)
 
     def is_end_of_generation(self, token: int) -> bool:
-        """Whether the model says with this token that its answer is complete."""
+        """Whether the model ends its answer with this token."""
         with self.open_handle() as vocab:
             self._check(token)
             return bool(llama_cpp.llama_vocab_is_eog(vocab, token))

@@ -15,10 +15,14 @@ import socket
 import sys
 
 from paddler_trio.heap import freeze_heap
-from paddler_trio.language.answer_binding import form_of
+from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.llama_log import print_llama_log
-from paddler_trio.language.loading import LanguageError, LanguageSource, read_language
-from paddler_trio.language.prompting import Language
+from paddler_trio.language.model_language import (
+    Language,
+    LanguageError,
+    LanguageSource,
+    read_language,
+)
 from paddler_trio.language.rendering import paddler_form_of
 from paddler_trio.preparation.limits import die_with_parent
 from paddler_trio.preparation.messages import (
@@ -80,7 +84,7 @@ def _shared_objects(language: Language) -> tuple[object, ...]:
     shared: list[object] = []
     templates = language.templates
     for model in (templates.default, *templates.named.values()):
-        form = form_of(model.template, language.markers)
+        form = format_of(model.template, language.markers)
         for each in (form, paddler_form_of(form)):
             shared.append(each.rules)
             if each.calls is not None:

@@ -11,7 +11,8 @@ from paddler_trio.language.embedding_documents import (
     form_of,
     prepare_documents,
 )
-from paddler_trio.language.prompting import Language, prompt_of
+from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompting import prompt_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.preparation.messages import (
     Answered,
@@ -23,7 +24,8 @@ from paddler_trio.preparation.messages import (
 )
 from paddler_trio.preparation.questions import UnanswerableError, answer_to
 from paddler_trio.wire.codec import loads, structure
-from paddler_trio.wire.engine.engine_pipe import StartSequence, encode
+from paddler_trio.wire.engine.engine_pipe import StartSequence
+from paddler_trio.wire.engine.pipe_codec import encode
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,

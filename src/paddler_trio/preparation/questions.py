@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.language.answer_binding import form_of
+from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.images.image_parts import readable
-from paddler_trio.language.prompting import Language, rendering_of, tokens_of
+from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompting import rendering_of, tokens_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
@@ -111,7 +112,7 @@ def _describe(language: Language, ready: Ready) -> dict[str, object]:
         "can_embed": embedding is not None and embedding.pooling != "Rank",
         "can_rank": embedding is not None and embedding.pooling == "Rank",
         "can_see": ready.sees_images,
-        "has_thinking": form_of(language.templates.default.template, language.markers).reasons,
+        "has_thinking": format_of(language.templates.default.template, language.markers).reasons,
         "has_tools": capabilities.tools,
     }
 

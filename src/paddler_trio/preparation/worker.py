@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from paddler_trio.language.prompting import Language
+from paddler_trio.language.model_language import Language
 from paddler_trio.preparation.jobs import prepare, refused
 from paddler_trio.preparation.limits import (
     RETIRED_ABOVE_BYTES,

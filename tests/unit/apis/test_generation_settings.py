@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
-
 from paddler_trio.apis.generation_settings import (
     RANDOM_SEED,
     generation_settings,
@@ -11,15 +9,33 @@ from paddler_trio.apis.generation_settings import (
 )
 from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.openai.completion_request import read_llama_completion
-from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.engine.sampler_stages import STAGES
 
-TOLD_AS = {
-    "penalty_last_n": "repeat_last_n",
-    "penalty_repeat": "repeat_penalty",
-    "penalty_frequency": "frequency_penalty",
-    "penalty_presence": "presence_penalty",
+DEFAULTS = {
+    "temperature": 0.8,
+    "dynatemp_range": 0.0,
+    "dynatemp_exponent": 1.0,
+    "top_k": 80,
+    "top_p": 0.8,
+    "min_p": 0.05,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "typical_p": 1.0,
+    "repeat_last_n": -1,
+    "repeat_penalty": 1.1,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.8,
+    "dry_multiplier": 0.0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": -1,
+    "dry_sequence_breakers": ["\n", ":", '"', "*"],
+    "mirostat": 0,
+    "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1,
+    "min_keep": 0,
+    "ignore_eos": False,
 }
 
 
@@ -28,22 +44,11 @@ def settings_of(parameters: dict[str, object] | None = None, **body: object) -> 
     return generation_settings(parameters or {}, request.generate, end_tokens=[2, 9])
 
 
-def test_what_nobody_says_is_as_the_engine_and_the_cluster_have_it_by_default() -> None:
-    told = sampling_settings({}, {})
-    cluster = unstructure(InferenceParameters())
-    assert isinstance(cluster, dict)
-    usual = dict(cluster)
-    for field in attrs.fields(Sampling):
-        if field.default is not attrs.NOTHING and not isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]  # it is a class at run time
-            usual[field.name] = field.default
-    compared = 0
-    for name, value in usual.items():
-        if TOLD_AS.get(name, name) in told and name != "samplers":
-            assert told[TOLD_AS.get(name, name)] == value, name
-            compared += 1
-    assert compared >= 22
-    assert told["seed"] == RANDOM_SEED
-    assert told["samplers"]
+def test_defaults_are_those_of_the_cluster_and_the_engine() -> None:
+    shown = sampling_settings({}, {})
+    assert {name: shown[name] for name in DEFAULTS} == DEFAULTS
+    assert shown["seed"] == RANDOM_SEED
+    assert shown["samplers"] == list(STAGES)
 
 
 def test_a_request_is_over_the_cluster_and_the_cluster_over_the_default() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddler_trio.cli.rpc_server import checked_address
-from paddler_trio.engine.rpc_server import prepare_cache
+from paddler_trio.engine.rpc_serving import prepare_cache
 from paddler_trio.errors import ConfigurationError
 
 

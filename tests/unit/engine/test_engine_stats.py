@@ -79,7 +79,7 @@ def test_each_thread_reports_its_own_news_at_its_own_time() -> None:
     assert [each.embedding_documents for each in said] == [1, 2]
 
 
-def test_figures_never_go_back_whoever_reports_them() -> None:
+def test_stats_never_go_back_from_whichever_thread_they_are_reported() -> None:
     said: list[EngineStats] = []
     counters = Counters(said.append)
     rounds = 2000

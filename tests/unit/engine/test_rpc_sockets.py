@@ -1,4 +1,4 @@
-"""Sockets that were made behind our back are found, and the kernel is told to watch them."""
+"""Sockets that were made behind our back are found, and the kernel watches them."""
 
 from __future__ import annotations
 

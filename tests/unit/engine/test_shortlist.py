@@ -1,4 +1,4 @@
-"""A shortlist draws what the whole vocabulary would: with llama.cpp's own samplers."""
+"""A shortlist samples what the whole vocabulary would: with llama.cpp's own samplers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from effort import examples
 from paddler_trio.engine import shortlist
-from paddler_trio.engine.llama import Llama, token_rows
+from paddler_trio.engine.candidates import token_rows
+from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.sampling import Sampler
+from paddler_trio.engine.sampler import Sampler
+from paddler_trio.engine.sampler_chain import stages_of
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.wire.engine.engine_pipe import Grammar
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.engine.sampling_limits import STAGES
+from paddler_trio.wire.engine.sampler_stages import STAGES
 from samplings import GREEDY
 
 PLAIN = attrs.evolve(GREEDY, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, penalty_last_n=-1)
@@ -44,14 +46,14 @@ def logits_of(seed: int, size: int, spread: float) -> np.ndarray:
     spread=st.floats(0.001, 30),
     needed=st.integers(1, 60),
     lowered=st.sets(st.integers(0, 63), max_size=40),
-    draws=st.integers(1, 3),
+    rounds=st.integers(1, 3),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_shortlist_is_the_top_and_long_enough(
-    seed: int, size: int, spread: float, needed: int, lowered: set[int], draws: int
+    seed: int, size: int, spread: float, needed: int, lowered: set[int], rounds: int
 ) -> None:
     some = Shortlist(needed, lowered)
-    for number in range(draws):
+    for number in range(rounds):
         logits = logits_of(seed + number, size, spread)
         found = some.of(logits)
         if found is None:
@@ -92,7 +94,7 @@ CHANGES = st.fixed_dictionaries(
 
 @given(changes=CHANGES, seed=st.integers(0, 10_000), spread=st.floats(0.5, 8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
-def test_the_same_tokens_are_drawn(
+def test_the_same_tokens_are_sampled(
     llama: Llama, changes: dict[str, object], seed: int, spread: float
 ) -> None:
     sampling = attrs.evolve(PLAIN, seed=seed, **changes)
@@ -105,7 +107,7 @@ def test_the_same_tokens_are_drawn(
     met = 0
     for position in range(12):
         logits = logits_of(seed + position, llama.n_vocab, spread)
-        logits[7] += 6 * spread  # one that is drawn again and again, so that penalties matter
+        logits[7] += 6 * spread  # one that is sampled again and again, so that penalties matter
         few = short._shortlist.of(logits)
         whole._reseed(position)
         token = whole._selected(token_rows(logits))
@@ -137,7 +139,7 @@ def test_the_same_tokens_are_drawn(
 )
 def test_what_raises_a_logit_or_looks_at_all_of_them_needs_all(changes: dict[str, object]) -> None:
     sampling = attrs.evolve(PLAIN, **changes)
-    assert candidates_needed(sampling, tuple(sampling.samplers) or STAGES) is None
+    assert candidates_needed(sampling, stages_of(sampling)) is None
 
 
 @attrs.define
@@ -166,7 +168,7 @@ def test_a_grammar_masks_all_tokens_when_the_short_ones_do_not_fit(
         sampled = SampledToken(llama, logits_of(position, llama.n_vocab, 2.0))
         for sampler in (whole, short):
             sampler._llama = sampled
-        token = whole.draw(0, position=position)
-        assert short.draw(0, position=position) == token
+        token = whole.sample(0, position=position)
+        assert short.sample(0, position=position) == token
     whole.close()
     short.close()

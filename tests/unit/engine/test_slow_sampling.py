@@ -1,4 +1,4 @@
-"""Which draw has taken too long; the threads and their processor time are given."""
+"""Sampling that has taken too long; the threads and their processor time are given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOP, OTHER = 11, 12
 TOO_LONG_S = MAX_SAMPLE_CPU_S + 1
 
 
-def test_a_draw_is_stuck_when_its_own_thread_has_computed_too_long() -> None:
+def test_sampling_is_stuck_when_its_own_thread_has_computed_too_long() -> None:
     record = CrashRecord.unread()
     record.cells(Activity.DECODING, LOOP).begin(1)  # a pass may take any time
     loop, other = record.cells(Activity.SAMPLING, LOOP), record.cells(Activity.SAMPLING + 1, OTHER)
@@ -28,7 +28,7 @@ def test_a_draw_is_stuck_when_its_own_thread_has_computed_too_long() -> None:
     assert slow.stuck(cpu_s.__getitem__) is other
 
 
-def test_what_the_loop_draws_is_known_apart_from_what_it_computes() -> None:
+def test_what_the_loop_samples_is_known_apart_from_what_it_computes() -> None:
     memory = bytearray(RECORD_BYTES)
     record = CrashRecord(memoryview(memory))
     record.cells(Activity.SAMPLING, LOOP).begin(7)

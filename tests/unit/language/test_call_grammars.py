@@ -1,4 +1,4 @@
-"""Calls drawn under a grammar are read by the readers and allowed by the schemas, in any format.
+"""Calls sampled under a grammar are read by the readers and allowed by the schemas, in any format.
 
 Nothing here is a mock: llama.cpp's grammar engine masks the demo vocabulary, dice choose a token,
 and what comes out goes through the classifier and the reader of the same format.
@@ -13,13 +13,14 @@ import pytest
 from grammar_engine import open_engine
 
 from effort import examples
-from paddler_trio.language.answer_binding import GENERIC_CALLS, AnswerStart, grammar_of_answer
+from paddler_trio.language.answer_grammar import grammar_of_answer
+from paddler_trio.language.answers.answer_start import AnswerStart
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.call_syntax import NamedJson, TaggedCalls
-from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.format_detection import GENERIC_CALLS, known_format
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.answers.whole import AnswerReader, WholeAnswer
+from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
 from paddler_trio.language.grammars.schema_grammar import SchemaNotConvertibleError, inspect_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar
@@ -137,10 +138,10 @@ def grammar_for(
     constraint: JsonSchemaGrammar | None = None,
     opening: TokenClass = TokenClass.CONTENT,
     prompt: str = "",
-    **wishes: object,
+    **changes: object,
 ) -> Grammar | None:
     conversation = ConversationPrompt(messages=(), tools=TOOLS)
-    conversation = attrs.evolve(conversation, **wishes)  # type: ignore[arg-type]
+    conversation = attrs.evolve(conversation, **changes)  # type: ignore[arg-type]
     start = AnswerStart(form, prompt, opening)
     grammar = grammar_of_answer(constraint, conversation, start, vocabulary)
     if grammar is not None:
@@ -170,7 +171,7 @@ def read(form: ModelFormat, text: str, prompt: str = "") -> WholeAnswer:
 
 
 ATTEMPTS = 30
-"""A text that is drawn at random may be too long."""
+"""A text that is sampled at random may be too long."""
 
 
 def sampled(

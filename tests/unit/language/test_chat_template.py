@@ -40,7 +40,7 @@ def test_block_tags_leave_neither_their_line_end_nor_their_indentation() -> None
     assert render(source, [{"role": "user", "content": "hi"}]) == "hi\n"
 
 
-def test_tojson_keeps_order_letters_and_html_as_they_are() -> None:
+def test_tojson_keeps_order_characters_and_html_as_they_are() -> None:
     value = {"z": 1, "a": "<é & 'x'>"}
     assert render("{{ v | tojson }}", extra={"v": value}) == '{"z": 1, "a": "<é & \'x\'>"}'
 

@@ -145,7 +145,7 @@ def test_sizes_are_judged_before_anything_is_unpacked(monkeypatch: pytest.Monkey
         read_image(data_uri(encoded(picture((1, 2, 3)))), fit=64)
 
 
-# ------------------------------------------------------------------------------------- drawings
+# ------------------------------------------------------------------------------------------ SVG
 
 
 @pytest.mark.parametrize(
@@ -161,19 +161,19 @@ def test_sizes_are_judged_before_anything_is_unpacked(monkeypatch: pytest.Monkey
         ('width="1e8" height="1e7"', (100, 10)),
     ],
 )
-def test_a_drawing_has_its_own_size_or_fits(attributes: str, size: tuple[int, int]) -> None:
+def test_an_svg_has_its_own_size_or_fits(attributes: str, size: tuple[int, int]) -> None:
     svg = f'<svg {SVG} {attributes}><rect width="100%" height="100%" fill="lime"/></svg>'
     image = read_image(data_uri(svg.encode()), fit=100)
     assert (image.width, image.height) == size
 
 
-def test_a_drawing_is_on_white() -> None:
+def test_an_svg_is_on_white() -> None:
     svg = f'<?xml version="1.0"?>\n<svg {SVG} width="8" height="8"/>'
     assert set(read_image(data_uri(svg.encode()), fit=64).pixels) == {255}
 
 
 @pytest.mark.parametrize(
-    ("svg", "reason"),
+    ("markup", "reason"),
     [
         (f"<svg {SVG}", "not well-formed"),
         ("<?xml version='1.0'?><html/>", "not SVG"),
@@ -183,12 +183,12 @@ def test_a_drawing_is_on_white() -> None:
         (f"<!DOCTYPE svg [<!ENTITY a 'b'>]><svg {SVG}>&a;</svg>", "declares the entity"),
     ],
 )
-def test_a_drawing_that_asks_for_more_is_refused(svg: str, reason: str) -> None:
+def test_an_svg_that_asks_for_more_is_refused(markup: str, reason: str) -> None:
     with pytest.raises(ImageError, match=reason):
-        read_image(data_uri(svg.encode()), fit=64)
+        read_image(data_uri(markup.encode()), fit=64)
 
 
-def test_a_drawing_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_svg_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svg, "MAX_ELEMENTS", 10)
     with pytest.raises(ImageError, match="more than 10 elements"):
         read_image(data_uri(f"<svg {SVG}>{'<g/>' * 10}</svg>".encode()), fit=64)

@@ -30,7 +30,7 @@ def ending(reason: str = "stopped", **numbers: Any) -> Ending:
     return Ending(1, reason, 7, 3, **numbers)
 
 
-def told(generation: OutputProcessor, texts: list[str], last: Ending) -> list[Json]:
+def results_of(generation: OutputProcessor, texts: list[str], last: Ending) -> list[Json]:
     results: list[Json] = []
     for text in texts:
         if not generation.is_complete:
@@ -44,7 +44,7 @@ def text_in(results: list[Json], *tags: str) -> str:
 
 def test_a_stop_text_over_several_tokens_is_not_part_of_the_answer() -> None:
     generation = answer("END")
-    results = told(generation, ["one ", "two E", "N", "D three"], ending())
+    results = results_of(generation, ["one ", "two E", "N", "D three"], ending())
     assert text_in(results) == "one two "
     done = results[-1]["Done"]
     assert done["finish"] == {"reason": "stop_text", "stop_text": "END"}
@@ -53,14 +53,14 @@ def test_a_stop_text_over_several_tokens_is_not_part_of_the_answer() -> None:
 
 def test_a_stop_text_in_the_reasoning_ends_nothing() -> None:
     generation = answer("\n\n", opening=TokenClass.REASONING)
-    results = told(generation, ["first\n\nsecond", "</think>", "yes\n", "\nno"], ending())
+    results = results_of(generation, ["first\n\nsecond", "</think>", "yes\n", "\nno"], ending())
     assert text_in(results, "ReasoningToken") == "first\n\nsecond"
     assert text_in(results, "ContentToken") == "yes"
 
 
 def test_a_stop_text_does_not_reach_across_a_marker() -> None:
     generation = answer("ab")
-    results = told(generation, ["a", "<tool>", "b", "</tool>", "b"], ending("stop"))
+    results = results_of(generation, ["a", "<tool>", "b", "</tool>", "b"], ending("stop"))
     assert results[:-1] == [
         {"ContentToken": "a"},
         {"ToolCallToken": "b"},
@@ -71,13 +71,13 @@ def test_a_stop_text_does_not_reach_across_a_marker() -> None:
 
 def test_a_stop_text_is_found_in_the_raw_text_of_a_call() -> None:
     generation = answer("}}")
-    results = told(generation, ["<tool>", '{"a": {}', "}", "</tool>"], ending())
+    results = results_of(generation, ["<tool>", '{"a": {}', "}", "</tool>"], ending())
     assert text_in(results, "ToolCallToken") == '{"a": {'
 
 
 def test_what_was_held_back_is_shown_when_the_answer_ends() -> None:
     generation = answer("STOP")
-    results = told(generation, ["do not ST"], ending("length"))
+    results = results_of(generation, ["do not ST"], ending("length"))
     assert text_in(results) == "do not ST"
     assert results[-1]["Done"]["finish"]["reason"] == "length"
 
@@ -93,7 +93,7 @@ def test_an_answer_continued_elsewhere_is_the_same_answer(
     tokens = [bytes([byte]) for text in texts for byte in text.encode()]
     lost_after = min(lost_after, len(tokens))
 
-    def draw(generation: OutputProcessor, some: list[bytes]) -> list[Json]:
+    def sample(generation: OutputProcessor, some: list[bytes]) -> list[Json]:
         results: list[Json] = []
         for token in some:
             if generation.is_complete:
@@ -102,9 +102,9 @@ def test_an_answer_continued_elsewhere_is_the_same_answer(
         return results
 
     whole = answer(stop)
-    undisturbed = draw(whole, tokens) + whole.end(ending())
+    undisturbed = sample(whole, tokens) + whole.end(ending())
     first = answer(stop)
-    before = draw(first, tokens[:lost_after])
+    before = sample(first, tokens[:lost_after])
     second = answer(stop)
     replayed = 0
     for token in tokens[:lost_after]:
@@ -112,7 +112,7 @@ def test_an_answer_continued_elsewhere_is_the_same_answer(
             break
         second.replay([token])
         replayed += 1
-    after = draw(second, tokens[lost_after:]) + second.end(ending())
+    after = sample(second, tokens[lost_after:]) + second.end(ending())
     assert text_in(before + after) == text_in(undisturbed)
     assert after[-1]["Done"]["usage"] == undisturbed[-1]["Done"]["usage"]
     assert after[-1]["Done"]["finish"] == undisturbed[-1]["Done"]["finish"]
@@ -131,10 +131,10 @@ def test_log_probabilities_come_before_the_text_of_their_token() -> None:
     assert shown == {"Logprobs": {**yes, "top": [yes, half]}}
 
 
-def test_times_and_guesses_are_told() -> None:
+def test_times_and_drafts_are_reported() -> None:
     generation = answer()
     last = ending("stop", prompt_ms=2.5, predicted_ms=4.0, num_drafted=6, num_accepted=5)
-    (done,) = told(generation, [], last)
+    (done,) = results_of(generation, [], last)
     assert done["Done"]["timings"] == {
         "prompt_n": 4,
         "prompt_ms": 2.5,
@@ -147,5 +147,5 @@ def test_times_and_guesses_are_told() -> None:
 
 
 def test_paddlers_ending_has_nothing_but_the_usage() -> None:
-    (done,) = told(answer(is_extended=False), [], ending("stop"))
+    (done,) = results_of(answer(is_extended=False), [], ending("stop"))
     assert [*done["Done"]] == ["usage"]

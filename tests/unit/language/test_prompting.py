@@ -10,7 +10,8 @@ import pytest
 
 from paddler_trio.language.answers.call_reading import call_reader
 from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.prompting import Language, Prompted, prompt_of
+from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompting import Prompted, prompt_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.rendering import render
 from paddler_trio.language.templates.model_templates import templates_of
@@ -53,13 +54,13 @@ def conversation(**fields: object) -> ConversationPrompt:
     return attrs.evolve(ConversationPrompt(messages=(HELLO,)), **fields)  # type: ignore[arg-type]
 
 
-def test_without_a_limit_the_engine_is_told_as_many_as_fit(language: Language) -> None:
+def test_without_a_limit_the_engine_generates_as_many_as_fit(language: Language) -> None:
     start = prompted(language, TextPrompt(text="Once"))
     assert (start.max_tokens, start.logprobs, start.reuse_prefix, start.salt) == (0, -1, True, "")
     assert start.sampling.seed == 7
 
 
-def test_special_tokens_of_a_text_are_letters_if_it_is_so_wished(language: Language) -> None:
+def test_special_tokens_of_a_text_are_characters_on_request(language: Language) -> None:
     text = "<|im_start|>user"
     parsed = prompted(language, TextPrompt(text=text)).tokens
     plain = prompted(language, TextPrompt(text=text, parse_special=False)).tokens
@@ -85,7 +86,7 @@ def test_the_prompt_says_in_which_section_the_answer_begins(
     assert render(conversation(thinking=thinking), language).start.opening in classes
 
 
-def test_what_another_agent_drew_is_known_and_not_shown_again(language: Language) -> None:
+def test_what_another_agent_sampled_is_known_and_not_shown_again(language: Language) -> None:
     sampled = language.vocabulary.tokenize(" Hello EN", add_special=False, parse_special=True)
     started = prompted(language, conversation(thinking=False), sampled=sampled, stop=("END",))
     assert not started.output.is_complete
@@ -122,7 +123,7 @@ def test_paddlers_raw_prompt_is_a_text_to_be_continued(language: Language) -> No
         (conversation(max_reasoning_tokens=-1), "prompt.max_reasoning_tokens"),
     ],
 )
-def test_what_makes_no_sense_is_told_by_its_field(
+def test_what_makes_no_sense_is_refused_by_its_field(
     language: Language, prompt: Prompt, field: str
 ) -> None:
     with pytest.raises(Refusal) as caught:
@@ -170,7 +171,7 @@ def test_calls_have_the_same_ids_on_every_agent_and_no_others(language: Language
     assert not set(ids(1)) & set(ids(2))
 
 
-def test_nobody_reads_calls_that_nobody_wants_read(language: Language) -> None:
+def test_calls_that_are_wanted_raw_are_not_read(language: Language) -> None:
     form = render(conversation(), language).start.form
     for prompt in (
         TextPrompt(text="a"),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.sampling_settings import sampling_of
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.sampling_limits import RANGES, STAGES, sampling_problem
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
+from paddler_trio.wire.engine.sampling_limits import sampling_problem
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.generate import LogitBias, SamplingOverrides
@@ -43,7 +44,7 @@ GOOD: dict[str, Any] = {
     "dry_penalty_last_n": 64,
     "dry_sequence_breakers": ("\n", "."),
     "min_keep": 2,
-    "samplers": STAGES[::-1],
+    "samplers": tuple(reversed(STAGES)),
     "penalize_prompt": True,
     "ignore_eos": True,
 }
@@ -68,11 +69,13 @@ def test_every_field_is_carried(vocabulary: Vocabulary) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(st.sampled_from(sorted(GOOD))))
-def test_what_is_not_wished_stays_as_it_was(vocabulary: Vocabulary, wished: set[str]) -> None:
+def test_what_is_not_overridden_stays_as_it_was(
+    vocabulary: Vocabulary, overridden: set[str]
+) -> None:
     usual = sampling_of(CLUSTER, SamplingOverrides(), vocabulary, seed=1)
-    overrides = SamplingOverrides(**{name: GOOD[name] for name in wished})
+    overrides = SamplingOverrides(**{name: GOOD[name] for name in overridden})
     sampling = sampling_of(CLUSTER, overrides, vocabulary, seed=1)
-    for name in set(GOOD) - wished:
+    for name in set(GOOD) - overridden:
         assert getattr(sampling, name) == getattr(usual, name), name
     assert (usual.temperature, usual.top_k, usual.penalty_last_n) == (0.5, 7, -1)
 
@@ -96,7 +99,7 @@ def test_a_seed_of_the_request_wins(vocabulary: Vocabulary) -> None:
         ("min_keep", -1, "at least 0"),
     ],
 )
-def test_out_of_range_is_told_with_field_value_and_limit(
+def test_out_of_range_is_refused_with_field_value_and_limit(
     vocabulary: Vocabulary, name: str, value: float, limit: str
 ) -> None:
     problem = refused(SamplingOverrides(**{name: value}), vocabulary)  # type: ignore[arg-type]
@@ -132,7 +135,7 @@ def test_what_an_operator_sets_is_moved_into_range(
     sampling = sampling_of(cluster, SamplingOverrides(), vocabulary, seed=1)
     assert sampling_problem(sampling, n_vocab=vocabulary.n_tokens, logprobs=-1) is None
     for name, value in chosen.items():
-        if RANGES[name].low <= value <= RANGES[name].high:
+        if PARAMETERS[name].problem(value) is None:
             assert getattr(sampling, name) == value, "what is in range stays"
 
 
@@ -159,7 +162,7 @@ def test_breakers_that_are_there_twice_count_once(vocabulary: Vocabulary) -> Non
         (SamplingOverrides(logit_bias=(LogitBias(text="\ud800"),)), "sampling.logit_bias[0].text"),
     ],
 )
-def test_what_names_nothing_is_told_with_its_place(
+def test_what_names_nothing_is_refused_with_its_place(
     vocabulary: Vocabulary, overrides: SamplingOverrides, field: str
 ) -> None:
     assert refused(overrides, vocabulary)["field"] == field

@@ -1,4 +1,4 @@
-"""Stop texts: found letter by letter, whatever pieces the text arrives in."""
+"""Stop texts: found character by character, whatever pieces the text arrives in."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from paddler_trio.language.answers.stop_texts import StopTexts
 
-LETTERS = "abc"
-STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=5), min_size=1, max_size=4)
-PIECES = st.lists(st.text(LETTERS, max_size=6), max_size=12)
+CHARACTERS = "abc"
+STOPS = st.lists(st.text(CHARACTERS, min_size=1, max_size=5), min_size=1, max_size=4)
+PIECES = st.lists(st.text(CHARACTERS, max_size=6), max_size=12)
 
 
 def plainly(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """The same by the definition: the first letter at which any stop text is complete."""
+    """The same by the definition: the first character at which any stop text is complete."""
     for end in range(1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:

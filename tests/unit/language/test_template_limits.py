@@ -1,4 +1,4 @@
-"""Templates are programs of strangers: whatever they do, it ends soon, small, and with words."""
+"""Templates are untrusted programs: whatever they do, it ends soon, small, and with words."""
 
 import resource
 import sys
@@ -219,6 +219,6 @@ def test_a_long_conversation_is_far_from_every_limit() -> None:
         "{% set ns.text = ns.text ~ m.role ~ ': ' ~ (m.content | trim) ~ '\n' %}{% endfor %}"
         "{{ ns.text }}"
     )
-    messages = [{"role": "user", "content": "some hundred letters " * 5} for _ in range(1000)]
+    messages = [{"role": "user", "content": "some hundred characters " * 5} for _ in range(1000)]
     prompt = template.render(messages, add_generation_prompt=False, bos_token="", eos_token="")
     assert len(prompt) > 100_000

@@ -1,4 +1,4 @@
-"""Every letter of an answer arrives once, in order and in its class, however it was cut."""
+"""Every character of an answer arrives once, in order and in its class, however it was cut."""
 
 from collections.abc import Iterable
 from itertools import groupby, pairwise
@@ -109,7 +109,7 @@ def test_what_is_held_back_could_still_become_a_marker(text: str) -> None:
         (Markers("aa", "aa", None, None), "aaaaa"),  # opens and closes with the same text
     ],
 )
-def test_markers_that_overlap_are_found_alike_at_once_and_by_the_letter(
+def test_markers_that_overlap_are_found_alike_at_once_and_by_the_character(
     markers: Markers, text: str
 ) -> None:
     assert joined(classify(markers, text)) == joined(classify(markers, [text]))

@@ -1,4 +1,4 @@
-"""Judging arguments is bounded, whatever schema and arguments are; honest ones do not notice."""
+"""Validation of arguments is bounded, whatever they are; ordinary ones do not notice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_takes_too_many_comparisons_is_given_up(
     assert "comparisons" in finding
 
 
-def test_long_honest_arguments_are_judged_to_the_end() -> None:
+def test_long_ordinary_arguments_are_validated_to_the_end() -> None:
     properties = {"x": {"type": "integer"}, "y": {"enum": ["a", "b"]}}
     items = {"type": "object", "required": ["x", "y"], "properties": properties}
     values: list[object] = [{"x": n, "y": "a"} for n in range(2000)]

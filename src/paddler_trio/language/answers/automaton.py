@@ -1,7 +1,7 @@
 """Cuts an answer into sections at its markers, in whatever pieces the text arrives.
 
 A marker counts within one class of text and leads to another. Most are fixed texts. Some carry a
-*header*: a short text up to a second marker, which says where it leads
+*header*: a short text up to a second marker, which decides where it leads
 (``<|channel|>analysis<|message|>``). And where models call tools without any marker, an *opening
 probe* looks at how a section, or a line of it, begins.
 
@@ -19,9 +19,9 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
-from paddler_trio.language.answers.json_strings import StringTracker
 from paddler_trio.language.answers.marker_set import MarkerSet
 from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.string_tracker import StringTracker
 
 MAX_HEADER_CHARS = 256
 _PROBED_CHARS = 1024  # no opening probe looks further
@@ -36,32 +36,32 @@ class Goal:
 
 
 ReadHeader: TypeAlias = Callable[[str], Goal | None]
-"""What a header says; None if it is none, so that its marker is plain text."""
+"""Where a header leads; None if it is no header, so that its marker is plain text."""
 
 
 @attrs.frozen
 class Marker:
     """A text and where it leads.
 
-    ``kept`` letters at its end are part of the new section, which is how an opener that is the
+    ``kept`` characters at its end are part of the new section, which is how an opener that is the
     call's own beginning stays readable. ``closes_inside``: the marker is text of the section it
-    ends. ``tells`` is what that text was, where only its end says so. With ``until`` everything
-    up to that text is a header, for ``read_header`` to judge. ``spares_values``: inside the values
-    of a call, such as JSON's strings, the marker is text.
+    ends. ``text_was`` is the class of that text, where only its end shows it. With ``until``
+    everything up to that text is a header, for ``read_header``. ``spares_values``: inside the
+    values of a call, such as JSON's strings, the marker is text.
     """
 
     text: str
     leads_to: TokenClass
     kept: int = 0
     closes_inside: bool = False
-    tells: TokenClass | None = None
+    text_was: TokenClass | None = None
     until: str | None = None
     read_header: ReadHeader | None = None
     spares_values: bool = False
 
 
 class ProbeResult(Enum):
-    """What an opening probe says of the first letters of a section or a line."""
+    """What an opening probe makes of the first characters of a section or a line."""
 
     IS_CALL = 1
     MAY_BECOME_ONE = 2
@@ -164,7 +164,7 @@ class Automaton:
 
     @property
     def current(self) -> TokenClass:
-        """The class of the section that the next letter falls into, markers passed."""
+        """The class of the section that the next character falls into, markers passed."""
         return self._class
 
     @property
@@ -183,7 +183,7 @@ class Automaton:
         return self._held_back
 
     def begin_with(self, prompt_end: str) -> None:
-        """Pass what the prompt says at the answer's beginning: its markers count, its text not.
+        """Pass the end of the prompt, where the answer begins: its markers count, its text not.
 
         A marker that the prompt begins may be completed by the answer.
         """
@@ -194,13 +194,13 @@ class Automaton:
         self._is_fresh = True
 
     def doubt(self) -> None:
-        """Take nothing for certain that the prompt said of the answer's first text."""
+        """Take the class that the prompt leaves the answer in for a guess."""
         if self._class is TokenClass.CONTENT:
             self._class = TokenClass.UNDETERMINABLE
             self._came_from = None
 
     def feed(self, text: str) -> list[Piece]:
-        """The pieces that ``text`` settles, in order; none is empty but what calls a tool so."""
+        """The pieces that ``text`` decides, in order; empty ones only where they call a tool."""
         return self._advance(self._held_back + text, is_end=False)
 
     def flush(self) -> list[Piece]:
@@ -210,7 +210,7 @@ class Automaton:
     def _advance(self, text: str, *, is_end: bool) -> list[Piece]:
         pieces: list[Piece] = []
         self._held_back = ""
-        start = 0  # everything before is settled
+        start = 0  # everything before is decided
         searched = 0  # markers before turned out to be plain text
         looked_in: TokenClass | None = None  # what `found` and `undecided` are true of
         found: re.Match[str] | None = None
@@ -271,7 +271,7 @@ class Automaton:
             start, searched = after - marker.kept, after
             mark = text[shown_to + self._hidden : start]
             self._hidden = max(0, self._hidden - (start - shown_to))
-            self._turn_to(goal, marker.tells or self._class, mark)
+            self._turn_to(goal, marker.text_was or self._class, mark)
             self._is_fresh, looked_in = True, None
 
     def _pass_blanks(self, text: str, start: int, pieces: list[Piece]) -> int:
@@ -291,7 +291,7 @@ class Automaton:
         self._tracker = self._rules.new_tracker()
 
     def _waits_for_call(self, probe: OpeningProbe, rest: str, *, is_end: bool) -> bool:
-        """Whether more is needed to tell; a section that begins like a call becomes one."""
+        """Whether more text is needed to decide; a section that begins like a call becomes one."""
         if not rest:
             return False
         likeness = ProbeResult.IS_NONE

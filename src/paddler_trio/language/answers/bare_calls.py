@@ -1,4 +1,4 @@
-"""Telling a tool call from content where models write calls without any marker.
+"""Distinguishing tool calls from content where models write calls without any marker.
 
 Llama 3 answers ``{"name": "f", "parameters": {...}}``, others a list of such objects or
 ``[f(a=1)]``, some in a code fence. An answer, or a line of it, that begins like that, with the name

@@ -1,4 +1,4 @@
-"""Who reads the tool calls of one answer, with ids that another agent would give them too."""
+"""The reader for the tool calls of one answer, with ids that every agent would give them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ID_CHARS = 24
 
 
 def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallReader | None:
-    """A reader for calls written in ``form``; None if nobody shall read them.
+    """A reader for calls written in ``form``; None if they stay unread.
 
     Args:
-      seed: of the request, the same on every agent that works on it. A client that was told the id
-        of a call is told the same one when the answer goes on elsewhere.
+      seed: of the request, the same on every agent that works on it: a call keeps its id when the
+        answer continues on another agent.
 
     Raises:
       Refusal: a tool is not usable.
@@ -43,7 +43,7 @@ def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallRead
 
 @attrs.define
 class _CallIds:
-    """Ids in the manner of OpenAI's, or of ``length`` letters and digits."""
+    """Ids in the manner of OpenAI's, or of ``length`` characters."""
 
     seed: int
     length: int | None

@@ -1,8 +1,8 @@
-"""How models write a tool call down: a few syntaxes, each as plain data.
+"""The syntaxes of tool calls: a few kinds, and those that several families or any reader use.
 
-Reading a call, writing a grammar for one, and telling a person about it all use these values. A
-syntax describes one call, or one list of calls, *inside* its section; what opens and closes the
-section is the format's, see ``model_format``.
+The readers, the grammars and ``template show`` all use these values. A syntax describes one call,
+or one list of calls, *inside* its section; what opens and closes the section is the format's, see
+``model_format``. A syntax of one family alone stands in its entry in ``families``.
 
 Every text is what the model writes by its training. Readers are more forgiving: they allow blanks
 between the parts.
@@ -131,7 +131,6 @@ QWEN_CODER = TaggedCalls(
     call_end="</function>",
     value_blank="\n",
 )
-SEED = attrs.evolve(QWEN_CODER, value_blank="")
 GLM = TaggedCalls(
     before_name="",
     name_end="",
@@ -204,15 +203,6 @@ PARAM = TaggedCalls(
     has_cdata=True,
     exact=True,
 )
-SOLAR_2 = TaggedCalls(
-    before_name="<|tool_call:start|>",
-    name_end="\n",
-    before_key="<|tool_arg:start|>",
-    key_end="<|tool_arg:value|>",
-    value_end="<|tool_arg:end|>",
-    call_end="<|tool_call:end|>",
-    exact=True,
-)
 KIMI_K3 = TaggedCalls(
     before_name='<|open|>call tool="',
     name_end='"',
@@ -227,16 +217,6 @@ KIMI_K3 = TaggedCalls(
     exact=True,
     escapes=True,
 )
-K2_HORIZON = TaggedCalls(
-    before_name="<ifm|tool_call>",
-    name_end="",
-    before_key="<ifm|arg_key>",
-    key_end="</ifm|arg_key>",
-    before_value="<ifm|arg_value>",
-    value_end="</ifm|arg_value>",
-    call_end="</ifm|tool_call>",
-)
-MISTRAL = NamedJson(after_name="[ARGS]")
 MISTRAL_WITH_ID = NamedJson(id_mark="[CALL_ID]", after_name="[ARGS]")
 DEEPSEEK_FENCED = NamedJson(
     before_name="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",  # noqa: RUF001
@@ -255,12 +235,6 @@ KIMI_K2 = NamedJson(
     after_name="<|tool_call_argument_begin|>",
     after_arguments="<|tool_call_end|>",
 )
-PLAMO_3 = NamedJson(
-    before_name="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
-    after_name="<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
-    "<|plamo:constrain|>json<|plamo:msg|>",
-    after_arguments="<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
-)
 SOLAR = NamedJson(
     before_name="<|tool_call:begin|>",
     id_comes_first=True,
@@ -270,29 +244,32 @@ SOLAR = NamedJson(
 )
 FUNCTION_JSON = NamedJson(before_name="<function=", after_name=">", after_arguments="</function>")
 MINIMAX_M3 = NestedTags(mark="]<]minimax[>[")
-COHERE = JsonCalls(
-    name_key="tool_name",
-    arguments_key="parameters",
-    id_key="tool_call_id",
-    id_comes_first=True,
-    in_list=True,
-    before="[\n    ",
-    after="\n]",
+
+READ_ANYWHERE: tuple[TaggedCalls | NamedJson, ...] = (
+    QWEN_CODER,
+    INVOKE,
+    DSML,
+    GCML,
+    ATEM,
+    STEP_ML,
+    PARAM,
+    KIMI_K3,
+    DEEPSEEK_FENCED,
+    DEEPSEEK_V3_1,
+    KIMI_K2,
+    SOLAR,
 )
+"""Models slip into these, whatever their own way of writing: known by what a call begins with."""
 
 
-def hunyuan(suffix: str, *, separates: bool) -> TaggedCalls:
-    """Hunyuan 3 and 4: tags like GLM's that all end with ``suffix``, such as ``:opensource``.
-
-    Args:
-      separates: a tag stands behind the name.
-    """
-    return TaggedCalls(
-        before_name=f"<tool_call{suffix}>",
-        name_end=f"<tool_sep{suffix}>" if separates else "",
-        before_key=f"<arg_key{suffix}>",
-        key_end=f"</arg_key{suffix}>",
-        before_value=f"<arg_value{suffix}>",
-        value_end=f"</arg_value{suffix}>",
-        call_end=f"</tool_call{suffix}>",
-    )
+def start_of(syntax: CallSyntax | None) -> str:
+    """What a call of this syntax begins with; "" if nothing distinguishes it from other text."""
+    match syntax:
+        case NestedTags(mark=mark):
+            return f'{mark}<invoke name="'
+        case TaggedCalls(before_name=text) | NamedJson(before_name=text):
+            return text
+        case JsonCalls(in_list=False):
+            return "\n{"
+        case _:
+            return ""

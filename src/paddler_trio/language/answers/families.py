@@ -1,8 +1,19 @@
-"""The ways of writing of the model families we know, and how to tell them by their templates.
+# ruff: noqa: RUF001 - markers as their families write them
+"""The model families that are known: one table, one entry for each way of writing.
 
-The table is in the order of recognition: a template may mention several of these texts, so the
-more telling ones come first. Where a family has reasoning of its own it is named here; everywhere
-else the reasoning markers are those that the template mentions.
+To add a family, add one :class:`Family` to :data:`FAMILIES`:
+
+1. ``mentions``: texts that all of its chat templates have in common and that no entry above asks
+   for. The first entry that matches counts, so one that asks for more texts stands further up.
+2. ``format``: a :class:`~paddler_trio.language.answers.model_format.ModelFormat`, whose ``calls``
+   name a syntax of ``call_syntax``: the reader, the markers and the grammar of its calls follow
+   from that. The first :data:`REASONING_MARKS` that the template mentions mark its reasoning,
+   unless the entry has marks of its own. Where the format depends on more of the template than an
+   entry can say, ``format`` is a function of the template's source.
+
+Only a call that is written in no known syntax needs more: a kind of syntax and its reader. A case
+in ``tests/unit/language/answers/answer_cases.py`` proves an entry; a template that no entry matches
+is probed instead (``probing``).
 """
 
 from __future__ import annotations
@@ -12,15 +23,39 @@ from collections.abc import Callable
 
 import attrs
 
-from paddler_trio.language.answers import header_families as headers
-from paddler_trio.language.answers import marker_families as marked
-from paddler_trio.language.answers.automaton import Marker
-from paddler_trio.language.answers.model_format import ModelFormat
+from paddler_trio.language.answers.automaton import Goal, Marker
+from paddler_trio.language.answers.call_syntax import (
+    ATEM,
+    DEEPSEEK_FENCED,
+    DEEPSEEK_V3_1,
+    DSML,
+    FUNCTION_JSON,
+    GCML,
+    GLM,
+    HERMES,
+    INVOKE,
+    KIMI_K2,
+    KIMI_K3,
+    MINIMAX_M3,
+    MISTRAL_WITH_ID,
+    PARAM,
+    QWEN_CODER,
+    SOLAR,
+    STEP_ML,
+    CallSyntax,
+    JsonCalls,
+    NamedJson,
+    PythonCalls,
+    QuotedObjects,
+    TaggedCalls,
+)
+from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.answers.plain_families import PLAIN_CALLS
 
-_CALL = TokenClass.TOOL_CALL
-_REASONING_MARKS = (
+_CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
+_CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
+
+REASONING_MARKS = (
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("<mm:think>", "</mm:think>"),
@@ -36,127 +71,796 @@ _REASONING_MARKS = (
     ("<thinking>", "</thinking>"),
     ("Here is my thought process:", "Here is my response:"),
 )
+"""What begins and ends reasoning, by what a template mentions."""
 
 
-def _of(
-    name: str,
-    *,
-    calls_end_reasoning: bool = True,
-    content_marks: tuple[str, ...] = (),
-    other_openers: tuple[Marker, ...] = (),
-) -> Callable[[str], ModelFormat]:
-    form = ModelFormat(
-        name=name,
-        calls=PLAIN_CALLS[name],
-        calls_end_reasoning=calls_end_reasoning,
-        content_marks=content_marks,
-        other_openers=other_openers,
+@attrs.frozen(kw_only=True)
+class Family:
+    """A template is of this family if it has all of ``mentions`` and nothing of ``lacks``."""
+
+    mentions: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+    format: ModelFormat | Callable[[str], ModelFormat]
+
+    def matches(self, source: str) -> bool:
+        """Whether a template's source, without its comments, is of this family."""
+        return all(text in source for text in self.mentions) and not any(
+            text in source for text in self.lacks
+        )
+
+    def format_of(self, source: str) -> ModelFormat:
+        """How the model behind a template that matches writes."""
+        return self.format if isinstance(self.format, ModelFormat) else self.format(source)
+
+
+# ------------------------------------------------------------ what several entries have in common
+
+
+def _in_every_class(*markers: Marker) -> tuple[tuple[TokenClass, Marker], ...]:
+    return tuple((kind, marker) for kind in TokenClass for marker in markers)
+
+
+def _begins_call(text: str) -> Marker:
+    """``text``, which belongs to the call, begins a section of calls by itself."""
+    return Marker(text, _CALL, kept=len(text))
+
+
+def _between_tags(
+    tag: str, syntax: CallSyntax, *, one_a_section: bool = False, between: str = ""
+) -> CallFormat:
+    """Calls between ``<tag>`` and ``</tag>``."""
+    return CallFormat(
+        opener=f"<{tag}>",
+        closer=f"</{tag}>",
+        syntax=syntax,
+        one_a_section=one_a_section,
+        between=between,
     )
-    return lambda _source: form
 
 
-def _mentions(*texts: str) -> Callable[[str], bool]:
-    return lambda source: all(text in source for text in texts)
-
-
-_FAMILIES: tuple[tuple[Callable[[str], bool], Callable[[str], ModelFormat]], ...] = (
-    (_mentions("<atem:function_calls>", "<|message|>"), lambda _: headers.muse()),
-    (_mentions("<|channel|>", "<|message|>", "<|start|>"), lambda _: headers.harmony()),
-    (_mentions("<|open|>", "<|close|>", "<|sep|>"), lambda _: marked.kimi_k3()),
-    (_mentions("<|tool_call:begin|>", "<|tool_calls|>"), lambda _: marked.solar()),
-    (
-        _mentions("<|tool_call:start|>", "<|tool_arg:value|>"),
-        # A close token behind a call that ended the thoughts is a token, never a text.
-        _of("solar-open-2", content_marks=("<|think:end|>",)),
-    ),
-    (_mentions("<|plamo:begin_tool_requests:plamo|>"), _of("plamo-3")),
-    (_mentions("assistant/think", "-> tool/function_call"), lambda _: headers.hyperclova()),
-    (_mentions(">>>all", "<|start_header_id|>"), lambda _: headers.functionary_3_2()),
-    (_mentions(">>>${recipient}"), lambda _: headers.functionary_3_2()),
-    (_mentions("]<]minimax[>["), _of("minimax-m3")),
-    (_mentions("<minimax:tool_call>"), _of("minimax-m2")),
-    (
-        lambda source: "｜DSML｜" in source and "function_calls" in source,  # noqa: RUF001
-        lambda _: marked.dsml("function_calls"),
-    ),
-    (_mentions("｜DSML｜"), lambda _: marked.dsml("tool_calls")),  # noqa: RUF001
-    (_mentions("｜GCML｜"), lambda _: marked.gigachat_3_5()),  # noqa: RUF001
-    (_mentions("<dots_function_call>"), _of("dots")),
-    (_mentions("<ifm|tool_call>"), lambda _: marked.k2_horizon()),
-    (_mentions("<iquestcoder_tool_call>"), _of("iquest-coder-2")),
-    (
-        _mentions("<｜tool▁call▁begin｜>"),  # noqa: RUF001
-        lambda source: marked.deepseek(fenced="```json" in source),
-    ),
-    (_mentions("<steptml:invoke"), _of("step-3")),
-    (_mentions("<|tool_call_begin|>", "<|tool_call_argument_begin|>"), lambda _: marked.kimi_k2()),
-    (_mentions("<tool_sep", "<arg_key"), marked.hunyuan),
-    (_mentions("<tool_calls", "<arg_key"), marked.hunyuan),
-    (_mentions("[TOOL_CALLS]"), marked.mistral),
-    (_mentions("<|START_ACTION|>"), marked.cohere),
-    (
-        _mentions("Action:", "```json", "<|CHATBOT_TOKEN|>"),
-        _of("command-r", content_marks=("<|CHATBOT_TOKEN|>",)),
-    ),
-    (_mentions("<|tool_call>", "<tool_call|>"), lambda _: marked.gemma_4()),
-    (_mentions("<seed:"), lambda _: marked.seed()),
-    (_mentions("<|tool_call_start|>"), _of("lfm2", calls_end_reasoning=False)),
-    (_mentions("<|tool_list_start|>"), _of("lfm2", calls_end_reasoning=False)),
-    (_mentions("List of tools: [", "keep_past_thinking"), _of("lfm2", calls_end_reasoning=False)),
-    # Its calls stand inside the inner block, which may be closed behind them.
-    (_mentions("<|tools_prefix|>"), _of("apertus", content_marks=("<|inner_suffix|>",))),
-    (_mentions("<TOOLCALL>"), _of("nemotron")),
-    (
-        _mentions("<|tool|>", "<|/tool|>"),
-        _of("phi-4-mini", other_openers=(Marker("functools[", _CALL, kept=1),)),
-    ),
-    (_mentions("<|tool_call|>"), lambda _: marked.granite_3()),
-    (
-        _mentions("functools["),
-        _of("firefunction", other_openers=(Marker("functools[", _CALL, kept=1),)),
-    ),
-    (
-        lambda source: (
-            "<function=" in source and "<parameter=" not in source and "<|python_tag|>" in source
-        ),
-        lambda _: marked.functionary_3_1(),
-    ),
-    (_mentions("<|python_start|>"), _of("llama-4")),
-    (_mentions("<start_function_call>"), _of("functiongemma")),
-    (_mentions("<longcat_arg_key>"), _of("longcat")),
-    (_mentions("<|start_header_id|>", '"parameters": '), lambda _: marked.llama_3()),
-    (_mentions("<|function_call|>", "<|role_sep|>"), _of("gigachat-3.1")),
-    (_mentions("function call", "<|role_sep|>", "<|message_sep|>"), _of("gigachat-3")),
-    (_mentions('<function name="', '<param name="'), lambda _: marked.minicpm()),
-    (_mentions("<arg_key>", "<tool_call>"), _of("glm")),
-    (_mentions("<parameter=", "<tool_call>"), lambda _: marked.qwen_coder()),
-    (_mentions("<|action_start|>", "<|plugin|>"), marked.internlm),
-    (_mentions("<|function_call_library|>", "<function_call>"), _of("granite-20b-fc")),
-    (_mentions("<function_calls>", "</function_calls>"), _of("olmo-3")),
-    (_mentions("<tool_calls>"), marked.tool_calls_tag),
-    (_mentions("<tool_call>"), marked.hermes),
+_LIST = JsonCalls(in_list=True, before="[", after="]")
+_FUNCTIONS_LIST = Marker("functools[", _CALL, kept=1)
+_END_OF_FUNCTION = (
+    (_CALL, Marker("</function>", _CONTENT, closes_inside=True, spares_values=True)),
 )
-_JINJA_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_RECIPIENT = re.compile(r"\bto=([^\s<|]+)")
 
 
-def known_format(template_source: str) -> ModelFormat | None:
-    """The format of the family whose tool calls the template mentions; None if we know none.
-
-    Comments do not count. The reasoning markers are the family's, or those the template mentions.
-    """
-    source = _JINJA_COMMENT.sub("", template_source)
-    for is_family, make in _FAMILIES:
-        if is_family(source):
-            return with_reasoning(make(source), source)
-    return None
+# ------------------------------------------------------- headers: who a message is for, what it is
 
 
-def with_reasoning(form: ModelFormat, template_source: str) -> ModelFormat:
-    """The format with the reasoning markers that the template mentions, if it has none yet."""
-    if form.reasoning_close is not None:
-        return form
-    source = _JINJA_COMMENT.sub("", template_source)
-    for opening, closing in _REASONING_MARKS:
-        if opening in source or closing in source:
-            return attrs.evolve(form, reasoning_open=opening, reasoning_close=closing)
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+
+
+def _harmony_goal(header: str) -> Goal | None:
+    """Where ``<|start|>assistant to=... <|channel|>...`` leads."""
+    recipient = _RECIPIENT.search(header)
+    if recipient is not None and recipient[1] != "assistant":
+        return Goal(_CALL, recipient[1].removeprefix("functions."))
+    channels = _CHANNEL.findall(header)
+    return Goal(_REASONING if channels and channels[-1] == "analysis" else _CONTENT)
+
+
+_HARMONY_CHANNEL = Marker(
+    "<|channel|>",
+    _CONTENT,
+    until="<|message|>",
+    read_header=lambda header: _harmony_goal(f"<|channel|>{header}"),
+)
+
+
+def _muse_goal(header: str) -> Goal | None:
+    recipient = _RECIPIENT.search(header)
+    if recipient is None or recipient[1] == "user":
+        return Goal(_CONTENT)
+    # The tool is named again inside the call.
+    return Goal(_REASONING if recipient[1] == "self" else _CALL)
+
+
+_HYPERCLOVA_GOALS = {
+    "": Goal(_CONTENT),
+    "/think": Goal(_REASONING),
+    "-> tool/function_call": Goal(_CALL),
+}
+_FUNCTIONARY_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+def _functionary_goal(header: str) -> Goal | None:
+    if _FUNCTIONARY_NAME.fullmatch(header) is None:
+        return None
+    return Goal(_CONTENT) if header == "all" else Goal(_CALL, header)
+
+
+_FUNCTIONARY_3_2 = ModelFormat(
+    name="functionary-v3.2",
+    content_open="all\n",
+    more_markers=tuple(
+        (kind, Marker(">>>", _CONTENT, until="\n", read_header=_functionary_goal))
+        for kind in (_UNDETERMINABLE, _CONTENT, _CALL)
+    ),
+    calls=CallFormat(
+        opener=">>>",
+        after_header_name="\n",
+        syntax=NamedJson(header_names=True),
+        in_header=True,
+        one_a_section=True,
+    ),
+)
+
+# ------------------------------------------------------------------------ variants of one family
+
+
+def _dsml(section: str) -> ModelFormat:
+    return ModelFormat(
+        name="deepseek-dsml",
+        calls=_between_tags(f"｜DSML｜{section}", DSML),
+        other_openers=(_begins_call(DSML.before_name),),
+    )
+
+
+def _deepseek(name: str, syntax: NamedJson, between: str) -> ModelFormat:
+    return ModelFormat(
+        name=name,
+        calls=CallFormat(
+            opener="<｜tool▁calls▁begin｜>",
+            closer="<｜tool▁calls▁end｜>",
+            syntax=syntax,
+            between=between,
+        ),
+        other_openers=(
+            Marker("<｜tool_calls_begin｜>", _CALL),
+            _begins_call("<｜tool▁call▁begin｜>"),
+        ),
+        more_markers=((_CALL, Marker("<｜tool_calls_end｜>", _CONTENT)),),
+    )
+
+
+def _hunyuan(source: str) -> ModelFormat:
+    """Hunyuan 3 and 4: tags like GLM's that all end with a suffix, such as ``:opensource``."""
+    separates = "<tool_sep" in source  # a tag stands behind the name
+    suffix = re.search(r"HYTK\s*=\s*['\"]([^'\"]*)['\"]", source)
+    end = suffix[1] if suffix is not None else ""
+    return ModelFormat(
+        name="hunyuan-3" if separates else "hunyuan-4",
+        reasoning_open=f"<think{end}>",
+        reasoning_close=f"</think{end}>",
+        calls=_between_tags(
+            f"tool_calls{end}",
+            TaggedCalls(
+                before_name=f"<tool_call{end}>",
+                name_end=f"<tool_sep{end}>" if separates else "",
+                before_key=f"<arg_key{end}>",
+                key_end=f"</arg_key{end}>",
+                before_value=f"<arg_value{end}>",
+                value_end=f"</arg_value{end}>",
+                call_end=f"</tool_call{end}>",
+            ),
+            between="\n",
+        ),
+        content_marks=(f"<｜hy_eos{end}｜>",),
+    )
+
+
+def _mistral(syntax: JsonCalls | NamedJson) -> ModelFormat:
+    return ModelFormat(
+        name="mistral",
+        calls=CallFormat(
+            opener="[TOOL_CALLS]",
+            syntax=syntax,
+            one_a_section=isinstance(syntax, NamedJson),
+            id_chars=9,
+        ),
+        calls_end_reasoning=False,
+    )
+
+
+_COHERE = JsonCalls(
+    name_key="tool_name",
+    arguments_key="parameters",
+    id_key="tool_call_id",
+    id_comes_first=True,
+    in_list=True,
+    before="[\n    ",
+    after="\n]",
+)
+
+
+def _command_r7b(content_open: str) -> ModelFormat:
+    return ModelFormat(
+        name="command-r7b",
+        reasoning_open="<|START_THINKING|>",
+        reasoning_close="<|END_THINKING|>",
+        content_open=content_open,
+        calls=CallFormat(
+            opener="<|START_ACTION|>", closer="<|END_ACTION|>", syntax=_COHERE, between=",\n"
+        ),
+        content_marks=(
+            "<|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+            "<|START_TEXT|>",
+            "<|END_TEXT|>",
+            "<|CHATBOT_TOKEN|>",
+        ),
+        more_markers=(
+            (_REASONING, Marker("<|START_RESPONSE|>", _CONTENT)),
+            (_REASONING, Marker("<|START_TEXT|>", _CONTENT)),
+        ),
+    )
+
+
+_LFM2 = ModelFormat(
+    name="lfm2",
+    calls=CallFormat(
+        opener="<|tool_call_start|>", closer="<|tool_call_end|>", syntax=PythonCalls(), between=", "
+    ),
+    calls_end_reasoning=False,
+)
+
+
+def _internlm(opener: str, other: str) -> ModelFormat:
+    return ModelFormat(
+        name="internlm",
+        calls=CallFormat(
+            opener=opener,
+            closer="<|action_end|>",
+            syntax=JsonCalls(arguments_key="parameters", before="\n"),
+            one_a_section=True,
+        ),
+        other_openers=(Marker(other, _CALL),),
+    )
+
+
+def _tool_calls_tag(source: str) -> ModelFormat:
+    is_lines = "<tool_calls>[" not in source and "<tool_calls>\\n" in source
+    form = ModelFormat(
+        name="tool-calls-tag",
+        calls=_between_tags(
+            "tool_calls",
+            JsonCalls(before="\n", after="\n") if is_lines else _LIST,
+            between="" if is_lines else ", ",
+        ),
+        content_marks=("<answer>", "</answer>") if "<answer>" in source else (),
+    )
+    if "[BEGIN FINAL RESPONSE]" in source:
+        return attrs.evolve(
+            form,
+            name="apriel",
+            reasoning_open="Here are my reasoning steps:\n",
+            reasoning_close="[BEGIN FINAL RESPONSE]",
+            content_marks=("[END FINAL RESPONSE]",),
+            calls_end_reasoning=False,
+        )
+    if "<beginning_of_sentence>" in source:  # MiniMax M1, whose template mentions no reasoning
+        return attrs.evolve(
+            form, reasoning_open="<think>", reasoning_close="</think>", calls_end_reasoning=False
+        )
     return form
+
+
+_HERMES = ModelFormat(
+    name="hermes",
+    calls=_between_tags("tool_call", HERMES, one_a_section=True, between="\n"),
+    calls_end_reasoning=False,
+)
+
+# --------------------------------------------------------------------------------- the table
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        mentions=("<atem:function_calls>", "<|message|>"),
+        format=ModelFormat(
+            name="muse",
+            reasoning_open="<|start|>assistant to=self<|message|>",
+            reasoning_close="<|eom|>",
+            turn_open="<|start|>assistant",
+            content_open=" to=user<|message|>",
+            more_markers=_in_every_class(
+                Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_muse_goal),
+                Marker("<|eom|>", _CONTENT),
+                Marker("<|eot|>", _CONTENT),
+            ),
+            calls=CallFormat(
+                opener="<|start|>assistant to=",
+                after_header_name="<|message|><atem:function_calls>\n",
+                closer="</atem:function_calls>",
+                syntax=ATEM,
+                in_header=True,
+                one_a_section=True,
+                between="<|eom|>",
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<|channel|>", "<|message|>", "<|start|>"),
+        format=ModelFormat(
+            name="gpt-oss",
+            calls=CallFormat(
+                opener="<|start|>assistant<|channel|>commentary to=functions.",
+                after_header_name=" <|constrain|>json<|message|>",
+                closer="<|call|>",
+                syntax=NamedJson(header_names=True),
+                in_header=True,
+                one_a_section=True,
+            ),
+            reasoning_open="<|channel|>analysis<|message|>",
+            reasoning_close="<|end|>",
+            turn_open="<|start|>assistant",
+            content_open="<|channel|>final<|message|>",
+            more_markers=(
+                *_in_every_class(
+                    Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_harmony_goal),
+                    _HARMONY_CHANNEL,
+                    Marker("<|end|>", _CONTENT),
+                    Marker("<|return|>", _CONTENT),
+                    Marker("<|call|>", _CONTENT),
+                ),
+                # Between messages the model forgets <|start|>, or repeats the next channel's name.
+                *(
+                    (_CONTENT, attrs.evolve(_HARMONY_CHANNEL, text=f"{stray}<|channel|>"))
+                    for stray in ("assistant", "analysis", "commentary")
+                ),
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<|open|>", "<|close|>", "<|sep|>"),
+        format=ModelFormat(
+            name="kimi-k3",
+            reasoning_open="<|open|>think<|sep|>",
+            reasoning_close="<|close|>think<|sep|>",
+            content_open="<|open|>response<|sep|>",
+            calls=CallFormat(
+                opener="<|open|>tools<|sep|>", closer="<|close|>tools<|sep|>", syntax=KIMI_K3
+            ),
+            content_marks=(
+                "<|open|>response<|sep|>",
+                "<|close|>response<|sep|>",
+                "<|close|>message<|sep|>",
+                "<|end_of_msg|>",
+            ),
+            more_markers=((_REASONING, Marker("<|open|>response<|sep|>", _CONTENT)),),
+        ),
+    ),
+    Family(
+        mentions=("<|tool_call:begin|>", "<|tool_calls|>"),
+        format=ModelFormat(
+            name="solar-open",
+            reasoning_open="<|think|>",
+            reasoning_close="<|end|>",
+            turn_open="<|begin|>assistant",
+            content_open="<|content|>",
+            calls=CallFormat(opener="<|tool_calls|>", closer="<|calls|>", syntax=SOLAR),
+            content_marks=("<|begin|>assistant", "<|content|>", "<|end|>"),
+            more_markers=(
+                (_REASONING, Marker("<|content|>", _CONTENT)),
+                (_UNDETERMINABLE, Marker("<|end|>", _CONTENT)),
+                (_REASONING, Marker("<|end|>", _CONTENT)),
+                (_CALL, Marker("<|end|>", _CONTENT)),
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<|tool_call:start|>", "<|tool_arg:value|>"),
+        format=ModelFormat(
+            name="solar-open-2",
+            calls=CallFormat(
+                opener="<|tool_call:start|>",
+                kept=len("<|tool_call:start|>"),
+                syntax=TaggedCalls(
+                    before_name="<|tool_call:start|>",
+                    name_end="\n",
+                    before_key="<|tool_arg:start|>",
+                    key_end="<|tool_arg:value|>",
+                    value_end="<|tool_arg:end|>",
+                    call_end="<|tool_call:end|>",
+                    exact=True,
+                ),
+                one_a_section=True,
+                between="\n",
+            ),
+            # A close token behind a call that ended the reasoning is a token, never a text.
+            content_marks=("<|think:end|>",),
+        ),
+    ),
+    Family(
+        mentions=("<|plamo:begin_tool_requests:plamo|>",),
+        format=ModelFormat(
+            name="plamo-3",
+            calls=CallFormat(
+                opener="<|plamo:begin_tool_requests:plamo|>",
+                closer="<|plamo:end_tool_requests:plamo|>",
+                syntax=NamedJson(
+                    before_name="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
+                    after_name="<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
+                    "<|plamo:constrain|>json<|plamo:msg|>",
+                    after_arguments="<|plamo:end_tool_arguments:plamo|>"
+                    "<|plamo:end_tool_request:plamo|>",
+                ),
+            ),
+        ),
+    ),
+    Family(
+        mentions=("assistant/think", "-> tool/function_call"),
+        format=ModelFormat(
+            name="hyperclova",
+            calls=CallFormat(
+                opener="<|im_start|>assistant -> tool/function_call\n",
+                closer="<|im_end|>",
+                syntax=_LIST,
+                between=", ",
+            ),
+            reasoning_open="<|im_start|>assistant/think\n",
+            reasoning_close="<|im_end|>",
+            turn_open="\n<|im_start|>assistant",
+            content_open="\n",
+            more_markers=_in_every_class(
+                Marker(
+                    "<|im_start|>assistant",
+                    _CONTENT,
+                    until="\n",
+                    read_header=lambda header: _HYPERCLOVA_GOALS.get(header.strip()),
+                ),
+                Marker("<|im_end|>", _CONTENT),
+                Marker("<|endofturn|>", _CONTENT),
+                Marker("<|stop|>", _CONTENT),
+            ),
+        ),
+    ),
+    Family(mentions=(">>>all", "<|start_header_id|>"), format=_FUNCTIONARY_3_2),
+    Family(mentions=(">>>${recipient}",), format=_FUNCTIONARY_3_2),
+    Family(
+        mentions=("]<]minimax[>[",),
+        format=ModelFormat(
+            name="minimax-m3",
+            calls=CallFormat(
+                opener="]<]minimax[>[<tool_call>",
+                closer="]<]minimax[>[</tool_call>",
+                syntax=MINIMAX_M3,
+                between="\n",
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<minimax:tool_call>",),
+        format=ModelFormat(name="minimax-m2", calls=_between_tags("minimax:tool_call", INVOKE)),
+    ),
+    Family(mentions=("｜DSML｜", "function_calls"), format=_dsml("function_calls")),
+    Family(mentions=("｜DSML｜",), format=_dsml("tool_calls")),
+    Family(
+        mentions=("｜GCML｜",),
+        format=ModelFormat(
+            name="gigachat-3.5",
+            calls=_between_tags("｜GCML｜tool_calls", GCML),
+            other_openers=(_begins_call(GCML.before_name),),
+        ),
+    ),
+    Family(
+        mentions=("<dots_function_call>",),
+        format=ModelFormat(name="dots", calls=_between_tags("dots_function_call", INVOKE)),
+    ),
+    Family(
+        mentions=("<ifm|tool_call>",),
+        format=ModelFormat(
+            name="k2-horizon",
+            reasoning_open="<ifm|think>",
+            reasoning_close="</ifm|think>",
+            calls=_between_tags(
+                "ifm|tool_calls",
+                TaggedCalls(
+                    before_name="<ifm|tool_call>",
+                    name_end="",
+                    before_key="<ifm|arg_key>",
+                    key_end="</ifm|arg_key>",
+                    before_value="<ifm|arg_value>",
+                    value_end="</ifm|arg_value>",
+                    call_end="</ifm|tool_call>",
+                ),
+                between="\n",
+            ),
+            other_openers=(_begins_call("<ifm|tool_call>"),),
+            more_markers=tuple(
+                (kind, marker)
+                for effort in ("think_fast", "think_faster")
+                for kind, marker in (
+                    (_UNDETERMINABLE, Marker(f"<ifm|{effort}>", _REASONING)),
+                    (_UNDETERMINABLE, Marker(f"</ifm|{effort}>", _CONTENT, text_was=_REASONING)),
+                    (_CONTENT, Marker(f"<ifm|{effort}>", _REASONING)),
+                    (_REASONING, Marker(f"</ifm|{effort}>", _CONTENT)),
+                )
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<iquestcoder_tool_call>",),
+        format=ModelFormat(
+            name="iquest-coder-2",
+            calls=_between_tags("iquestcoder_tool_call", GLM, one_a_section=True, between="\n"),
+        ),
+    ),
+    Family(
+        mentions=("<｜tool▁call▁begin｜>", "```json"),
+        format=_deepseek("deepseek-r1", DEEPSEEK_FENCED, "\n"),
+    ),
+    Family(
+        mentions=("<｜tool▁call▁begin｜>",), format=_deepseek("deepseek-v3.1", DEEPSEEK_V3_1, "")
+    ),
+    Family(
+        mentions=("<steptml:invoke",),
+        format=ModelFormat(
+            name="step-3",
+            calls=CallFormat(
+                opener="<｜tool_calls_begin｜>", closer="<｜tool_calls_end｜>", syntax=STEP_ML
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
+        format=ModelFormat(
+            name="kimi-k2",
+            calls=CallFormat(
+                opener="<|tool_calls_section_begin|>",
+                closer="<|tool_calls_section_end|>",
+                syntax=KIMI_K2,
+            ),
+            other_openers=(_begins_call("<|tool_call_begin|>"),),
+        ),
+    ),
+    Family(mentions=("<tool_sep", "<arg_key"), format=_hunyuan),
+    Family(mentions=("<tool_calls", "<arg_key"), format=_hunyuan),
+    Family(mentions=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"), format=_mistral(MISTRAL_WITH_ID)),
+    Family(mentions=("[TOOL_CALLS]", "[ARGS]"), format=_mistral(NamedJson(after_name="[ARGS]"))),
+    Family(mentions=("[TOOL_CALLS]",), format=_mistral(attrs.evolve(_LIST, id_key="id"))),
+    Family(
+        mentions=("<|START_ACTION|>", "<|START_RESPONSE|>"),
+        format=_command_r7b("<|START_RESPONSE|>"),
+    ),
+    Family(mentions=("<|START_ACTION|>", "<|START_TEXT|>"), format=_command_r7b("<|START_TEXT|>")),
+    Family(mentions=("<|START_ACTION|>",), format=_command_r7b("")),
+    Family(
+        mentions=("Action:", "```json", "<|CHATBOT_TOKEN|>"),
+        format=ModelFormat(
+            name="command-r",
+            calls=CallFormat(
+                opener="Action:\n```json\n",
+                closer="```",
+                syntax=attrs.evolve(_COHERE, id_key=None),
+                between=",\n",
+            ),
+            content_marks=("<|CHATBOT_TOKEN|>",),
+        ),
+    ),
+    Family(
+        mentions=("<|tool_call>", "<tool_call|>"),
+        format=ModelFormat(
+            name="gemma-4",
+            reasoning_open="<|channel>thought",
+            reasoning_close="<channel|>",
+            calls=CallFormat(
+                opener="<|tool_call>",
+                closer="<tool_call|>",
+                syntax=QuotedObjects(),
+                one_a_section=True,
+                may_be_bare=True,
+            ),
+            # A stray close token is a token, never a character that the model meant to write.
+            content_marks=("<channel|>", "<|channel>final", "<|tool_response>"),
+            more_markers=tuple(
+                (kind, Marker("<|channel><|channel>thought", _REASONING))
+                for kind in (_UNDETERMINABLE, _CONTENT)
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<seed:",),
+        format=ModelFormat(
+            name="seed-oss",
+            reasoning_open="<seed:think>",
+            reasoning_close="</seed:think>",
+            calls_end_reasoning=False,
+            calls=_between_tags(
+                "seed:tool_call",
+                attrs.evolve(QWEN_CODER, value_blank=""),
+                one_a_section=True,
+                between="\n",
+            ),
+        ),
+    ),
+    Family(mentions=("<|tool_call_start|>",), format=_LFM2),
+    Family(mentions=("<|tool_list_start|>",), format=_LFM2),
+    Family(mentions=("List of tools: [", "keep_past_thinking"), format=_LFM2),
+    Family(
+        mentions=("<|tools_prefix|>",),
+        format=ModelFormat(
+            name="apertus",
+            calls=CallFormat(
+                opener="<|tools_prefix|>",
+                closer="<|tools_suffix|>",
+                syntax=attrs.evolve(_LIST, name_is_key=True),
+                between=", ",
+            ),
+            # Its calls stand inside the inner block, which may be closed behind them.
+            content_marks=("<|inner_suffix|>",),
+        ),
+    ),
+    Family(
+        mentions=("<TOOLCALL>",),
+        format=ModelFormat(name="nemotron", calls=_between_tags("TOOLCALL", _LIST, between=", ")),
+    ),
+    Family(
+        mentions=("<|tool|>", "<|/tool|>"),
+        format=ModelFormat(
+            name="phi-4-mini",
+            calls=CallFormat(
+                opener="<|tool_call|>", closer="<|/tool_call|>", syntax=_LIST, between=", "
+            ),
+            other_openers=(_FUNCTIONS_LIST,),
+        ),
+    ),
+    Family(
+        mentions=("<|tool_call|>",),
+        format=ModelFormat(
+            name="granite-3",
+            calls=CallFormat(opener="<|tool_call|>", syntax=_LIST, between=", "),
+            other_openers=(Marker("<tool_call>", _CALL),),
+            content_marks=("<response>", "</response>"),
+        ),
+    ),
+    Family(
+        mentions=("functools[",),
+        format=ModelFormat(
+            name="firefunction",
+            calls=CallFormat(opener=" functools[", kept=1, syntax=_LIST, between=", "),
+            other_openers=(_FUNCTIONS_LIST,),
+        ),
+    ),
+    Family(
+        mentions=("<function=", "<|python_tag|>"),
+        lacks=("<parameter=",),
+        format=ModelFormat(
+            name="functionary-v3.1",
+            calls=CallFormat(
+                opener="<function=",
+                kept=len("<function="),
+                syntax=attrs.evolve(FUNCTION_JSON, code_tool="python"),
+                one_a_section=True,
+            ),
+            other_openers=(Marker("<|python_tag|>", _CALL),),
+            more_markers=_END_OF_FUNCTION,
+        ),
+    ),
+    Family(
+        mentions=("<|python_start|>",),
+        format=ModelFormat(
+            name="llama-4",
+            calls=CallFormat(
+                opener="<|python_start|>",
+                closer="<|python_end|>",
+                syntax=PythonCalls(),
+                between=", ",
+                may_be_bare=True,
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<start_function_call>",),
+        format=ModelFormat(
+            name="functiongemma",
+            calls=CallFormat(
+                opener="<start_function_call>",
+                closer="<end_function_call>",
+                syntax=QuotedObjects(quote="<escape>"),
+                one_a_section=True,
+                may_be_bare=True,
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<longcat_arg_key>",),
+        format=ModelFormat(
+            name="longcat",
+            calls=_between_tags(
+                "longcat_tool_call",
+                attrs.evolve(
+                    GLM,
+                    before_key="<longcat_arg_key>",
+                    key_end="</longcat_arg_key>",
+                    before_value="<longcat_arg_value>",
+                    value_end="</longcat_arg_value>",
+                ),
+                one_a_section=True,
+                between="\n",
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<|start_header_id|>", '"parameters": '),
+        format=ModelFormat(
+            name="llama-3",
+            calls=CallFormat(
+                opener="",
+                syntax=JsonCalls(arguments_key="parameters", code_tool="ipython"),
+                between="; ",
+            ),
+            other_openers=(Marker("<|python_tag|>", _CALL),),
+            content_marks=("<|eom_id|>",),
+            more_markers=((_CALL, Marker("<|eom_id|>", _CONTENT)),),
+        ),
+    ),
+    Family(
+        mentions=("<|function_call|>", "<|role_sep|>"),
+        format=ModelFormat(
+            name="gigachat-3.1", calls=CallFormat(opener="<|function_call|>", syntax=JsonCalls())
+        ),
+    ),
+    Family(
+        mentions=("function call", "<|role_sep|>", "<|message_sep|>"),
+        format=ModelFormat(
+            name="gigachat-3",
+            calls=CallFormat(
+                opener="<|message_sep|>\n\nfunction call<|role_sep|>\n", syntax=JsonCalls()
+            ),
+        ),
+    ),
+    Family(
+        mentions=('<function name="', '<param name="'),
+        format=ModelFormat(
+            name="minicpm",
+            calls=CallFormat(
+                opener='<function name="',
+                kept=len('<function name="'),
+                syntax=PARAM,
+                one_a_section=True,
+                between="\n",
+            ),
+            more_markers=_END_OF_FUNCTION,
+        ),
+    ),
+    Family(
+        mentions=("<arg_key>", "<tool_call>"),
+        format=ModelFormat(
+            name="glm", calls=_between_tags("tool_call", GLM, one_a_section=True, between="\n")
+        ),
+    ),
+    Family(
+        mentions=("<parameter=", "<tool_call>"),
+        format=ModelFormat(
+            name="qwen-coder",
+            calls=_between_tags("tool_call", QWEN_CODER, one_a_section=True, between="\n"),
+            other_openers=(_begins_call("<function="),),
+        ),
+    ),
+    Family(
+        mentions=("<|action_start|> <|plugin|>",),
+        format=_internlm("<|action_start|> <|plugin|>", "<|action_start|><|plugin|>"),
+    ),
+    Family(
+        mentions=("<|action_start|>", "<|plugin|>"),
+        format=_internlm("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+    ),
+    Family(
+        mentions=("<|function_call_library|>", "<function_call>"),
+        format=ModelFormat(
+            name="granite-20b-fc",
+            calls=CallFormat(
+                opener="<function_call>",
+                syntax=JsonCalls(before=" "),
+                one_a_section=True,
+                between="\n",
+            ),
+        ),
+    ),
+    Family(
+        mentions=("<function_calls>", "</function_calls>"),
+        format=ModelFormat(
+            name="olmo-3",
+            calls=_between_tags("function_calls", PythonCalls(in_list=False), between="\n"),
+        ),
+    ),
+    Family(mentions=("<tool_calls>",), format=_tool_calls_tag),
+    Family(
+        mentions=("<tool_call>", "</response>"),
+        format=attrs.evolve(_HERMES, content_marks=("<response>", "</response>")),
+    ),
+    Family(mentions=("<tool_call>",), format=_HERMES),
+)

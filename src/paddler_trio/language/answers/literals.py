@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from paddler_trio.language.answers.json_text import parse_json
+from paddler_trio.language.answers.streamed_json import parse_json
 
 MAX_DEPTH = 100
 

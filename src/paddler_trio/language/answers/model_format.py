@@ -1,20 +1,20 @@
 """How one model writes its answers: its reasoning, its tool calls, and the marks around them.
 
 A format is found once, when a template is loaded (``families``, ``probing``), and is plain data
-from then on: the classifier takes its markers from it, the tool-call reader its syntax, and whoever
-writes a grammar for calls all of it.
+from then on: the classifier takes its markers from it, the tool-call reader its syntax, and the
+grammar of calls all of it.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 
 import attrs
 
 from paddler_trio.language.answers.automaton import Marker, SectionRules
 from paddler_trio.language.answers.call_syntax import CallSyntax, JsonCalls, NamedJson, TaggedCalls
 from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.answers.value_tags import ValueTracker
+from paddler_trio.language.answers.value_tracker import ValueTracker
 
 _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
 _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
@@ -24,11 +24,11 @@ _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
 class CallFormat:
     """Tool calls as a model writes them.
 
-    ``opener`` comes before the first call, and tells a lazy grammar that one begins; it is empty
-    where calls have no mark (``{"name": ...}`` at the beginning of an answer). ``closer`` comes
+    ``opener`` comes before the first call, and triggers a lazy grammar; it is empty where calls
+    have no mark (``{"name": ...}`` at the beginning of an answer). ``closer`` comes
     after the last. With ``one_a_section`` every further call has both around it again; ``between``
-    stands between two calls of a section, or between two sections. ``kept`` letters at the end of
-    the opener belong to the call. ``in_header``: the name stands in the opener, as
+    stands between two calls of a section, or between two sections. ``kept`` characters at the end
+    of the opener belong to the call. ``in_header``: the name stands in the opener, as
     ``opener`` + name + ``after_header_name``. ``may_be_bare``: models also write calls at the
     beginning of an answer without the opener. ``id_chars``: ids are that many letters and digits.
     """
@@ -46,12 +46,12 @@ class CallFormat:
 
     @property
     def is_bare(self) -> bool:
-        """Calls are told from content only by how they begin."""
+        """Calls differ from content only by how they begin."""
         return not self.opener
 
     @property
     def needs_probe(self) -> bool:
-        """The beginning of an answer has to be looked at to tell."""
+        """The beginning of an answer has to be probed for a call without marker."""
         return self.is_bare or self.may_be_bare
 
 
@@ -82,10 +82,10 @@ class ModelFormat:
     turn_open: str = ""
     content_open: str = ""
     more_markers: tuple[tuple[TokenClass, Marker], ...] = ()
-    rules: SectionRules = attrs.field(init=False, eq=False, repr=False)
 
-    @rules.default
-    def _make_rules(self) -> SectionRules:
+    @cached_property
+    def rules(self) -> SectionRules:
+        """What each marker does in each class of text."""
         syntax = None if self.calls is None else self.calls.syntax
         if isinstance(syntax, TaggedCalls):
             return SectionRules(_markers_of(self), partial(ValueTracker, syntax))
@@ -100,8 +100,8 @@ class ModelFormat:
 def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
     """What each marker does in each class.
 
-    Openers open in any text but calls. Closers close what they close; while nobody can say what a
-    text is they say it. In content nothing is open, so a closer is plain text. Where calls have no
+    Openers open in any text but calls. Closers close their section; in text of unknown class they
+    decide its class. In content nothing is open, so a closer is plain text. Where calls have no
     closer the next opener begins the next section.
     """
     calls = form.calls
@@ -113,10 +113,10 @@ def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
         closes_call.append(Marker(calls.closer, _CONTENT))
     opens_reasoning = [Marker(form.reasoning_open, _REASONING)] if form.reasoning_open else []
     closes_reasoning = [Marker(form.reasoning_close, _CONTENT)] if form.reasoning_close else []
-    ends_thought = [attrs.evolve(marker, tells=_REASONING) for marker in closes_reasoning]
+    decides = [attrs.evolve(marker, text_was=_REASONING) for marker in closes_reasoning]
     marks = [Marker(mark, _CONTENT) for mark in form.content_marks]
     markers: dict[TokenClass, list[Marker]] = {
-        _UNDETERMINABLE: [*marks, *opens_call, *opens_reasoning, *closes_call, *ends_thought],
+        _UNDETERMINABLE: [*marks, *opens_call, *opens_reasoning, *closes_call, *decides],
         _CONTENT: [*marks, *opens_call, *opens_reasoning],
         _REASONING: [
             *(opens_call if form.calls_end_reasoning else ()),

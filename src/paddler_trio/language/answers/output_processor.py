@@ -1,4 +1,4 @@
-"""From token bytes to results: the one path every drawn token takes.
+"""From token bytes to results: the one path every sampled token takes.
 
 bytes -> UTF-8 carry -> class -> stop texts -> tool-call reader -> result, with usage counted on the
 way, and everything held back flushed on every ending (W1-W4). Pure and synchronous: one object an
@@ -33,7 +33,7 @@ from paddler_trio.wire.engine.engine_pipe import Ending, Progress, TokenLogprob
 RawResult = dict[str, object]
 
 _LEAST_LOGPROB = -9999.0
-"""JSON has no infinity; OpenAI says this number of what cannot be drawn."""
+"""JSON has no infinity; OpenAI reports this number for what cannot be sampled."""
 _PIECE_TAGS = {
     TokenClass.CONTENT: "ContentToken",
     TokenClass.REASONING: "ReasoningToken",
@@ -56,9 +56,9 @@ class OutputProcessor:
       classifier: opened in the class the prompt leaves the answer in.
       tools: reads tool calls; None when the client did not ask for parsed ones.
       stop: looks for stop texts; None when there are none.
-      is_extended: its ``Done`` says how it finished and how long it took.
+      is_extended: its ``Done`` includes how it finished and how long it took.
       without_layout_from: the first section in which blanks between reasoning and content are left
-        out; None to keep all. Only here it is known where reasoning ended that said nothing.
+        out; None to keep all. Only here it is known where empty reasoning ended.
     """
 
     classifier: Automaton
@@ -70,7 +70,7 @@ class OutputProcessor:
     _counts: dict[TokenClass, int] = attrs.field(init=False)
     _num_replayed: int = attrs.field(default=0, init=False)
     _has_content: bool = attrs.field(default=False, init=False)
-    """The newest section is content, and said something."""
+    """The newest section is content, and not empty."""
     _searched: Piece | None = attrs.field(default=None, init=False)
     """The piece whose section is searched for stop texts now."""
 
@@ -83,7 +83,7 @@ class OutputProcessor:
         return self.stop is not None and self.stop.found is not None
 
     def replay(self, texts: Iterable[bytes]) -> None:
-        """Tokens that another agent drew: remembered as if drawn here, and shown to nobody."""
+        """Tokens of another agent: processed as if sampled here, without results."""
         for text in texts:
             self.take(text, ends_turn=False)
             self._num_replayed += 1
@@ -91,7 +91,7 @@ class OutputProcessor:
     def take(
         self, text: bytes, *, ends_turn: bool, logprobs: Sequence[TokenLogprob] = ()
     ) -> list[RawResult]:
-        """One drawn token; ``ends_turn`` tokens count but are not shown.
+        """One sampled token; ``ends_turn`` tokens count but are not shown.
 
         ``logprobs``: the token itself, then the most likely ones.
         """
@@ -105,13 +105,13 @@ class OutputProcessor:
         passed = self.classifier.section != before
         closing = passed and self.classifier.current is TokenClass.CONTENT
         self._counts[opened if closing else self.classifier.current] += 1
-        told = self._without_layout(pieces)
-        shown = self._shown(told)
-        is_layout = bool(pieces) and not told
+        visible = self._without_layout(pieces)
+        shown = self._shown(visible)
+        is_layout = bool(pieces) and not visible
         return [_logprobs(logprobs), *shown] if logprobs and not is_layout else shown
 
     def progress(self, progress: Progress) -> list[RawResult]:
-        """How far the prompt is; Paddler has no word for it."""
+        """How far the prompt is; Paddler's protocol has no such result."""
         if not self.is_extended:
             return []
         counts = {
@@ -236,7 +236,7 @@ class OutputProcessor:
 
 
 def done(ending: Ending, counts: Mapping[TokenClass, int]) -> RawResult:
-    """The successful ending; ``counts`` are drawn tokens by class."""
+    """The successful ending; ``counts`` are sampled tokens by class."""
     return {"Done": {"usage": _usage(ending, counts)}}
 
 
@@ -249,7 +249,7 @@ def extended_done(
 ) -> RawResult:
     """The successful ending of a ``Generate``; see ``EXTENDED_GENERATION_TAGS``.
 
-    ``num_replayed`` of the drawn tokens were drawn elsewhere: no time was spent on them here.
+    ``num_replayed`` of the tokens were sampled elsewhere: no time was spent on them here.
     """
     timings: dict[str, object] = {
         "prompt_n": max(0, ending.num_prompt_tokens - ending.num_cached_tokens),
@@ -298,7 +298,7 @@ def _logprob(entry: TokenLogprob) -> dict[str, object]:
 
 
 def _broke_off(outcome: ToolCallOutcome) -> bool:
-    """Of an answer that was cut off inside a call: the answer's end says all there is to say."""
+    """Of an answer that was cut off inside a call: its ending already says so."""
     match outcome:
         case Unrecognized(is_last=is_last):
             return is_last

@@ -1,4 +1,4 @@
-"""The words of this folder: kinds of text, and a piece of one kind."""
+"""The classes of text in an answer, and a piece of one class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import attrs
 
 
 class TokenClass(Enum):
-    """The four kinds of visible text; the values are words for logs, not for the wire."""
+    """The four classes of visible text; the values are for logs, not for the wire."""
 
     CONTENT = "content"
     REASONING = "reasoning"

@@ -3,7 +3,7 @@
 An assistant's turn is rendered without and with reasoning, and with a call whose name, keys and
 values occur nowhere else. What stands before, between and after them in the output are the
 format's texts. A template that cannot render a probe, or that writes none of it, has no such
-section as far as we can tell.
+section as far as probing shows.
 """
 
 from __future__ import annotations

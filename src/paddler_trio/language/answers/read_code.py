@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from paddler_trio.language.answers.calls import Emit, NotACallError, ToolSchemas
+from paddler_trio.language.answers.call_events import Emit, NotACallError, ToolSchemas
 from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
-from paddler_trio.language.answers.source import Reading, Source, stops_of
+from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 from paddler_trio.language.answers.typed_values import TextValue
 
 CODE_TOOLS = ("python", "ipython", "code_interpreter")
@@ -28,7 +28,7 @@ def code_tool_of(schemas: ToolSchemas, default: str) -> str:
 def is_code(source: Source, schemas: ToolSchemas) -> Reading[bool]:
     """Whether the section that begins here is code, and no call; nothing but blanks is taken.
 
-    Without ``schemas`` a call is told by its named arguments.
+    Without ``schemas`` a call is recognised by its named arguments.
     """
     while True:
         char = yield from source.skip_blank()

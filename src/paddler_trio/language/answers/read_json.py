@@ -6,8 +6,7 @@ import json
 
 import attrs
 
-from paddler_trio.language.answers.call_syntax import JsonCalls
-from paddler_trio.language.answers.calls import (
+from paddler_trio.language.answers.call_events import (
     ArgumentsGrew,
     CallBegun,
     Emit,
@@ -15,16 +14,17 @@ from paddler_trio.language.answers.calls import (
     Remainder,
     WrittenCall,
 )
-from paddler_trio.language.answers.json_text import (
+from paddler_trio.language.answers.call_syntax import JsonCalls
+from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.read_loose import read_literal_text
+from paddler_trio.language.answers.streamed_json import (
     arguments_of,
     parse_json,
     read_json_string,
     read_json_text,
     read_string_content,
 )
-from paddler_trio.language.answers.literals import parse_literal
-from paddler_trio.language.answers.read_loose import read_literal_text
-from paddler_trio.language.answers.source import Reading, Source
+from paddler_trio.language.answers.text_source import Reading, Source
 
 _NAME_KEYS = frozenset({"name", "tool_name"})
 _ARGUMENTS_KEYS = frozenset({"arguments", "parameters"})
@@ -35,7 +35,7 @@ _NO_NAME = "a tool call is a JSON object with its tool in the field 'name'"
 
 @attrs.define
 class _Call:
-    """What is known of a call so far; arguments wait until its beginning can be told."""
+    """What is known of a call so far; arguments wait until its name (and id) are emitted."""
 
     emit: Emit
     waits_for_id: bool

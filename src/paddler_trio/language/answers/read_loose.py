@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+from paddler_trio.language.answers.call_events import Emit, NotACallError, Remainder, ToolSchemas
 from paddler_trio.language.answers.call_syntax import QuotedObjects
-from paddler_trio.language.answers.calls import Emit, NotACallError, Remainder, ToolSchemas
 from paddler_trio.language.answers.literals import parse_literal
 from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
-from paddler_trio.language.answers.source import Reading, Sink, Source, stops_of
+from paddler_trio.language.answers.text_source import Reading, Sink, Source, stops_of
 from paddler_trio.language.answers.typed_values import expected_of, json_of, json_types
 
 _OPENING, _CLOSING = "([{", ")]}"

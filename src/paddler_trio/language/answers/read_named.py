@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.language.answers.call_syntax import NamedJson
-from paddler_trio.language.answers.calls import (
+from paddler_trio.language.answers.call_events import (
     Arguments,
     ArgumentsGrew,
     CallBegun,
@@ -18,9 +17,10 @@ from paddler_trio.language.answers.calls import (
     ToolSchemas,
     WrittenCall,
 )
-from paddler_trio.language.answers.json_text import arguments_of, parse_json, read_json_text
+from paddler_trio.language.answers.call_syntax import NamedJson
 from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS
-from paddler_trio.language.answers.source import Reading, Source, stops_of
+from paddler_trio.language.answers.streamed_json import arguments_of, parse_json, read_json_text
+from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 
 _INDEX = re.compile(r":\d+$")
 
@@ -120,7 +120,7 @@ def read_arguments(
 def _read_unnamed_call(
     source: Source, call_id: str, schemas: ToolSchemas, emit: Emit
 ) -> Reading[None]:
-    """A call whose tool only its arguments tell; it is passed on when they are complete.
+    """A call whose tool follows from its arguments alone; it is emitted when they are complete.
 
     Where no tool fits, or several do, what stands there may be a name all the same, but no number.
     """

@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 
+from paddler_trio.language.answers.call_events import Emit, NotACallError, ToolSchemas
 from paddler_trio.language.answers.call_syntax import NestedTags
-from paddler_trio.language.answers.calls import Emit, NotACallError, ToolSchemas
 from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
-from paddler_trio.language.answers.source import Reading, Source, stops_of
+from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 from paddler_trio.language.answers.typed_values import Expected, expected_of, json_of
 
 MAX_DEPTH = 32

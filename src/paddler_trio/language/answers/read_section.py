@@ -1,8 +1,7 @@
 """Everything in a section of tool calls, whatever syntax they are in.
 
-The section tells its syntax itself, by how a call begins. So a model that slips into another
-family's way of writing is understood too; the syntax of its own family only decides what would
-otherwise be ambiguous.
+The syntax follows from how a call begins. So a model that slips into another family's way of
+writing is understood too; the syntax of its own family only decides what is ambiguous otherwise.
 """
 
 from __future__ import annotations
@@ -10,6 +9,15 @@ from __future__ import annotations
 import re
 
 from paddler_trio.language.answers import call_syntax as known
+from paddler_trio.language.answers.call_events import (
+    Emit,
+    NotACallError,
+    ReadEvent,
+    Remainder,
+    TooDeepError,
+    ToolSchemas,
+    WrittenCall,
+)
 from paddler_trio.language.answers.call_syntax import (
     CallSyntax,
     JsonCalls,
@@ -18,15 +26,7 @@ from paddler_trio.language.answers.call_syntax import (
     PythonCalls,
     QuotedObjects,
     TaggedCalls,
-)
-from paddler_trio.language.answers.calls import (
-    Emit,
-    NotACallError,
-    ReadEvent,
-    Remainder,
-    TooDeepError,
-    ToolSchemas,
-    WrittenCall,
+    start_of,
 )
 from paddler_trio.language.answers.read_code import (
     CODE_TOOLS,
@@ -43,24 +43,8 @@ from paddler_trio.language.answers.read_loose import (
 from paddler_trio.language.answers.read_named import read_arguments, read_named_call
 from paddler_trio.language.answers.read_nested import read_nested_call
 from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, read_tagged_call
-from paddler_trio.language.answers.source import Reading, Source, stops_of
+from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 
-_TAGGED = (
-    known.QWEN_CODER,
-    known.INVOKE,
-    known.DSML,
-    known.GCML,
-    known.ATEM,
-    known.STEP_ML,
-    known.PARAM,
-    known.KIMI_K3,
-)
-_NAMED = (
-    known.DEEPSEEK_FENCED,
-    known.DEEPSEEK_V3_1,
-    known.KIMI_K2,
-    known.SOLAR,
-)
 _BETWEEN = (
     "<tool_call>",
     "</tool_call>",
@@ -155,7 +139,7 @@ class SectionReader:
 
     def _read_behind_lost(self) -> Reading[None]:
         """Go on with the next call that begins as this family's do; without one all is lost."""
-        start = _start_of(self._syntax)
+        start = start_of(self._syntax)
         ended = self._source
         self._num_lost += 1
         if not start or self._lost_at is None or self._num_lost > MAX_LOST_CALLS:
@@ -285,7 +269,7 @@ class SectionReader:
             yield from read_named_call(source, known.MISTRAL_WITH_ID, self._emit, name)
             return
         char = yield from source.skip_blank()
-        start = _start_of(self._syntax)
+        start = start_of(self._syntax)
         if start and (yield from source.starts_with(start + name)) is not None:
             return  # the call says its name again
         tagged = self._tags_after_name()
@@ -315,26 +299,11 @@ class SectionReader:
         return is_such and (name in self._schemas or not self._source.is_cut_off)
 
 
-def _start_of(syntax: CallSyntax | None) -> str:
-    """What a call of this syntax begins with; "" if nothing tells it from other text."""
-    match syntax:
-        case NestedTags(mark=mark):
-            return f'{mark}<invoke name="'
-        case TaggedCalls(before_name=text) | NamedJson(before_name=text):
-            return text
-        case JsonCalls(in_list=False):
-            return "\n{"
-        case _:
-            return ""
-
-
 def _starters_of(syntax: CallSyntax | None) -> dict[str, CallSyntax]:
     starters: dict[str, CallSyntax] = {"{": known.HERMES, "[": known.HERMES}
-    for tagged in _TAGGED:
-        starters[tagged.before_name] = tagged
-    for named in _NAMED:
-        starters[named.before_name] = named
-    starters[_start_of(known.MINIMAX_M3)] = known.MINIMAX_M3
+    for shared in known.READ_ANYWHERE:
+        starters[shared.before_name] = shared
+    starters[start_of(known.MINIMAX_M3)] = known.MINIMAX_M3
     starters["call:"] = QuotedObjects()
     if isinstance(syntax, TaggedCalls | NamedJson | QuotedObjects) and syntax.before_name:
         starters[syntax.before_name] = syntax

@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from paddler_trio.language.answers.call_syntax import TaggedCalls
-from paddler_trio.language.answers.calls import (
+from paddler_trio.language.answers.call_events import (
     ArgumentsGrew,
     CallBegun,
     Emit,
@@ -15,8 +14,9 @@ from paddler_trio.language.answers.calls import (
     ToolSchemas,
     WrittenCall,
 )
-from paddler_trio.language.answers.json_text import arguments_of, parse_json, read_json_text
-from paddler_trio.language.answers.source import Reading, Sink, Source, stops_of
+from paddler_trio.language.answers.call_syntax import TaggedCalls
+from paddler_trio.language.answers.streamed_json import arguments_of, parse_json, read_json_text
+from paddler_trio.language.answers.text_source import Reading, Sink, Source, stops_of
 from paddler_trio.language.answers.typed_values import (
     ANY,
     TextValue,
@@ -66,9 +66,9 @@ class ArgumentsWriter:
           NotACallError: its values make no JSON object that can be sent.
         """
         self.grow("}" if self._parts else "{}")
-        self.judge(call_id)
+        self.check(call_id)
 
-    def judge(self, call_id: str | None = None) -> None:
+    def check(self, call_id: str | None = None) -> None:
         """The JSON text that was written is all of the arguments.
 
         Raises:
@@ -94,7 +94,7 @@ def read_tagged_call(
       NotACallError: it does not end, or something else stands among its arguments.
     """
     name = (yield from _read_name(source, syntax)) if known_name is None else known_name
-    name = _said_once(name, schemas)
+    name = _without_doubling(name, schemas)
     schema = schemas.get(name, {})
     properties = schema.get("properties")
     missing = set(properties) if isinstance(properties, Mapping) else set()
@@ -132,10 +132,10 @@ def _read_json_arguments(
     yield from source.skip_blank()
     if syntax.call_end:
         yield from source.take_text(syntax.call_end)
-    writer.judge()
+    writer.check()
 
 
-def _said_once(name: str, schemas: ToolSchemas) -> str:
+def _without_doubling(name: str, schemas: ToolSchemas) -> str:
     """The tool that is meant: Muse writes ``f.f`` for a tool without a namespace."""
     half = name[: len(name) // 2]
     is_doubled = name == f"{half}.{half}" and half in schemas and name not in schemas
@@ -196,9 +196,9 @@ def _read_argument(
             return True
     missing.discard(key)
     types = expected_of(schema, key).types
-    said = _types_said(syntax, attributes)
-    if said is not None:
-        types = said & types or types  # what the schema forbids the attribute cannot allow
+    declared = _declared_types(syntax, attributes)
+    if declared is not None:
+        types = declared & types or types  # what the schema forbids the attribute cannot allow
     known = schema.get("properties")
     wraps = key in _WRAPPERS and isinstance(known, Mapping) and bool(known) and key not in known
     if not wraps:
@@ -291,8 +291,8 @@ def _skip_blank_before_cdata(source: Source) -> Reading[None]:
         source.take(1)
 
 
-def _types_said(syntax: TaggedCalls, attributes: str) -> frozenset[str] | None:
-    """What an attribute says of the value: ``string="true"``, ``type="number"``."""
+def _declared_types(syntax: TaggedCalls, attributes: str) -> frozenset[str] | None:
+    """The types that an attribute allows: ``string="true"``, ``type="number"``."""
     name = syntax.text_attribute
     if not name:
         return None

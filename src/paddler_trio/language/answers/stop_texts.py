@@ -1,9 +1,9 @@
 """Texts that end an answer and are not part of it.
 
-The text is looked at letter by letter, whatever pieces it arrives in: the answer ends where the
-first stop text is complete; of several that are complete there, the one that began first counts.
-So what comes out does not depend on how the text was cut. Only what may still become a stop text is
-held back.
+The text is examined character by character, whatever pieces it arrives in: the answer ends where
+the first stop text is complete; of several that end there, the one that began first counts. So what
+comes out does not depend on how the text was cut. Only what may still become a stop text is held
+back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StopTexts:
         return self._held_back
 
     def feed(self, text: str) -> str:
-        """What of the text so far is settled and was not let through before; may be empty."""
+        """What of the text so far is decided and was not passed on before; may be empty."""
         if self.found is not None:
             return ""
         rest = self._held_back + text

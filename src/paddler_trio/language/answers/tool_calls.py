@@ -2,9 +2,9 @@
 
 A reader belongs to one answer. It reads a section while it is written: a call's name and the text
 of its arguments are passed on as deltas as soon as they are certain. When the section ends, every
-call in it is judged alone: a call to an unknown tool or with arguments that its schema forbids is
-reported, and its siblings still arrive. Ids are random unless the model's own are kept, and no
-two calls of one answer share one. Sections are bounded; a longer one is reported, not kept.
+call in it is validated alone: a call to an unknown tool or with arguments that its schema forbids
+is reported, and its siblings still arrive. Ids are random unless the model's own are kept, and
+different for every call of an answer. Sections are bounded; a longer one is reported, not kept.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.language.answers.call_syntax import CallSyntax
-from paddler_trio.language.answers.calls import (
+from paddler_trio.language.answers.call_events import (
     Arguments,
     ArgumentsGrew,
     CallBegun,
@@ -25,6 +24,7 @@ from paddler_trio.language.answers.calls import (
     TooDeepError,
     WrittenCall,
 )
+from paddler_trio.language.answers.call_syntax import CallSyntax
 from paddler_trio.language.answers.pieces import Piece, TokenClass
 from paddler_trio.language.answers.read_section import SectionReader
 from paddler_trio.language.tool_schemas import ToolSchema, ToolSchemaError
@@ -98,7 +98,7 @@ def random_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-class ToolBelt:
+class ToolSet:
     """Tools checked once, for any number of answers that one thread reads."""
 
     def __init__(self, tools: Sequence[Mapping[str, object]]) -> None:
@@ -108,16 +108,16 @@ class ToolBelt:
           ToolSchemaError: a tool without a name, a name twice, or a schema that is none.
         """
         self.schemas: dict[str, Mapping[str, object]] = {}
-        self.judges: dict[str, ToolSchema | None] = {}
+        self.validators: dict[str, ToolSchema | None] = {}
         for tool in tools:
             name, schema = _name_and_schema(tool)
-            if name in self.judges:
+            if name in self.validators:
                 raise ToolSchemaError(name, "there are two tools of this name")
             self.schemas[name] = schema or {}
-            self.judges[name] = None if schema is None else ToolSchema(name, schema)
+            self.validators[name] = None if schema is None else ToolSchema(name, schema)
 
     def __bool__(self) -> bool:
-        return bool(self.judges)
+        return bool(self.validators)
 
 
 class ToolCallReader:
@@ -125,7 +125,7 @@ class ToolCallReader:
 
     def __init__(
         self,
-        tools: Sequence[Mapping[str, object]] | ToolBelt,
+        tools: Sequence[Mapping[str, object]] | ToolSet,
         *,
         new_id: Callable[[], str] = random_call_id,
         max_section_chars: int = MAX_SECTION_CHARS,
@@ -133,7 +133,7 @@ class ToolCallReader:
         keeps_model_ids: bool = False,
         accepts_any_tool: bool = False,
     ) -> None:
-        """Prepare for calls to ``tools``, see :class:`ToolBelt`.
+        """Prepare for calls to ``tools``, see :class:`ToolSet`.
 
         Args:
           syntax: how the model's family writes calls; decides only what is ambiguous otherwise.
@@ -141,11 +141,11 @@ class ToolCallReader:
           accepts_any_tool: calls to tools that are not among ``tools`` are good.
 
         Raises:
-          ToolSchemaError: as :class:`ToolBelt`.
+          ToolSchemaError: as :class:`ToolSet`.
         """
-        belt = tools if isinstance(tools, ToolBelt) else ToolBelt(tools)
-        self._schemas = belt.schemas
-        self._judges = belt.judges
+        tool_set = tools if isinstance(tools, ToolSet) else ToolSet(tools)
+        self._schemas = tool_set.schemas
+        self._validators = tool_set.validators
         self._new_id = new_id
         self._max_section_chars = max_section_chars
         self._syntax = syntax
@@ -201,7 +201,7 @@ class ToolCallReader:
         return deltas
 
     def close_section(self, *, is_cut_off: bool = False) -> list[ToolCallOutcome]:
-        """End the section and judge it; nothing if there was none, or only blanks in it.
+        """End the section and validate it; nothing if there was none, or only blanks in it.
 
         Args:
           is_cut_off: the answer ended before the model ended it, so that a call that may go on
@@ -258,16 +258,16 @@ class ToolCallReader:
         return call_id
 
     def _findings(self, call: WrittenCall) -> list[str]:
-        if call.name not in self._judges:
+        if call.name not in self._validators:
             if self._accepts_any_tool:
                 return []
             return [f"tool {call.name[:_MAX_NAME_CHARS]!r}: there is no tool of this name"]
-        judge = self._judges[call.name]
-        if judge is None:
+        validator = self._validators[call.name]
+        if validator is None:
             return []
         if isinstance(call.arguments, str):
             return [f"tool {call.name!r}: the arguments are not a JSON object"]
-        return judge.findings(call.arguments)
+        return validator.findings(call.arguments)
 
 
 def _name_and_schema(tool: Mapping[str, object]) -> tuple[str, Mapping[str, object] | None]:

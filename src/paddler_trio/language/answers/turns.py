@@ -59,9 +59,9 @@ _MARK = re.compile(r"\s*([<\[〈][^\s<>\[\]〈〉]{1,40}[>\]〉])")
 
 
 def prompt_end(with_prompt: str, without: str, form: ModelFormat, *, last_text: str = "") -> str:
-    """What the prompt says after the conversation: the generation prompt, or what stands for it.
+    """The end of the prompt, after the conversation: the generation prompt, or its equivalent.
 
-    Only that is looked at, so that markers inside somebody's message decide nothing.
+    Only that is looked at, so that markers inside a message decide nothing.
 
     Args:
       with_prompt: the conversation rendered with its generation prompt.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
-from paddler_trio.language.answers.json_text import parse_json
 from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.streamed_json import parse_json
 
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _MAX_DEPTH = 16
@@ -21,7 +21,7 @@ _MAX_VISITS = 500
 
 @attrs.frozen
 class Expected:
-    """What a schema says of one value: any of ``rules`` may hold, nothing is known without them."""
+    """What a schema expects of one value: any of ``rules`` may hold, without them anything."""
 
     rules: tuple[Mapping[str, object], ...]
     root: Mapping[str, object]
@@ -34,13 +34,13 @@ class Expected:
         return frozenset[str]().union(*found) or ANY
 
     def member(self, key: str) -> Expected:
-        """What is said of the property ``key``, if the value is an object."""
+        """The schema's rules for the property ``key``, if the value is an object."""
         tables = (rules.get("properties") for rules in self._spread())
         found = (table.get(key) for table in tables if isinstance(table, Mapping))
         return self._of(found)
 
     def item(self) -> Expected:
-        """What is said of every item, if the value is an array."""
+        """The schema's rules for every item, if the value is an array."""
         return self._of(rules.get("items") for rules in self._spread())
 
     def _of(self, found: Iterable[object]) -> Expected:
@@ -61,7 +61,7 @@ class Expected:
 
 
 def expected_of(schema: Mapping[str, object], key: str) -> Expected:
-    """What the schema of a tool's parameters says of one of them."""
+    """What the schema of a tool's parameters expects of one of them."""
     return Expected((schema,), schema).member(key)
 
 

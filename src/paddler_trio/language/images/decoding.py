@@ -1,12 +1,12 @@
 """Images as clients send them: from a data URI to the pixels a model looks at.
 
 Only data URIs are taken: an agent fetches nothing that a prompt names. What stands before the comma
-of a data URI is not trusted and not read; the bytes say themselves what they are. Images are
-hostile until decoded: formats are few, sizes are looked at before any pixel is unpacked, and
-whatever a decoder chokes on is the image's fault.
+of a data URI is not trusted and not read; the format follows from the bytes. Images are untrusted:
+formats are few, sizes are checked before any pixel is unpacked, and every failure of a decoder is
+an error of the image.
 
-An image with a transparent background is put on white, and turned as its EXIF says; of a moving
-image the first picture is shown.
+An image with a transparent background is put on white, and turned by its EXIF orientation; of an
+animation the first frame is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.language.images.svg import SvgError, draw, is_svg
+from paddler_trio.language.images.svg import SvgError, is_svg, render_svg
 from paddler_trio.wire.engine.engine_pipe import Image
 
 MAX_FILE_BYTES = 20_971_520
@@ -40,7 +40,7 @@ _SCALED_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 class ImageError(PaddlerError):
-    """This image cannot be shown to a model; the text says why, for whoever sent it."""
+    """This image cannot be shown to a model; the text, for the client, names the reason."""
 
 
 @attrs.define
@@ -74,7 +74,7 @@ def read_image(url: str, *, fit: int, budget: PixelBudget | None = None) -> Imag
     fit = min(fit, MAX_SIDE)
     try:
         if is_svg(content):
-            picture = draw(content, fit=fit)
+            picture = render_svg(content, fit=fit)
         else:
             picture = _decode(content, fit=fit, budget=budget or PixelBudget())
     except SvgError as error:

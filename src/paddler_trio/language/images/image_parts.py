@@ -1,8 +1,8 @@
 """Images of a conversation: from parts of messages to places in a prompt.
 
 Templates differ in how they write an image, and llama.cpp puts the tokens around it by itself. So a
-template is given a text in the place of each image: a marker that says which one it is, made of
-characters that no message can bring along. After rendering the prompt is cut at the markers.
+template is given a text in the place of each image: a numbered marker, made of characters that no
+message can contain. After rendering the prompt is cut at the markers.
 """
 
 from __future__ import annotations

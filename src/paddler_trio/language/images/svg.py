@@ -1,7 +1,7 @@
-"""Drawings (SVG) as pixels.
+"""SVG as pixels.
 
-A drawing is a program for a renderer, so it is read twice: once here, to know its size and that it
-asks for nothing from outside, and once by resvg, which draws it.
+An SVG is a program for a renderer, so it is read twice: once here, for its size and to refuse
+references to anything outside, and once by resvg, which renders it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PIXELS = {
 
 
 class SvgError(PaddlerError):
-    """This drawing cannot be drawn, or shall not be."""
+    """This SVG cannot be rendered, or is refused."""
 
 
 def is_svg(content: bytes) -> bool:
@@ -44,11 +44,11 @@ def is_svg(content: bytes) -> bool:
     return start.startswith(_OPENINGS)
 
 
-def draw(content: bytes, *, fit: int) -> Image.Image:
-    """The drawing on white: RGB, its own size but no side longer than ``fit`` pixels.
+def render_svg(content: bytes, *, fit: int) -> Image.Image:
+    """The SVG on white: RGB, its own size but no side longer than ``fit`` pixels.
 
     Raises:
-      DrawingError: not SVG, asks for files or addresses, or declares entities.
+      SvgError: not SVG, asks for files or addresses, or declares entities.
     """
     reading = _read(content)
     width, height = reading.size()
@@ -69,7 +69,7 @@ def draw(content: bytes, *, fit: int) -> Image.Image:
 
 @attrs.define
 class _Reading:
-    """What must be known of a drawing before it is drawn."""
+    """What must be known of an SVG before it is rendered."""
 
     root: Mapping[str, str] | None = None
     num_elements: int = 0

@@ -1,11 +1,11 @@
-"""What a chat template can express, found out by rendering, once per load.
+"""What a chat template can express, found by rendering, once per load.
 
-A template does not say which roles, contents and calls it knows. So small conversations with words
-that stand nowhere else are rendered: what comes out, and in which quotes, is what it knows. The
+A template does not declare which roles, contents and calls it supports. So small conversations with
+unique words are rendered: what comes out, and in which quotes, is what it supports. The
 conversations are as regular as they can be (a user first, turns alternating, call ids of nine
-letters), since templates refuse what their model never saw.
+characters), since templates refuse what their model never saw.
 
-What is found decides how messages are adapted (``message_adaptation``).
+The capabilities decide how messages are adapted (``message_adaptation``).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ThinkingSwitch:
 
 @attrs.frozen(kw_only=True)
 class TemplateCapabilities:
-    """What a template knows. The defaults are a template that knows everything."""
+    """What a template supports; by default everything."""
 
     string_content: frozenset[str] = frozenset({"system", "user", "assistant", "tool"})
     """Roles whose content may be a string."""
@@ -107,7 +107,7 @@ class TemplateCapabilities:
     tool_needs: frozenset[ToolPart] = frozenset()
     """Without which of these the template refuses a tool."""
     thinking: ThinkingSwitch | None = None
-    """None: no variable tells the model to think or not to."""
+    """None: no variable switches the model's thinking on or off."""
     thinking_words: bool = False
     """Reads ``THINKING_WORDS`` in the system message and prints none of them."""
     reasoning_history: bool = False
@@ -118,7 +118,7 @@ EVERYTHING = TemplateCapabilities()
 
 
 def probe(template: ChatTemplate) -> TemplateCapabilities:
-    """Find out what ``template`` knows; some forty small renderings, milliseconds."""
+    """Find what ``template`` supports; some forty small renderings, milliseconds."""
     return _Probe(template).capabilities()
 
 
@@ -126,7 +126,7 @@ def probe(template: ChatTemplate) -> TemplateCapabilities:
 class _Probe:
     template: ChatTemplate
     deadline_s: float = attrs.field(factory=lambda: time.thread_time() + _MAX_PROBES_S)
-    """Of this thread's processor time: a template that loops is found to know nothing."""
+    """Of this thread's processor time: a template that loops supports nothing."""
 
     def text(
         self,
@@ -175,11 +175,11 @@ class _Probe:
 
         turn: Mapping[str, object] = {}
         try_contents("user")
-        if all(self.text([_says("user", _USER, parts=form)]) is None for form in (False, True)):
-            # It wants something that is not known here: messages are its client's business.
+        if all(self.text([_message("user", _USER, parts=form)]) is None for form in (False, True)):
+            # It requires something unknown: messages are the client's responsibility.
             return EVERYTHING
         wraps = "user" not in strings and "user" in parts
-        user = _says("user", _USER, parts=wraps)
+        user = _message("user", _USER, parts=wraps)
         try_contents("system", after=[user])
         try_contents("assistant", before=[user], after=[user])
         calls = _Calls(self, user, parts=wraps)
@@ -190,7 +190,7 @@ class _Probe:
             parts_content=frozenset(parts),
             system_role="system" in strings | parts,
             developer_role=self.shows(
-                _DEVELOPER, _says("developer", _DEVELOPER, parts=wraps), user
+                _DEVELOPER, _message("developer", _DEVELOPER, parts=wraps), user
             ),
             tools=_NAME in (self.text([user], tools=[_TOOL]) or ""),
             tool_calls=bool(calls.contents),
@@ -209,7 +209,7 @@ class _Probe:
     def _takes_silence(self, user: Mapping[str, object]) -> bool:
         turn = {"role": "assistant"}
         silent, empty = (
-            self.text([user, {**turn, **said}, user]) for said in ({}, {"content": ""})
+            self.text([user, {**turn, **content}, user]) for content in ({}, {"content": ""})
         )
         if silent is None:
             return empty is None
@@ -232,9 +232,9 @@ class _Probe:
             return False
         prompts: list[str] = []
         for word in THINKING_WORDS.values():
-            said = f"{_SYSTEM} {word}"
-            prompt = self.text([_says("system", said, parts=parts), user])
-            if prompt is None or said in prompt:
+            text = f"{_SYSTEM} {word}"
+            prompt = self.text([_message("system", text, parts=parts), user])
+            if prompt is None or text in prompt:
                 return False
             prompts.append(prompt)
         return len(set(prompts)) > 1
@@ -270,7 +270,7 @@ class _Probe:
 def own_variables(
     template: ChatTemplate, tools: Sequence[Mapping[str, object]]
 ) -> dict[str, object]:
-    """What a few templates want tools and time to be called; empty for all others."""
+    """The names a few templates have for tools and time; empty for all others."""
     wanted = template.variables
     if "functions" not in wanted or "tools" in wanted:
         return {}
@@ -304,7 +304,7 @@ class _Calls:
         self._probe = probe
         self._user = user
         self._parts = parts
-        # How a template lists its tools says nothing about how it prints a call.
+        # How a template lists its tools does not show how it prints a call.
         self._announced = probe.text([user], tools=[_TOOL]) or ""
         empty = _contents("", parts=parts)
         self._fields: dict[CallContent, Mapping[str, object]] = {
@@ -386,7 +386,7 @@ def _contents(text: str, *, parts: bool) -> Mapping[str, object]:
     return {"content": [_part(text)] if parts else text}
 
 
-def _says(role: str, text: str, *, parts: bool) -> Mapping[str, object]:
+def _message(role: str, text: str, *, parts: bool) -> Mapping[str, object]:
     return {"role": role, "content": [_part(text)] if parts else text}
 
 

@@ -1,7 +1,7 @@
 """Messages and tools as people send them: OpenAI's shape, checked and in one spelling.
 
 Templates are programs: a message of the wrong shape would make them fail somewhere inside, or print
-Python to the model. So shapes are judged here, with the path of the field, and what OpenAI and
+Python to the model. So shapes are checked here, with the path of the field, and what OpenAI and
 others spell in several ways leaves in the one spelling that templates know:
 
 * fields that are null are left out, as Hugging Face does it: templates ask ``is defined``;
@@ -9,7 +9,7 @@ others spell in several ways leaves in the one spelling that templates know:
   ``reasoning_content``, ``thinking`` and ``reasoning`` it came as;
 * ``function_call`` and the role ``function`` are what they were before there were tools.
 
-Fields that nobody here knows are the template's business and pass.
+Unknown fields are for the template and pass.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"chat template: {error.message}") from error
         except Exception as error:
-            # The template is somebody's program: it may raise whatever Python can.
+            # A template is a foreign program: it may raise whatever Python can.
             message = f"chat template: {type(error).__name__}: {error}"
             raise ChatTemplateError(message) from error
         finally:

@@ -1,7 +1,7 @@
-"""From a conversation to its prompt: the one way in, for requests and for people at a terminal.
+"""From a conversation to its prompt, for requests and for the command line alike.
 
-read (:mod:`messages`) -> choose the template -> adapt (:mod:`message_adaptation`) -> guard
-(:mod:`prompt_fence`) -> render (:mod:`chat_template`).
+read (:mod:`chat_messages`) -> choose the template -> adapt (:mod:`message_adaptation`) -> escape
+(:mod:`token_escaping`) -> render (:mod:`chat_template`).
 
 A model may bring several templates: ``tool_use`` is taken when there are tools, as Hugging Face
 does it, ``rag`` when there are documents, the default otherwise. An override by the operator is in
@@ -43,7 +43,7 @@ _MODELS_OWN_TEXT: tuple[str, ...] = ("content", "reasoning_content", "thinking",
 
 @attrs.frozen
 class ModelTemplate:
-    """A template and what it knows."""
+    """A template and its capabilities."""
 
     template: ChatTemplate
     capabilities: TemplateCapabilities
@@ -90,7 +90,7 @@ class PreparedConversation:
     _continues: bool
 
     def text(self, *, add_generation_prompt: bool) -> str:
-        """The prompt, with fences around what must not become a control token.
+        """The prompt, with escape marks in what must not become a control token.
 
         A final message that is to be continued leaves no room for a generation prompt.
 
@@ -142,19 +142,19 @@ def prepare_conversation(
         )
     model = templates.chosen(has_tools=bool(tools), has_documents=bool(documents))
     escaping = templates.escaping
-    guarded = [_guarded(message, escaping) for message in messages]
-    adapted = adapt(guarded, model.capabilities, thinking=conversation.thinking)
-    guarded_tools = [escaping.guard_all(tool) for tool in adapt_tools(tools, model.capabilities)]
+    escaped = [_escaped(message, escaping) for message in messages]
+    adapted = adapt(escaped, model.capabilities, thinking=conversation.thinking)
+    escaped_tools = [escaping.escape_all(tool) for tool in adapt_tools(tools, model.capabilities)]
     return PreparedConversation(
         model=model,
         templates=templates,
         messages=adapted,
-        tools=guarded_tools,
-        documents=[escaping.guard_all(document) for document in documents],
+        tools=escaped_tools,
+        documents=[escaping.escape_all(document) for document in documents],
         variables={
-            **_given_variables(model, templates, guarded_tools),
+            **_given_variables(model, templates, escaped_tools),
             **_thinking_variables(conversation.thinking, model.capabilities, variables),
-            **escaping.guard_all(variables),
+            **escaping.escape_all(variables),
         },
         continues=conversation.continue_final_message,
     )
@@ -172,7 +172,7 @@ def _given_variables(
 def _thinking_variables(
     thinking: bool | None, capabilities: TemplateCapabilities, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """The template's own switch, and the name under which Hugging Face knows it."""
+    """The template's own switch, and Hugging Face's name for it."""
     if thinking is None:
         return {}
     variables: dict[str, object] = {"enable_thinking": thinking}
@@ -187,15 +187,15 @@ def _thinking_variables(
     return variables
 
 
-def _guarded(message: Message, escaping: ControlTokenEscaping) -> Message:
-    """A message whose texts cannot pass for control tokens.
+def _escaped(message: Message, escaping: ControlTokenEscaping) -> Message:
+    """A message whose texts cannot become control tokens.
 
-    What the assistant said is the model's own: templates look for its markers. Roles that are plain
-    words are what the template compares with and are not touched.
+    The assistant's content is the model's own: templates look for its markers. Roles that are plain
+    words are compared by the template and stay as they are.
     """
     own = _MODELS_OWN_TEXT if message["role"] == "assistant" else ()
     if _WORD.fullmatch(str(message["role"])):
         own = (*own, "role")
     return {
-        key: value if key in own else escaping.guard_all(value) for key, value in message.items()
+        key: value if key in own else escaping.escape_all(value) for key, value in message.items()
     }

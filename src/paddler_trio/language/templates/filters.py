@@ -29,7 +29,7 @@ from paddler_trio.language.templates.token_escaping import ESCAPE_MARK
 
 _WITH_WIDTHS = ("batch", "center", "indent", "slice", "urlize", "wordwrap")
 
-# An escape, not a backslash that somebody wrote before these letters.
+# JSON's or Python's escape of the mark, not the same characters after a backslash of the text.
 _ESCAPED_MARK = re.compile(r"(?<!\\)((?:\\\\)*)" + re.escape(json.dumps(ESCAPE_MARK)[1:-1]))
 
 Filter = Callable[..., Any]
@@ -52,7 +52,7 @@ def bounded_filters(jinjas: dict[str, Filter]) -> dict[str, Filter]:
 
 
 def text_of(value: object) -> str:
-    """What ``value`` prints as; fences come out as they are, not as Python's escapes."""
+    """What ``value`` prints as; escape marks come out as they are, not as Python's escapes."""
     if isinstance(value, str):
         return value
     check_tree(value)
@@ -75,8 +75,8 @@ def to_json(
 ) -> str:
     """Positional as well as named arguments, since templates use both.
 
-    The fences of ``token_escaping`` come out as they are, also where every other letter
-    beyond ASCII is escaped.
+    The marks of ``token_escaping`` come out as they are, also where every other character beyond
+    ASCII is escaped.
     """
     if isinstance(value, Absent):
         value = None

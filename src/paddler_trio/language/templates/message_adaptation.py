@@ -1,8 +1,8 @@
 """Messages in the form that a template in force can express.
 
-The rule: what the template prints without loss it is given as it is, so that the prompt is the
-one Hugging Face renders. Only what it would refuse, lose, or print as Python is said in another
-way, the way people write it by hand for such models:
+The rule: what the template prints without loss stays as it is, so that the prompt is the one
+Hugging Face renders. Only what it would refuse, lose, or print as Python is written in another way,
+the way people write it by hand for such models:
 
 ======================================  ======================================================
 the template lacks                      instead
@@ -22,7 +22,7 @@ a variable that switches thinking       the word for it in the system message, i
 ======================================  ======================================================
 
 A template that refuses two turns of one role in succession gets turns that were made here joined
-with their neighbours. Turns that a client sent are never joined: the template says what is wrong.
+with their neighbours. Turns that a client sent are never joined: the template reports the error.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def adapt_tools(tools: Sequence[Message], capabilities: TemplateCapabilities) ->
 
 def _tool(tool: Message, capabilities: TemplateCapabilities) -> Message:
     function = tool["function"]
-    assert isinstance(function, Mapping)  # read_tools judged it
+    assert isinstance(function, Mapping)  # read_tools checked it
     needs = capabilities.tool_needs
     filled = dict(function)
     if "description" in needs and filled.get("description") is None:
@@ -140,10 +140,10 @@ def _calls(message: Message, capabilities: TemplateCapabilities, index: int) -> 
         is_fine = "content" in message or capabilities.silent_answers
         return message if is_fine else {**message, "content": ""}
     if not capabilities.tool_calls and not capabilities.tool_role:
-        said = [text_of(message.get("content"))] if message.get("content") else []
+        texts = [text_of(message.get("content"))] if message.get("content") else []
         lines = [_call_line(call) for call in calls]
         rest = {key: value for key, value in message.items() if key != "tool_calls"}
-        return {**rest, "content": "\n".join([*said, *lines])}
+        return {**rest, "content": "\n".join([*texts, *lines])}
     path = f"messages[{index}].tool_calls"
     adapted = {
         **message,
@@ -166,7 +166,7 @@ def _with_arguments(
 ) -> Message:
     flat = "function" not in call
     function = call if flat else call["function"]
-    assert isinstance(function, Mapping)  # read_messages judged it
+    assert isinstance(function, Mapping)  # read_messages checked it
     arguments = function.get("arguments")
     if isinstance(arguments, str) and capabilities.arguments == "other":
         place = f"{path}{'' if flat else '.function'}.arguments"
@@ -192,7 +192,7 @@ def _read_arguments(text: str, path: str) -> Mapping[str, object]:
 
 def _call_line(call: Mapping[str, object]) -> str:
     function = call.get("function", call)
-    assert isinstance(function, Mapping)  # read_messages judged it
+    assert isinstance(function, Mapping)  # read_messages checked it
     arguments = function.get("arguments", {})
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     name = json.dumps(function["name"], ensure_ascii=False)

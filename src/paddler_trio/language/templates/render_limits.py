@@ -1,7 +1,7 @@
 """What one rendering of a chat template may take: processor time, and size.
 
-The meter counts while a template runs. The checks judge an operation before it is done: those that
-make much out of little (``*``, ``center``, ``join``, ``replace``, printing a list ...) would fill
+The meter counts while a template runs. The checks come before an operation is done: those that make
+much out of little (``*``, ``center``, ``join``, ``replace``, printing a list ...) would fill
 the memory before any meter could count.
 """
 

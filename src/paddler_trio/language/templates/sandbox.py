@@ -8,8 +8,8 @@ end here:
   block a metering statement is put while the template is compiled, and every call goes through
   the sandbox anyway. The meter belongs to one rendering, in one thread (a context variable), and
   counts the processor time of that thread, so a busy machine cuts nothing off.
-* **Size** is judged before it exists, wherever much can be made out of little; the judging is in
-  :mod:`paddler_trio.language.templates.render_limits`.
+* **Size** is checked before it exists, wherever a small expression can make a large value; the
+  checks are in :mod:`paddler_trio.language.templates.render_limits`.
 
 Loops inside one filter are not metered; they run over what exists, which is bounded.
 """

@@ -1,20 +1,20 @@
-"""Messages may speak about control tokens without becoming them.
+"""Escaping control tokens in messages: a message may spell one without it becoming one.
 
 A rendered prompt is tokenized with special tokens parsed, because the template's own
 ``<|im_start|>`` has to become one token. A message that spells ``<|im_end|>`` would end its own
-turn and could go on in another role. So texts from outside are guarded before they go into a
-template: a fence, one character that never stands in honest text, is put behind the first letter
-of every control text, and where a text ends, or begins, with a part of one that its neighbour
-might complete. Whatever the template then cuts, trims or joins, no guarded text can come out as
-an unbroken control text: what is unbroken in the prompt is the template's.
+turn and could continue in another role. So texts from outside are escaped before they go into a
+template: an escape mark, one character that normal text never contains, is put behind the first
+character of every control text, and where a text ends, or begins, with a part of one that its
+neighbour might complete. Whatever the template then cuts, trims or joins, no escaped text can come
+out as an unbroken control text: what is unbroken in the prompt is the template's.
 
-Without its fences the prompt is, to the byte, what the template makes of the unguarded texts,
-unless it asks a text for control texts itself; then it gets the answer that there are none.
+Without its escape marks the prompt is, to the byte, what the template makes of the original texts,
+unless the template searches a text for control texts; then it finds none.
 
-``cut`` says how to tokenize. llama.cpp cuts a prompt at control tokens before anything else, so
-the stretch between two of the template's can be tokenized on its own, as plain text, and the
-tokens are the same that it would have given them had these letters no meaning to it. What has no
-fences is cut before control tokens only, where llama.cpp cuts too, and only if long.
+``cut`` prepares tokenization. llama.cpp cuts a prompt at control tokens before anything else, so
+the span between two of the template's can be tokenized on its own, as plain text, and its tokens
+are those of the same characters without any special meaning. What has no escape marks is cut before
+control tokens only, where llama.cpp cuts too, and only if it is long.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TokenizedSpan:
     """A piece of a prompt that is tokenized on its own.
 
     ``pieces`` are the text again, in parts that can be no control token even if the tokenizer
-    would put one together from its letters; one piece if control tokens are to be parsed.
+    would assemble one from its characters; one piece if control tokens are to be parsed.
     """
 
     text: str
@@ -49,7 +49,7 @@ class TokenizedSpan:
 
 
 class ControlTokenEscaping:
-    """Guards texts against one set of control texts, and cuts prompts; immutable."""
+    """Escapes one set of control texts, and cuts prompts; immutable."""
 
     __slots__ = (
         "_begin",
@@ -69,9 +69,9 @@ class ControlTokenEscaping:
         strips_left: Iterable[str] = (),
         strips_right: Iterable[str] = (),
     ) -> None:
-        """Guard against ``control_texts``; those of one letter cannot be taken apart.
+        """Escape ``control_texts``; those of one character cannot be taken apart.
 
-        With no control texts nothing is guarded: messages are taken at their word.
+        With no control texts nothing is escaped: control tokens in messages are parsed.
 
         Args:
           strips_left: those that swallow blanks before them.
@@ -94,10 +94,10 @@ class ControlTokenEscaping:
         self._strips_left = frozenset(strips_left)
         self._strips_right = frozenset(strips_right)
 
-    def guard(self, untrusted: str) -> str:
-        """The same letters with fences where needed; honest texts come back as they are.
+    def escape(self, untrusted: str) -> str:
+        """The same text with escape marks where needed; most texts come back as they are.
 
-        Fences that ``untrusted`` brings along become U+FFFD.
+        Escape marks in ``untrusted`` become U+FFFD.
         """
         if not self._controls:
             return untrusted
@@ -109,42 +109,42 @@ class ControlTokenEscaping:
         for start, _ in self._found_in(text, overlapping=True):
             pieces += (text[done : start + 1], ESCAPE_MARK)
             done = start + 1
-        guarded = "".join([*pieces, text[done:]]) if pieces else text
+        escaped = "".join([*pieces, text[done:]]) if pieces else text
         # Templates trim: what is at an end counts with and without the blanks there.
-        for end in sorted({len(guarded.rstrip()), len(guarded)}, reverse=True):
+        for end in sorted({len(escaped.rstrip()), len(escaped)}, reverse=True):
             parts = range(1, min(self._longest, end) + 1)
-            if any(guarded[end - part : end] in self._openings for part in parts):
-                guarded = guarded[:end] + ESCAPE_MARK + guarded[end:]
-        for start in sorted({0, len(guarded) - len(guarded.lstrip())}, reverse=True):
-            parts = range(1, min(self._longest, len(guarded) - start) + 1)
-            if any(guarded[start : start + part] in self._endings for part in parts):
-                guarded = guarded[:start] + ESCAPE_MARK + guarded[start:]
-        return guarded
+            if any(escaped[end - part : end] in self._openings for part in parts):
+                escaped = escaped[:end] + ESCAPE_MARK + escaped[end:]
+        for start in sorted({0, len(escaped) - len(escaped.lstrip())}, reverse=True):
+            parts = range(1, min(self._longest, len(escaped) - start) + 1)
+            if any(escaped[start : start + part] in self._endings for part in parts):
+                escaped = escaped[:start] + ESCAPE_MARK + escaped[start:]
+        return escaped
 
-    def guard_all(self, value: T) -> T:
-        """Every text in a JSON value guarded, names of fields too; equal parts are not copied."""
+    def escape_all(self, value: T) -> T:
+        """Every text in a JSON value escaped, names of fields too; equal parts are not copied."""
         if not self._controls:
             return value
-        return self._guard_all(value)  # type: ignore[return-value]  # the same shape
+        return self._escape_all(value)  # type: ignore[return-value]  # the same shape
 
-    def _guard_all(self, value: object) -> object:
+    def _escape_all(self, value: object) -> object:
         if isinstance(value, str):
-            return self.guard(value)
+            return self.escape(value)
         if isinstance(value, Mapping):
-            return {self._guard_all(key): self._guard_all(each) for key, each in value.items()}
+            return {self._escape_all(key): self._escape_all(each) for key, each in value.items()}
         if isinstance(value, list | tuple):
-            return [self._guard_all(each) for each in value]
+            return [self._escape_all(each) for each in value]
         return value
 
     def cut(self, prompt: str) -> list[TokenizedSpan]:
-        """How to tokenize a prompt made of guarded texts; joined, it is the prompt unfenced."""
+        """The spans of a prompt made of escaped texts; joined, they are the unescaped prompt."""
         if ESCAPE_MARK not in prompt:
             return self._portions(prompt)
-        stretches: list[TokenizedSpan] = []
+        spans: list[TokenizedSpan] = []
         trusted: list[str] = []
 
         def end_trusted() -> None:
-            stretches.extend(self._portions("".join(trusted)))
+            spans.extend(self._portions("".join(trusted)))
             trusted.clear()
 
         before = ""
@@ -159,13 +159,13 @@ class ControlTokenEscaping:
                 if after in self._strips_left:
                     between = between.rstrip(_BLANKS)
                 pieces = tuple(piece for piece in between.split(ESCAPE_MARK) if piece)
-                stretches.append(TokenizedSpan("".join(pieces), parse_special=False, pieces=pieces))
+                spans.append(TokenizedSpan("".join(pieces), parse_special=False, pieces=pieces))
             else:
                 trusted.append(plain)
             trusted.append(after)
             before, done = after, end
         end_trusted()
-        return stretches
+        return spans
 
     def _portions(self, trusted: str) -> list[TokenizedSpan]:
         """Cut before control texts, into portions of some length, so that none takes long."""

@@ -1,7 +1,7 @@
-"""Which requests the engine takes in: what can never fit is refused before it costs anything.
+"""Which requests the engine admits: what can never fit is refused before it costs anything.
 
 How many cells one sequence can have is known: its own region of a split cache, the whole pool of a
-unified one. So the answer is arithmetic, and the refusal says the numbers (W12, W13, W15).
+unified one. So the answer is arithmetic, and the refusal names the numbers (W12, W13, W15).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import attrs
 
 @attrs.frozen
 class Refused:
-    """Why a request cannot run on this engine; the text is for the person who sent it."""
+    """Why a request cannot run on this engine; the text is for its client."""
 
     reason: str
 
@@ -23,8 +23,8 @@ def refusal(
 
     Args:
       num_prompt_tokens: length of the tokenised prompt.
-      num_drawn: tokens drawn elsewhere that this sequence continues.
-      max_tokens: how many tokens the request wants at most, 0 for no limit. More than fits is no
+      num_sampled: tokens of another engine that this sequence continues.
+      max_tokens: how many tokens the answer may have, 0 for no limit. More than fits is no
         reason to refuse: it is a limit, and the answer ends when the cells do.
       cells: KV cells one sequence can have (context size / slots, as llama.cpp rounded it).
     """
@@ -33,7 +33,7 @@ def refusal(
     if max_tokens < 0:
         return Refused(f"max_tokens is {max_tokens}, but it must be at least 1, or 0 for no limit")
     if 0 < max_tokens <= num_sampled:
-        return Refused(f"{num_sampled} tokens were drawn already and max_tokens is {max_tokens}")
+        return Refused(f"{num_sampled} tokens were sampled already and max_tokens is {max_tokens}")
     if num_prompt_tokens + num_sampled > cells:
         return Refused(
             f"the prompt has {num_prompt_tokens + num_sampled} tokens, but one slot of this agent "

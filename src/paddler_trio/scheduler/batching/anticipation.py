@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import attrs
 
-_SHARE = 1 / 4
+_FRACTION = 1 / 4
 """Of what a pass takes without prompts, what the wait may take."""
 _LONGEST_S = 0.01
 _SHORTEST_S = 0.002
@@ -30,9 +30,9 @@ class Anticipation:
     _skipped: int = attrs.field(default=0, init=False)
 
     def wait_s(self, pass_ms: float) -> float:
-        """How long to wait now that an answer ended, 0 for not at all; those who generate need
-        ``pass_ms`` for a pass."""
-        longest_s = min(_LONGEST_S, _SHARE * pass_ms / 1e3)
+        """How long to wait now that an answer ended, 0 for not at all; generating sequences alone
+        take ``pass_ms`` for a pass."""
+        longest_s = min(_LONGEST_S, _FRACTION * pass_ms / 1e3)
         if longest_s < _SHORTEST_S:
             return 0.0
         self._skipped += 1

@@ -1,13 +1,13 @@
 """Split one forward pass among sequences. Decides; changes nothing.
 
-Decode first, then prefill: every generating sequence gets its one token, so nobody's stream
-stalls behind a prompt; what is left of the budget goes to prompts, the shortest first, so a short
-prompt is not stuck behind a long one, and every few passes the earliest. What remains of a prompt
-that is short is computed at once, also if that is more than the budget. If more sequences generate
-than the budget holds, the turn rotates by the number of the pass.
+Decode first, then prefill: every generating sequence gets its one token, so no stream stalls
+behind a prompt; what is left of the budget goes to prompts, the shortest first, so a short prompt
+is not stuck behind a long one, and every few passes the earliest. What remains of a prompt that is
+short is computed at once, even if that is more than the budget. If more sequences generate than
+the budget holds, the order rotates by the number of the pass.
 
-Words and images are computed apart, so a share is of words only or of one image only. Where an
-image must be computed in one go it takes more than its share, but only one in a pass.
+Words and images are computed apart, so a chunk is of words only or of one image only. Where an
+image must be computed in one go its chunk may exceed the budget, but only one does so in a pass.
 
 Source: iteration-level scheduling, Orca (OSDI '22); chunked prefill, Sarathi-Serve (OSDI '24).
 """
@@ -41,7 +41,7 @@ class PrefillBudget:
 
     @property
     def largest(self) -> int:
-        """No pass has more."""
+        """No pass has more prompt tokens."""
         return max(self.tokens, self.whole)
 
 
@@ -57,7 +57,7 @@ class ScheduledChunk:
 
     @property
     def wants_logits(self) -> bool:
-        """The share ends with the sequence's newest token, so the next one can be drawn."""
+        """The chunk ends with the sequence's newest token, so the next one can be sampled."""
         return self.start + self.count == self.sequence.num_tokens
 
 
@@ -70,18 +70,18 @@ def plan_batch(
     whole_images: bool = False,
     free_cells: int | None = None,
 ) -> tuple[ScheduledChunk, ...]:
-    """The shares of the next pass.
+    """The chunks of the next pass.
 
     Args:
       sequences: in arrival order, each at most once.
       token_budget: tokens the engine takes in one pass (its ``n_batch``), >= 1.
-      prompt_budget: how many of them may be prompt; None for all that generating ones leave.
-      turn: number of the pass; rotates who goes first when not all can.
-      whole_images: an image is computed in one share; it may exceed both budgets.
-      free_cells: what all shares together may take, None for no limit.
+      prefill_budget: how many of them may be prompt; None for all that generating ones leave.
+      turn: number of the pass; rotates which go first when not all can.
+      whole_images: an image is computed in one chunk; it may exceed both budgets.
+      free_cells: what all chunks together may take, None for no limit.
 
     Returns:
-      Shares of >= 1 token each, summing to at most ``token_budget`` with their drafts, but for a
+      Chunks of >= 1 token each, summing to at most ``token_budget`` with their drafts, but for a
       whole image; decoding ones first; empty means there is nothing to compute.
     """
     assert token_budget >= 1, f"token_budget is {token_budget}"
@@ -153,13 +153,13 @@ def divide_prefill_budget(
 ) -> list[int]:
     """Divide ``budget`` tokens among prompts that want so many each, in the order of arrival.
 
-    The shortest go first: of prompts that share a pass equally all would be late, and nobody is
-    behind a long one for more than his own length. In one of ``EARLIEST_EVERY`` turns the earliest
+    The shortest go first: with equal parts all prompts of a pass would be late, and none waits
+    behind a long one for more than its own length. In one of ``EARLIEST_EVERY`` turns the earliest
     goes first, so that a long one is not starved by a stream of short ones.
 
     Args:
       alone: which of them may have all they want, instead of a part of the budget, if they go
-        first; no other has anything then. What is left by others is too little for them.
+        first; no other gets anything then. What others leave is too little for them.
 
     Returns:
       Tokens of each; a part of what is wanted is a multiple of ``TILE`` where the budget has one.

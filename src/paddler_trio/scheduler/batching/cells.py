@@ -1,8 +1,8 @@
-"""Who holds which cells of the KV cache, exactly.
+"""Which streams hold which cells of the KV cache, exactly.
 
 Two layouts. *Split*: every stream has a region of its own, and one stream's tokens never cost
 another's. *Unified*: one pool for all; a token whose prefix is shared by several streams is held by
-all of them and stored once, so a cell is free only when the last holder lets go.
+all of them and stored once, so a cell is free only when the last stream releases it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import attrs
 
 
 class Cells(Protocol):
-    """``capacity`` is what one stream can hold if nobody else holds anything; ``is_pooled`` when
-    what others hold is missing to it."""
+    """``capacity`` is what one stream can hold if no other holds anything; ``is_pooled``: what
+    others hold is not available to it."""
 
     capacity: int
     is_pooled: ClassVar[bool]
@@ -53,6 +53,9 @@ class SplitCells:
 
     def __attrs_post_init__(self) -> None:
         self._lengths = [0] * self.num_streams
+
+    def __repr__(self) -> str:
+        return f"<SplitCells: {self.num_streams} of {self.capacity}, used {self._lengths}>"
 
     @property
     def num_used(self) -> int:
@@ -98,6 +101,9 @@ class UnifiedCells:
         self._held = [[] for _ in range(self.num_streams)]
         self._holders = [0] * self.capacity
         self._free = list(range(self.capacity))
+
+    def __repr__(self) -> str:
+        return f"<UnifiedCells: {self.num_used} of {self.capacity} used>"
 
     @property
     def num_used(self) -> int:

@@ -2,7 +2,7 @@
 
 When an answer repeats part of its prompt (code that is edited, a text that is quoted) the last few
 tokens have stood there before, and what followed then is likely to follow now. Guesses are checked
-in the same pass that draws the next token, so a wrong one costs a little computing and never
+in the pass that computes the next token, so a wrong one costs a little computing and never
 changes the answer.
 
 Source: prompt lookup decoding (Saxena, 2023), a form of speculative decoding (Leviathan et al.,

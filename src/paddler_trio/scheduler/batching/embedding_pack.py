@@ -115,14 +115,14 @@ class EmbeddingQueue:
         return tuple(pack)
 
     def _together(self) -> list[_Waiting]:
-        """Whose documents may share the next pass, in the order of their turns."""
+        """The requests whose documents may share the next pass, in the order of their turns."""
         requests = list(self._requests.values())
         if requests and requests[0].isolated:
             return requests[:1]
         return [request for request in requests if not request.isolated]
 
     def _pass_the_turn(self) -> None:
-        """Who began this pass is the last to begin one; who has nothing left is gone."""
+        """The request that began this pass is the last to begin one; empty ones are removed."""
         keys = list(self._requests)
         for key in keys[1:] + keys[:1]:
             request = self._requests.pop(key)

@@ -48,7 +48,7 @@ def image_of(token: int) -> int:
 
 
 class Positions:
-    """Where each token of a prompt, and of what is drawn after it, is for the model."""
+    """Where each token of a prompt, and of what is sampled after it, is for the model."""
 
     __slots__ = ("_ends", "_shifts")
 

@@ -1,7 +1,7 @@
-"""How many prompt tokens may ride in a pass while others wait for their next token.
+"""How many prompt tokens may be in a pass while other sequences wait for their next token.
 
-Everybody who generates waits for the whole pass, so its prompt share is sized from measured speed:
-what a pass of so many generating sequences takes by itself, and what a prompt token adds to it.
+Every generating sequence waits for the whole pass, so the prefill budget is sized from measured
+speed: what a pass of so many generating sequences takes by itself, and what a prompt token adds.
 
 Source: chunked prefill with a bounded time between tokens, Sarathi-Serve (OSDI '24).
 """
@@ -19,11 +19,11 @@ FIRST_CHUNK = 128
 """Before anything was measured."""
 _AUTO_MULTIPLE = 8.0
 """A pass with prompts in it may take so many times the pass without: a prompt then loses at most
-an eighth of its speed to those who generate."""
+an eighth of its speed to generating sequences."""
 _AUTO_FLOOR_MS = 80.0
 """Twelve tokens a second still read fluently; shorter passes only cost throughput."""
 _AUTO_WHOLE_MS = 400.0
-"""The longest pass for the sake of a short prompt, or of many who wait for their first token; or
+"""The longest pass for the sake of a short prompt, or of many that wait for their first token; or
 twice the target."""
 _AUTO_IN_STEP_MS = 2000.0
 """How long first tokens may wait for those of others, if nothing generates yet; and about the

@@ -1,8 +1,8 @@
 """Which prefixes are kept in host memory after their cells were needed for something else.
 
-The engine holds the memory; this decides what is kept in it, where and what goes, and finds the
-stored prefix that serves a prompt best. Storing costs a copy: where nothing that was stored is ever
-asked for again, less and less is stored, until something is.
+The engine holds the memory; this decides what is kept in it, where, and what is evicted, and finds
+the stored prefix that serves a prompt best. Storing costs a copy: while no stored prefix is used
+again, less and less is stored.
 
 Memory that was never touched is slow: the system gives it page by page, which takes many times as
 long as the copy. So the store grows only into memory that is ready.

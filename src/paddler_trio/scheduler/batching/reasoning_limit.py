@@ -1,7 +1,7 @@
-"""Ends a model's reasoning after so many tokens, by drawing its closing marker for it.
+"""Ends a model's reasoning after so many tokens by forcing its closing marker.
 
-Pure bookkeeping over drawn tokens: where reasoning begins and ends is a sequence of token ids, so
-no text is looked at on the decode path.
+Bookkeeping over sampled tokens: reasoning begins and ends with sequences of token ids, so no text
+is looked at on the decode path.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class ReasoningLimit:
     _recent: list[int] = attrs.field(factory=list, init=False)
     _is_over: bool = attrs.field(default=False, init=False)
     _forced: int = attrs.field(default=0, init=False)
-    """How many tokens of the closing marker were forced."""
+    """Tokens of the closing marker that were forced."""
 
     def forced(self) -> int | None:
-        """The token that should come next; None if the model is free. It may be put off, within a
-        character."""
+        """The token that should come next; None if the model is free. The caller may delay it to
+        the end of a character."""
         if self._is_over or not self.is_open or self._num_sampled < self.max_tokens:
             return None
         return self.close[self._forced]
 
-    def drew(self, token: int) -> None:
-        """A token was drawn, by the model or because it was forced."""
+    def sampled(self, token: int) -> None:
+        """A token was sampled, by the model or because it was forced."""
         if self._is_over:
             return
         if self.forced() is not None:

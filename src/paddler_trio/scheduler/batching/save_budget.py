@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import attrs
 
-_SHARE = 1 / 64
+_FRACTION = 1 / 64
 """Of the time passes take, what copies may take."""
-_TARGET_SHARE = 1 / 4
+_TARGET_FRACTION = 1 / 4
 """Of the time a pass with prompts may take, what copies before one pass may take."""
 _WORTH = 1 / 4
 """Of the time computing a prefix again takes, what copying it may take."""
@@ -40,9 +40,9 @@ class SaveBudget:
 
     def passed(self, pass_ms: float, *, target_ms: float) -> None:
         """A pass took so long, and one with prompts may take ``target_ms``."""
-        self._limit_ms = _TARGET_SHARE * target_ms
+        self._limit_ms = _TARGET_FRACTION * target_ms
         before = self._limit_ms if self._credit_ms is None else self._credit_ms
-        self._credit_ms = min(self._limit_ms, before + _SHARE * pass_ms)
+        self._credit_ms = min(self._limit_ms, before + _FRACTION * pass_ms)
         self._ms_per_byte += _FORGOTTEN * min(0.0, _FIRST_MS_PER_BYTE - self._ms_per_byte)
 
     def saved(self, num_bytes: int, took_ms: float) -> None:

@@ -2,7 +2,7 @@
 
 There are no prefill and decode modes. A sequence has ``num_tokens`` tokens of which
 ``num_computed`` are in the KV cache; the difference is what the next passes must compute. While
-the prompt goes in, the difference is large; afterwards it is exactly one, the token drawn last.
+the prompt is computed, the difference is large; afterwards it is exactly one, the newest token.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class Sequence:
 
     Args:
       key: the request's number, chosen by the agent.
-      tokens: the prompt and everything drawn since; grows with every draw.
+      tokens: the prompt and everything sampled since; grows with every sampled token.
       num_prompt_tokens: tokens of the prompt, >= 1; a continued sequence has more ``tokens``.
-      max_tokens: how many tokens may be drawn, 0 for as many as fit.
+      max_tokens: how many tokens may be sampled, 0 for as many as fit.
       salt: only sequences of equal salt share a prefix; None shares with nobody.
     """
 
@@ -38,6 +38,16 @@ class Sequence:
     checkpoints: list[int] = attrs.field(factory=list, init=False)
     """Lengths, ascending, at which a pass ends so that what is in the cache can be kept."""
 
+    def __repr__(self) -> str:
+        if self.stream is None:
+            phase = "waiting"
+        else:
+            phase = f"{'generating' if self.is_generating else 'prefill'} in stream {self.stream}"
+        return (
+            f"<Sequence {self.key}: {phase}, {self.num_computed} of {self.num_tokens} tokens "
+            f"computed, {self.num_sampled} sampled>"
+        )
+
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
@@ -48,7 +58,7 @@ class Sequence:
 
     @property
     def num_missing(self) -> int:
-        """Tokens that must be computed before the next one can be drawn."""
+        """Tokens that must be computed before the next one can be sampled."""
         return len(self.tokens) - self.num_computed
 
     @property
@@ -58,7 +68,7 @@ class Sequence:
 
     @property
     def is_generating(self) -> bool:
-        """All that is missing is the token drawn last."""
+        """All that is missing is the newest token."""
         return self.num_sampled > 0 and self.num_missing == 1
 
     @property
@@ -70,8 +80,8 @@ class Sequence:
         return self.num_missing
 
     def is_out_of_cells(self, cells: int) -> bool:
-        """No further token may be drawn: the cells are full.
+        """No further token may be sampled: the cells are full.
 
-        The token drawn last needs a cell only if another one follows it.
+        The newest token needs a cell only if another one follows it.
         """
         return self.num_tokens > cells

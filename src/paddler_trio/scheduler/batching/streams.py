@@ -1,15 +1,15 @@
 """Which sequence runs in which stream of the KV cache, and what stays there afterwards.
 
 A stream whose sequence ended keeps its tokens until the room is needed. A new sequence takes what
-is already computed of its prompt: in place, if the stream that has it is idle and nothing of worth
-is lost, or as a copy, also from a stream that is running. If a running sequence is just about to
-compute the same beginning, the new one waits for it instead of computing it again.
+is already computed of its prompt: in place, if the stream that has it is idle and nothing of value
+is lost, or as a copy, also from a stream that is running. If a running sequence is about to compute
+the same beginning, the new one waits for it instead of computing it again.
 
 When cells run out, idle tokens go first, the least valuable of them; then the youngest sequence is
-set aside with everything it has drawn, and goes on when there is room. The oldest always goes on.
+preempted with everything it has sampled, and resumes when there is room. The oldest always goes on.
 
-``plan`` reads, ``commit`` writes, and commit happens only after llama.cpp said yes, so a failed
-pass leaves a state that can simply be planned again.
+``plan`` reads, ``commit`` writes, and commit happens only after llama.cpp computed the pass, so a
+failed pass leaves a state that can simply be planned again.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ class Stream:
     last_used: int = 0
     is_saved: bool = True
     """What it holds was copied to host memory, is nothing, or is not wanted there."""
+
+    def __repr__(self) -> str:
+        owner = "idle" if self.owner is None else f"sequence {self.owner.key}"
+        return f"<Stream {self.id}: {owner}, {self.length} tokens, last used {self.last_used}>"
 
 
 @attrs.frozen
@@ -119,25 +123,34 @@ class Streams:
     """In the order of arrival."""
     _running: dict[int, Sequence] = attrs.field(factory=dict, init=False)
     _leaders: dict[int, tuple[Sequence, int]] = attrs.field(factory=dict, init=False)
-    """For whom a waiting sequence waits, and until how many tokens are computed."""
+    """The sequence that a waiting one waits for, and until how many tokens of it are computed."""
     _arrivals: int = attrs.field(default=0, init=False)
     _turn: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._streams = [Stream(number) for number in range(self.num_streams)]
 
+    def __repr__(self) -> str:
+        return (
+            f"<Streams: {len(self._running)} of {self.slots} slots running, "
+            f"{len(self._waiting)} waiting, {self.num_resident} tokens resident, {self.cells!r}>"
+        )
+
     # ------------------------------------------------------------ arrival
 
     def enqueue(self, sequence: Sequence) -> None:
-        """A sequence wants a stream."""
+        """Queue a sequence for a stream."""
         assert sequence.key not in self._running, f"sequence {sequence.key} runs already"
         self._arrivals += 1
         sequence.arrival = self._arrivals
         self._waiting.append(sequence)
 
     def start_next(self) -> Placement | None:
-        """Give the first waiting sequence that may begin now a stream. Who waits for a leader is
-        passed over; who waits for cells is not, so that a long one is not starved."""
+        """Give a stream to the first waiting sequence that may begin now.
+
+        One that waits for a leader is passed over; one that waits for cells is not, so that a long
+        one is not starved.
+        """
         for sequence in self._waiting:
             if len(self._running) >= self.slots or self._must_wait(sequence):
                 continue
@@ -154,7 +167,7 @@ class Streams:
         return None
 
     def lost_prefix(self, sequence: Sequence) -> None:
-        """llama.cpp could not keep what the placement said: the stream is empty."""
+        """llama.cpp could not keep the tokens of the placement: the stream is empty."""
         stream = self._stream_of(sequence)
         self._cut(stream, 0)
         sequence.num_computed = 0
@@ -172,11 +185,11 @@ class Streams:
     # --------------------------------------------------------------- passes
 
     def make_room(self, prefill_budget: PrefillBudget) -> list[Cut]:
-        """Before a pass: cells for everybody who generates, and for somebody in any case. For
-        prompts idle tokens are given up, but nobody is set aside.
+        """Before a pass: cells for every sequence that generates, and for one in any case. For
+        prompts idle tokens are given up, but no sequence is preempted.
 
         Returns:
-          What the engine must cut, in order. Sequences that were set aside wait again.
+          What the engine must cut, in order. Preempted sequences wait again.
         """
         cuts: list[Cut] = []
         for sequence in self._running.values():
@@ -200,9 +213,7 @@ class Streams:
                 continue
             if len(self._running) == 1:
                 break
-            cuts.append(
-                self._set_aside(max(self._running.values(), key=lambda other: other.arrival))
-            )
+            cuts.append(self._preempt(max(self._running.values(), key=lambda other: other.arrival)))
         largest = max(map(self._indivisible, self._running.values()), default=0)
         needed = max(min(prefill_budget.largest, self.num_missing), largest)
         return cuts + self._evict(needed - self.cells.num_free)
@@ -227,17 +238,17 @@ class Streams:
         return self._plan(ingesting, token_budget, prefill_budget)
 
     def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """llama.cpp computed these shares: their tokens are in the cache."""
+        """llama.cpp computed these chunks: their tokens are in the cache."""
         for chunk in chunks:
             sequence = chunk.sequence
-            assert sequence.num_computed == chunk.start, "a share was committed twice"
+            assert sequence.num_computed == chunk.start, "a chunk was committed twice"
             stream = self._stream_of(sequence)
             self.cells.grow(stream.id, chunk.count + len(chunk.drafts))
             sequence.num_computed += chunk.count
             stream.length = sequence.num_computed
 
     def accept_draft(self, sequence: Sequence) -> None:
-        """The token just drawn is the next draft, which was computed already."""
+        """The newest token is the next draft, which was computed already."""
         sequence.num_computed += 1
         self._stream_of(sequence).length = sequence.num_computed
 
@@ -249,8 +260,8 @@ class Streams:
         return Cut(stream.id, stream.length)
 
     def end(self, key: int) -> Cut | None:
-        """Forget a sequence. If it ran, its tokens stay where they are for others, or go if it
-        shares with nobody: the answer says which."""
+        """Forget a sequence. If it ran, its tokens stay in the cache for others, or are cut if it
+        has no salt: the result is what stays."""
         self._leaders.pop(key, None)
         sequence = self._running.pop(key, None)
         if sequence is None:
@@ -488,8 +499,8 @@ class Streams:
         self._touch(stream)
         self._cut(stream, 0 if sequence.salt is None else stream.length)
 
-    def _set_aside(self, sequence: Sequence) -> Cut:
-        """Preempt: it keeps its place in line, its tokens stay as long as nobody needs them."""
+    def _preempt(self, sequence: Sequence) -> Cut:
+        """It keeps its place in the queue; its tokens stay while their cells are not needed."""
         stream = self._stream_of(sequence)
         del self._running[sequence.key]
         self._release(sequence)

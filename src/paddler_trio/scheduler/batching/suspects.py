@@ -1,7 +1,7 @@
 """Which requests may be the cause of an engine's death. Decides; changes nothing.
 
-What counts is the thread that died. One that prepared or drew for one request alone names it; one
-that computed a batch names all that were in it. Everybody else had no part in it.
+What counts is the thread that died. One that prepared or sampled for a single request names it;
+one that computed a batch names all that were in it. No other request had a part in it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Death:
       thread: the one that failed, None if that is not known.
       was_seen: a fatal signal was seen by its handler; without a thread it came from one that is
         not Python's.
-      is_from_outside: by a signal that a process does not send itself, SIGKILL or SIGTERM: by
-        somebody, or because the machine has no memory left.
+      is_from_outside: by a signal that a process does not send itself, SIGKILL or SIGTERM: from a
+        person, or because the machine has no memory left.
     """
 
     thread: int | None

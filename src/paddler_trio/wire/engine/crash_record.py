@@ -1,10 +1,10 @@
 """What an engine works on at this moment, in memory that outlives it.
 
 The agent opens a file without a name and hands it to the engine. Each thread of the engine that can
-die over a request writes there, before it begins something, for which requests that is; ending a
-thing takes the names away. So whatever kills the process, the agent reads afterwards who was being
-worked on. Beginning and ending cost less than a microsecond: no system call, no lock, every thread
-has cells of its own.
+die over a request writes there, before it begins a piece of work, for which requests that is, and
+removes them at its end. So whatever kills the process, the agent reads afterwards which requests
+were being worked on. Both cost less than a microsecond: no system call, no lock, every thread has
+cells of its own.
 
 Layout, in 64-bit integers of the machine: the thread that failed with an exception (0 for none),
 then for each of ``NUM_ACTIVITIES`` activities its thread, how many keys follow, and ``MAX_KEYS``
@@ -29,7 +29,7 @@ MAX_SAMPLING_THREADS = 8
 
 class Activity(IntEnum):
     """Where an activity's cells are. ``SAMPLING`` are those of the thread that decodes, while it
-    draws; those of other drawing threads follow one by one."""
+    samples; those of other sampling threads follow one by one."""
 
     DECODING = 0
     ADMITTING = 1
@@ -76,7 +76,7 @@ class ActivityCells:
         self._cells[self._start + 1] = len(known)
 
     def end(self) -> None:
-        """This thread works for nobody now."""
+        """This thread works for no request now."""
         self._cells[self._start + 1] = 0
 
 
@@ -90,11 +90,11 @@ class CrashRecord:
     def __init__(self, memory: memoryview) -> None:
         self._cells = memory[:RECORD_BYTES].cast("q")
         self.sampling: list[ActivityCells] = []
-        """Of all threads that draw."""
+        """Of all threads that sample."""
 
     @classmethod
     def unread(cls) -> CrashRecord:
-        """For an engine whose end nobody looks into."""
+        """For an engine whose crash record is never read."""
         return cls(memoryview(bytearray(RECORD_BYTES)))
 
     def cells(self, activity: int, thread: int) -> ActivityCells:
@@ -107,7 +107,7 @@ class CrashRecord:
         return cells
 
     def failed(self, thread: int) -> None:
-        """An exception in this thread ends the process; the first to say so counts."""
+        """An exception in this thread ends the process; the first one counts."""
         if self._cells[0] == 0:
             self._cells[0] = thread
 
@@ -123,8 +123,8 @@ class Working:
 
 @attrs.frozen
 class ReadRecord:
-    """``thread`` is the one that failed; None if nobody could say. ``has_dump``: a fatal signal was
-    seen, so that without a thread it was none of Python's."""
+    """``thread`` is the one that failed; None if that is not known. ``has_dump``: a fatal signal
+    was seen; without a thread it came from one that is not Python's."""
 
     working: tuple[Working, ...]
     thread: int | None
@@ -132,7 +132,7 @@ class ReadRecord:
 
 
 def read_record(content: bytes) -> ReadRecord:
-    """What a whole file says.
+    """The content of a whole file.
 
     Errors:
       WireError: it is shorter than a record.

@@ -1,36 +1,26 @@
 """Frames between an agent and its engine process: tokens only, nothing about language.
 
-A frame is a 4-byte big-endian length and a MessagePack map tagged by ``type``. Both ends come
-from one installation, so the format has no version: the engine says which package it runs in its
-first frame and the agent compares.
-
 A :class:`Step` carries everything one pass of the engine produced, for all sequences at once.
+``pipe_codec`` turns frames into bytes.
 """
 
 from __future__ import annotations
 
-import struct
-from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sized
 from typing import TypeAlias
 
 import attrs
-import msgpack
-from cattrs import BaseValidationError, Converter, StructureHandlerNotFoundError
-from cattrs.strategies import configure_tagged_union
 
-from paddler_trio.errors import WireError
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-
-MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A prompt of ten million tokens is about 50 MB; anything near this limit is a broken pipe."""
-
-_LENGTH = struct.Struct(">I")
-LENGTH_BYTES = _LENGTH.size
+from paddler_trio.wire.engine.sampler_stages import default_of
 
 DRY_BREAKERS = ("\n", ":", '"', "*")
-"""Texts that llama.cpp's repetition penalty DRY does not look across, unless told others."""
+"""Texts that llama.cpp's repetition penalty DRY does not look across, by default."""
+
+
+def _size(value: Sized) -> str:
+    """In a ``repr``, instead of thousands of tokens or bytes."""
+    return f"<{len(value)}>"
 
 
 # ------------------------------------------------------------------ agent -> engine
@@ -41,8 +31,8 @@ class LoadModel:
     """The first frame: what to load and how. Paths are local to the engine's machine.
 
     With ``embeddings`` a second context over the same weights embeds documents beside generation,
-    pooled as ``pooling_type`` says: one of Paddler's names, ``Unspecified`` for the model's own.
-    ``projection_path`` is what lets the model see images, None for nothing.
+    with ``pooling_type``: one of Paddler's names, ``Unspecified`` for the model's own.
+    ``projection_path`` is a multimodal projection, None for none.
     """
 
     model_path: str
@@ -62,7 +52,7 @@ class LoadModel:
 
 @attrs.frozen(kw_only=True)
 class Sampling:
-    """How the next token is drawn, in llama.cpp's terms; what has a default is off by default.
+    """How the next token is sampled, in llama.cpp's terms; what has a default is off by default.
 
     ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
     ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
@@ -80,21 +70,21 @@ class Sampling:
     penalty_frequency: float
     penalty_presence: float
     seed: int
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
+    dynatemp_range: float = default_of("dynatemp_range")
+    dynatemp_exponent: float = default_of("dynatemp_exponent")
+    typical_p: float = default_of("typical_p")
+    top_n_sigma: float = default_of("top_n_sigma")
+    xtc_probability: float = default_of("xtc_probability")
+    xtc_threshold: float = default_of("xtc_threshold")
+    mirostat: int = default_of("mirostat")
+    mirostat_tau: float = default_of("mirostat_tau")
+    mirostat_eta: float = default_of("mirostat_eta")
+    dry_multiplier: float = default_of("dry_multiplier")
+    dry_base: float = default_of("dry_base")
+    dry_allowed_length: int = default_of("dry_allowed_length")
+    dry_penalty_last_n: int = default_of("dry_penalty_last_n")
     dry_sequence_breakers: list[str] = attrs.field(factory=lambda: list(DRY_BREAKERS))
-    min_keep: int = 0
+    min_keep: int = default_of("min_keep")
     samplers: list[str] = attrs.field(factory=list)
     penalize_prompt: bool = False
     logit_bias: dict[int, float] = attrs.field(factory=dict)
@@ -103,14 +93,14 @@ class Sampling:
 
 @attrs.frozen
 class Grammar:
-    """A GBNF grammar that every drawn token must fit, from the first or from a trigger on.
+    """A GBNF grammar that every sampled token must fit, from the first or from a trigger on.
 
-    With triggers the grammar sleeps until one of the ``trigger_tokens`` is drawn (it takes that
-    token first), or the drawn text matches one of the ``trigger_patterns`` (an ECMAScript regular
-    expression over all text drawn so far; the grammar takes the text from its first group on).
+    With triggers the grammar sleeps until one of the ``trigger_tokens`` is sampled (it takes that
+    token first), or the sampled text matches one of the ``trigger_patterns`` (an ECMAScript regular
+    expression over all text sampled so far; the grammar takes the text from its first group on).
     """
 
-    gbnf: str
+    gbnf: str = attrs.field(repr=_size)
     root: str
     trigger_tokens: list[int] = attrs.field(factory=list)
     trigger_patterns: list[str] = attrs.field(factory=list)
@@ -118,9 +108,9 @@ class Grammar:
 
 @attrs.frozen
 class ReasoningBudget:
-    """End reasoning after ``max_tokens`` tokens by drawing ``close`` for the model.
+    """End reasoning after ``max_tokens`` tokens by forcing ``close``.
 
-    Reasoning begins where the drawn tokens contain ``open``, or at once if ``is_open``, and ends
+    Reasoning begins where the sampled tokens contain ``open``, or at once if ``is_open``, and ends
     with ``close``. Once it ended it is not counted again.
     """
 
@@ -140,7 +130,7 @@ class Image:
 
     width: int
     height: int
-    pixels: bytes
+    pixels: bytes = attrs.field(repr=_size)
 
 
 @attrs.frozen
@@ -149,8 +139,8 @@ class StartSequence:
 
     ``images`` are shown where :data:`IMAGE_TOKEN` stands, in that order.
 
-    ``sampled`` are tokens that another engine drew already: they are computed like the prompt and
-    taken by grammar and penalties like any drawn token, and they count towards ``max_tokens``.
+    ``sampled`` are tokens that another engine sampled already: they are computed like the prompt,
+    accepted by grammar and penalties like any sampled token, and count towards ``max_tokens``.
     ``max_tokens`` 0 means as many as fit. ``logprobs``: alternatives to report with each token, -1
     for no report. ``isolated``: an engine may have died of it, so for a while it is computed by
     itself. ``reuse_prefix``: whether resident tokens may serve this sequence and its own
@@ -158,16 +148,16 @@ class StartSequence:
     """
 
     key: int
-    tokens: list[int]
-    sampled: list[int]
+    tokens: list[int] = attrs.field(repr=_size)
+    sampled: list[int] = attrs.field(repr=_size)
     max_tokens: int
-    sampling: Sampling
+    sampling: Sampling = attrs.field(repr=False)
     grammar: Grammar | None
     reasoning: ReasoningBudget | None = None
     logprobs: int = -1
     reuse_prefix: bool = True
     salt: str = ""
-    images: list[Image] = attrs.field(factory=list)
+    images: list[Image] = attrs.field(factory=list, repr=_size)
     isolated: bool = False
 
 
@@ -187,20 +177,20 @@ class EmbedDocuments:
     """
 
     key: int
-    documents: list[bytes]
+    documents: list[bytes] = attrs.field(repr=_size)
     isolated: bool = False
 
 
 @attrs.frozen
 class StopEmbedding:
-    """Forget what is left of these documents; nothing more is said of them after the next pass."""
+    """Drop what is left of these documents; no result follows after the next pass."""
 
     key: int
 
 
 @attrs.frozen
 class Ping:
-    """Are you there? Answered by a :class:`Pong` at once, also in the middle of a long pass."""
+    """Answered by a :class:`Pong` at once, also in the middle of a long pass."""
 
 
 ToEngine: TypeAlias = (
@@ -220,7 +210,7 @@ class Loading:
 
 @attrs.frozen
 class LoadFailed:
-    """The model cannot serve; the engine exits after saying so.
+    """The model cannot serve; the engine exits after this frame.
 
     ``stage`` is ``model`` (the file), ``encoder`` (the file: it was to generate, but is an encoder
     and has no chat template) or ``context`` (its settings on this machine).
@@ -247,9 +237,9 @@ class EmbeddingShape:
 class Ready:
     """Loaded and warmed up. ``cells`` is the KV space of one slot, in tokens.
 
-    An encoder cannot generate and has no cells. ``embedding`` is None if nobody asked for it, or
-    if ``embedding_problem`` says why this model cannot do it; ``sees_images`` is False without a
-    projection, or if ``projection_problem`` says why it cannot be used.
+    An encoder cannot generate and has no cells. ``embedding`` is None if it was not asked for, or
+    with an ``embedding_problem`` if this model cannot do it; ``sees_images`` is False without a
+    projection, or with a ``projection_problem`` if it cannot be used.
     """
 
     cells: int
@@ -265,7 +255,7 @@ class Ready:
 
 @attrs.frozen
 class Ending:
-    """Why a sequence is over; always the last word on its key.
+    """Why a sequence is over; always the last entry with its key.
 
     ``reason``: ``stop`` (the model ended it), ``length`` (max_tokens), ``cells`` (its part of the
     context is full), ``stopped`` (asked to), ``refused`` (cannot fit), ``grammar_invalid``,
@@ -342,7 +332,7 @@ class Embedded:
 
     key: int
     index: int
-    values: bytes
+    values: bytes = attrs.field(repr=_size)
     problem: str = ""
 
 
@@ -359,9 +349,9 @@ class EngineStats:
     each of its threads.
 
     Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
-    ``draw_ms`` drawing from them. ``last_*`` describe the newest pass. Embeddings are counted
+    ``draw_ms`` sampling from them. ``last_*`` describe the newest pass. Embeddings are counted
     apart: ``embedding_documents`` (a chunk is one), ``embedding_tokens``, ``embedding_passes`` and
-    ``embedding_ms``, the time spent computing these. An encoder has no other figures than those.
+    ``embedding_ms``, the time spent computing these. An encoder has no other statistics.
 
     Not frozen: the engine counts in one, and sends copies of it.
     """
@@ -397,123 +387,3 @@ class Pong:
 
 
 FromEngine: TypeAlias = Loading | LoadFailed | Ready | Step | EmbeddingStep | EngineStats | Pong
-
-
-def _converter() -> Converter:
-    converter = Converter(forbid_extra_keys=True)
-    converter.register_unstructure_hook_func(lambda kind: kind == list[int], _packed)
-    converter.register_structure_hook_func(lambda kind: kind == list[int], _tokens_of)
-    configure_tagged_union(ToEngine, converter, tag_name="type")
-    configure_tagged_union(FromEngine, converter, tag_name="type")
-    return converter
-
-
-def _packed(tokens: list[int]) -> bytes:
-    """Token ids as int32 of this machine: a prompt has thousands, and others wait meanwhile."""
-    return array("i", tokens).tobytes()
-
-
-def _tokens_of(value: object, _: object) -> list[int]:
-    if type(value) is not bytes:
-        raise TypeError("not token ids")
-    return array("i", value).tolist()
-
-
-_CONVERTER = _converter()
-
-
-def _step_as_map(step: Step) -> dict[str, object]:
-    """The hot path of the pipe: one of these for every pass, a row for every token."""
-    rows = [
-        (sampled.key, sampled.token, sampled.text, *map(attrs.astuple, sampled.logprobs))
-        for sampled in step.sampled
-    ]
-    endings = [attrs.asdict(ending) for ending in step.endings]
-    progress = [attrs.astuple(entry) for entry in step.progress]
-    return {"type": "Step", "drawn": rows, "endings": endings, "progress": progress}
-
-
-def _step_of(value: dict[str, object]) -> Step:
-    rows, endings, progress = value["drawn"], value["endings"], value["progress"]
-    if len(value) != 4 or type(rows) is not list or type(progress) is not list:
-        raise TypeError("not a step")
-    ended = _CONVERTER.structure(endings, _ENDINGS) if endings else []
-    return Step([_drawn_of(*row) for row in rows], ended, [_progress_of(*row) for row in progress])
-
-
-def _progress_of(*numbers: object) -> Progress:
-    match numbers:
-        case (int(key), int(total), int(cached), int(computed)):
-            return Progress(key, total, cached, computed)
-    raise TypeError("not the progress of a prompt")
-
-
-def _drawn_of(key: object, token: object, text: object, *logprobs: object) -> SampledToken:
-    if type(key) is not int or type(token) is not int or type(text) is not bytes:
-        raise TypeError("not a drawn token")
-    return SampledToken(key, token, text, [_logprob_of(entry) for entry in logprobs])
-
-
-def _logprob_of(entry: object) -> TokenLogprob:
-    match entry:
-        case [int(token), bytes(text), float(logprob)]:
-            return TokenLogprob(token, text, logprob)
-    raise TypeError("not a token with its probability")
-
-
-_ENDINGS = list[Ending]
-
-
-def encode(frame: ToEngine | FromEngine) -> bytes:
-    """The whole frame, length prefix included."""
-    if type(frame) is Step:
-        body: bytes = msgpack.packb(_step_as_map(frame))
-        return _LENGTH.pack(len(body)) + body
-    family = ToEngine if isinstance(frame, ToEngine) else FromEngine
-    body = msgpack.packb(_CONVERTER.unstructure(frame, unstructure_as=family))
-    return _LENGTH.pack(len(body)) + body
-
-
-def body_length(prefix: bytes) -> int:
-    """How many bytes follow this prefix; WireError if that cannot be a frame."""
-    length: int = _LENGTH.unpack(prefix)[0]
-    if length > MAX_FRAME_BYTES:
-        raise WireError(f"a pipe frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
-    return length
-
-
-def decode_to_engine(body: bytes) -> ToEngine:
-    """WireError if this is not a frame an agent sends."""
-    with _telling(body):
-        return _CONVERTER.structure(_map(body), ToEngine)  # type: ignore[arg-type]  # a union is fine
-
-
-def decode_from_engine(body: bytes) -> FromEngine:
-    """WireError if this is not a frame an engine sends."""
-    with _telling(body):
-        value = _map(body)
-        if value.get("type") == "Step":
-            return _step_of(value)
-        return _CONVERTER.structure(value, FromEngine)  # type: ignore[arg-type]  # a union is fine
-
-
-def _map(body: bytes) -> dict[str, object]:
-    value = msgpack.unpackb(body, strict_map_key=False)
-    if not isinstance(value, dict):
-        raise TypeError(f"a {type(value).__name__} instead of a map")
-    return value
-
-
-@contextmanager
-def _telling(body: bytes) -> Iterator[None]:
-    try:
-        yield
-    except (
-        BaseValidationError,
-        StructureHandlerNotFoundError,
-        KeyError,
-        TypeError,
-        ValueError,
-        msgpack.UnpackException,
-    ) as error:
-        raise WireError(f"a pipe frame of {len(body)} bytes does not decode: {error!r}") from error

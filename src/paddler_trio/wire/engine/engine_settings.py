@@ -7,10 +7,10 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class EngineSettings:
-    """How an engine computes on its machine, whatever model it is told to load.
+    """How an engine computes on its machine, whatever model it loads.
 
     ``unified``: one pool of KV cells for all slots instead of a region for each.
-    ``target_pass_ms``: how long a pass may take while somebody waits for the next token, None to
+    ``target_pass_ms``: how long a pass may take while sequences wait for their next token, None to
     choose it. ``prefix_store_bytes``: host memory for prefixes whose cells were needed, 0 for none.
     ``image_cache_bytes``: host memory for embeddings of images seen before.
     ``max_drafts``: tokens guessed ahead, 0 for none; ``draft_model``: the path of a small model

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, RUF001 - raw answers are one line each, in the letters their families use
+# ruff: noqa: E501, RUF001 - raw answers are one line each, in the characters their families use
 """Answers as models of many families write them, and what they mean.
 
 The templates are only what a family is known by; the raw texts are ours, in the families' format.

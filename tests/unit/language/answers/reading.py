@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from answer_cases import TOOLS
 
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.tool_calls import ToolBelt
-from paddler_trio.language.answers.whole import AnswerReader, WholeAnswer
+from paddler_trio.language.answers.format_detection import known_format
+from paddler_trio.language.answers.tool_calls import ToolSet
+from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
 
-BELT = ToolBelt(TOOLS)
+TOOL_SET = ToolSet(TOOLS)
 
 
 def read(template: str, pieces: Iterable[str], *, is_partial: bool = False) -> WholeAnswer:
-    """What the family that ``template`` belongs to means by these pieces; a text is its letters."""
+    """What these pieces mean to the family of ``template``; a text is cut into its characters."""
     form = known_format(template)
     assert form is not None
-    reader = AnswerReader(form, BELT)
+    reader = AnswerReader(form, TOOL_SET)
     for piece in pieces:
         reader.feed(piece)
     return reader.end(is_partial=is_partial)

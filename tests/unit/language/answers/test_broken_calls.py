@@ -1,15 +1,14 @@
-# ruff: noqa: E501, ISC004, RUF001 - raw answers are one line each, in the letters their families use
+# ruff: noqa: E501, ISC004, RUF001 - raw answers are one line each, in the characters their families use
 """Calls that cannot be read cost nothing but themselves: their text stays, their siblings arrive."""
 
 from __future__ import annotations
 
 import pytest
 from answer_cases import BERN, DSML, GEMMA, GLM, HERMES, KIMI, MUSE, V3
-from reading import BELT, meaning, read
+from reading import TOOL_SET, meaning, read
 
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.formats import format_of
-from paddler_trio.language.answers.whole import AnswerReader
+from paddler_trio.language.answers.format_detection import format_of, known_format
+from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.templates.chat_template import ChatTemplate
 
 SECTION = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
@@ -121,7 +120,7 @@ def test_a_tool_that_is_named_twice_is_called_once(written: str) -> None:
     raw += "</atem:invoke>\n</atem:function_calls>"
     form = known_format(MUSE)
     assert form is not None
-    reader = AnswerReader(form, BELT, prompt_end="<|start|>assistant")
+    reader = AnswerReader(form, TOOL_SET, prompt_end="<|start|>assistant")
     for character in raw:
         reader.feed(character)
     expected = "now" if written == "now.now" else written
@@ -154,7 +153,9 @@ QUOTING = """{%- for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}
     ],
 )
 def test_a_template_says_whether_texts_are_quoted(value: str, raw: str, expected: str) -> None:
-    reader = AnswerReader(format_of(ChatTemplate.compile(QUOTING.replace("VALUE", value))), BELT)
+    reader = AnswerReader(
+        format_of(ChatTemplate.compile(QUOTING.replace("VALUE", value))), TOOL_SET
+    )
     reader.feed("<tool_call>weather\n<arg_key>city</arg_key>\n")
     for character in f"<arg_value>{raw}</arg_value>\n</tool_call>":
         reader.feed(character)

@@ -1,4 +1,4 @@
-"""Calls are told of while they are written: names at once, arguments as growing JSON text."""
+"""Calls are sent while they are written: names at once, arguments as growing JSON text."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.call_syntax import GLM, QWEN_CODER, CallSyntax
 from paddler_trio.language.answers.tool_calls import (
     Parsed,
-    ToolBelt,
     ToolCallDelta,
     ToolCallOutcome,
     ToolCallReader,
+    ToolSet,
     Unrecognized,
 )
-from paddler_trio.language.answers.whole import probe_of, reader_of_calls
+from paddler_trio.language.answers.whole_answer import probe_of, reader_of_calls
 
-BELT = ToolBelt(TOOLS)
+TOOL_SET = ToolSet(TOOLS)
 
 
 def streamed(case: Case) -> tuple[list[ToolCallDelta], list[ToolCallOutcome]]:
-    """Deltas and outcomes of an answer that arrives letter by letter."""
+    """Deltas and outcomes of an answer that arrives character by character."""
     form = format_of_case(case)
-    automaton = Automaton(form.rules, probe=probe_of(form, BELT.judges))
+    automaton = Automaton(form.rules, probe=probe_of(form, TOOL_SET.validators))
     automaton.begin_with(case.prompt_end)
-    calls = reader_of_calls(form, BELT)
+    calls = reader_of_calls(form, TOOL_SET)
     deltas: list[ToolCallDelta] = []
     outcomes: list[ToolCallOutcome] = []
     for character in case.raw:
@@ -55,12 +55,12 @@ def test_the_deltas_of_a_call_are_its_arguments_in_json(case: Case) -> None:
 
 
 def fed(text: str, syntax: CallSyntax | None = None) -> list[ToolCallDelta]:
-    calls = ToolCallReader(BELT, syntax=syntax, new_id=lambda: "id")
+    calls = ToolCallReader(TOOL_SET, syntax=syntax, new_id=lambda: "id")
     calls.feed(text)
     return calls.take_deltas()
 
 
-def test_a_name_is_told_before_the_arguments_come() -> None:
+def test_a_name_is_sent_before_the_arguments() -> None:
     assert fed('{"name": "weather"') == [ToolCallDelta(0, "id", "weather", "")]
 
 
@@ -78,7 +78,7 @@ def test_a_text_is_passed_on_while_it_is_written(text: str, syntax: CallSyntax |
 
 
 def test_a_call_that_breaks_off_stays_without_an_end() -> None:
-    calls = ToolCallReader(BELT)
+    calls = ToolCallReader(TOOL_SET)
     calls.feed('{"name": "weather", "arguments": {"city": "Be')
     [outcome] = calls.close_section(is_cut_off=True)
     assert isinstance(outcome, Unrecognized)
@@ -89,7 +89,7 @@ def test_a_call_that_breaks_off_stays_without_an_end() -> None:
 
 
 def test_an_id_that_a_model_writes_twice_is_given_once() -> None:
-    calls = ToolCallReader(BELT, keeps_model_ids=True, new_id=lambda: "fresh")
+    calls = ToolCallReader(TOOL_SET, keeps_model_ids=True, new_id=lambda: "fresh")
     calls.feed("[" + ", ".join(['{"id": "0", "name": "now"}'] * 2) + "]")
     [outcome] = calls.close_section()
     assert isinstance(outcome, Parsed)

@@ -11,15 +11,15 @@ import pytest
 from answer_cases import CASES, CODE, TOOLS, Case
 
 from effort import examples
-from paddler_trio.language.answers.families import known_format
+from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.tool_calls import ToolBelt
-from paddler_trio.language.answers.whole import AnswerReader, WholeAnswer
+from paddler_trio.language.answers.tool_calls import ToolSet
+from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
 
 NAMES = [f"{case.family}-{index}" for index, case in enumerate(CASES)]
 
 
-BELT = ToolBelt(TOOLS)
+TOOL_SET = ToolSet(TOOLS)
 MAX_CUTS = examples(60)
 
 
@@ -43,7 +43,9 @@ def places_in(text: str) -> list[int]:
 def read(
     case: Case, pieces: Iterable[str], *, tools: bool = True, is_partial: bool = False
 ) -> WholeAnswer:
-    reader = AnswerReader(format_of_case(case), BELT if tools else (), prompt_end=case.prompt_end)
+    reader = AnswerReader(
+        format_of_case(case), TOOL_SET if tools else (), prompt_end=case.prompt_end
+    )
     for piece in pieces:
         reader.feed(piece)
     return reader.end(is_partial=is_partial)

@@ -7,13 +7,12 @@ import json
 
 import pytest
 from answer_cases import BERN, HARMONY, HERMES, LFM, LLAMA, MISTRAL
-from reading import BELT, meaning, read
+from reading import TOOL_SET, meaning, read
 
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.formats import format_of
+from paddler_trio.language.answers.format_detection import format_of, known_format
 from paddler_trio.language.answers.literals import parse_literal
 from paddler_trio.language.answers.typed_values import ANY, json_of
-from paddler_trio.language.answers.whole import AnswerReader
+from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.templates.chat_template import ChatTemplate
 
 M1 = "<beginning_of_sentence><tool_calls>\\n"
@@ -128,11 +127,11 @@ def test_a_message_to_a_tool_with_nothing_in_it_calls_the_tool(prompt_end: str) 
     header = "" if prompt_end else "<|start|>assistant to=functions.now<|message|>"
     weather = '<|start|>assistant to=functions.weather<|message|>{"city": "Bern"}<|call|>'
     for raw in (f"{header}<|call|>{weather}", f"{header} <|call|>{weather}"):
-        reader = AnswerReader(form, BELT, prompt_end=prompt_end)
+        reader = AnswerReader(form, TOOL_SET, prompt_end=prompt_end)
         for character in raw:
             reader.feed(character)
         assert meaning(reader.end()) == ("", [("now", {}), ("weather", BERN)])
-    reader = AnswerReader(form, BELT, prompt_end=prompt_end)
+    reader = AnswerReader(form, TOOL_SET, prompt_end=prompt_end)
     reader.feed(header)
     assert meaning(reader.end()) == ("", [("now", {})])
 
@@ -148,7 +147,7 @@ def test_a_message_to_a_tool_with_nothing_in_it_calls_the_tool(prompt_end: str) 
 )
 def test_a_model_without_marks_of_its_own_may_borrow_some(raw: str) -> None:
     template = ChatTemplate.compile("{% for m in messages %}{{ m.content }}{% endfor %}")
-    reader = AnswerReader(format_of(template), BELT)
+    reader = AnswerReader(format_of(template), TOOL_SET)
     for character in raw:
         reader.feed(character)
     answer = reader.end()

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.bare_calls import MAX_HELD_CHARS
 from paddler_trio.language.answers.call_syntax import QWEN_CODER
-from paddler_trio.language.answers.families import known_format
-from paddler_trio.language.answers.formats import ExplicitMarkers, format_of
-from paddler_trio.language.answers.json_strings import StringTracker
+from paddler_trio.language.answers.format_detection import format_of, known_format
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.pieces import Piece, TokenClass
-from paddler_trio.language.answers.tool_calls import ToolBelt
+from paddler_trio.language.answers.string_tracker import StringTracker
+from paddler_trio.language.answers.tool_calls import ToolSet
 from paddler_trio.language.answers.turns import prompt_end, turn_ends_of, without_turn_end
-from paddler_trio.language.answers.value_tags import ValueTracker
-from paddler_trio.language.answers.whole import AnswerReader, probe_of
+from paddler_trio.language.answers.value_tracker import ValueTracker
+from paddler_trio.language.answers.whole_answer import AnswerReader, probe_of
 from paddler_trio.language.templates.chat_template import ChatTemplate
+from paddler_trio.wire.trio.desired_state_extras import Markers
 
 steady = settings(deadline=None, derandomize=True)
-BELT = ToolBelt(TOOLS)
+TOOL_SET = ToolSet(TOOLS)
 TEMPLATES = sorted({case.template for case in CASES})
 FORMS: list[ModelFormat] = [form for form in map(known_format, TEMPLATES) if form is not None]
 MARKS = sorted(
@@ -45,7 +45,7 @@ texts = st.lists(
 
 
 def classify(form: ModelFormat, pieces: list[str]) -> list[Piece]:
-    automaton = Automaton(form.rules, probe=probe_of(form, BELT.judges))
+    automaton = Automaton(form.rules, probe=probe_of(form, TOOL_SET.validators))
     return [p for piece in pieces for p in automaton.feed(piece)] + automaton.flush()
 
 
@@ -89,7 +89,7 @@ def test_the_pieces_are_the_text_with_only_markers_missing(form: ModelFormat, te
 @steady
 @given(forms, texts)
 def test_what_is_held_back_is_short(form: ModelFormat, text: str) -> None:
-    automaton = Automaton(form.rules, probe=probe_of(form, BELT.judges))
+    automaton = Automaton(form.rules, probe=probe_of(form, TOOL_SET.validators))
     for character in text:
         automaton.feed(character)
         assert len(automaton.held_back) <= MAX_HELD_CHARS
@@ -102,7 +102,7 @@ def test_no_answer_is_more_than_its_meaning(
 ) -> None:
     answers = []
     for pieces in ([text], cut(text, data)):
-        reader = AnswerReader(form, BELT)
+        reader = AnswerReader(form, TOOL_SET)
         for piece in pieces:
             reader.feed(piece)
         answer = reader.end(is_partial=True)
@@ -124,7 +124,7 @@ def test_a_marker_that_the_prompt_begins_is_completed_by_the_answer() -> None:
     assert (piece.token_class, piece.text) == (TokenClass.REASONING, "hm")
 
 
-def test_what_the_prompt_said_is_never_shown() -> None:
+def test_the_end_of_the_prompt_is_never_shown() -> None:
     form = known_format("<|start|><|channel|><|message|>")
     assert form is not None
     automaton = Automaton(form.rules)
@@ -221,7 +221,7 @@ def test_a_format_nobody_knows_is_found_by_rendering_probes(calls: str, raw: str
     )
     assert form.calls is not None
     assert (form.calls.opener, form.calls.closer) == ("<act>", "</act>")
-    reader = AnswerReader(form, BELT)
+    reader = AnswerReader(form, TOOL_SET)
     for character in f"<ponder>t</ponder>c{raw}":
         reader.feed(character)
     answer = reader.end()
@@ -233,7 +233,7 @@ def test_a_format_nobody_knows_is_found_by_rendering_probes(calls: str, raw: str
 
 def test_a_model_without_any_way_to_call_tools_may_write_json() -> None:
     form = format_of(ChatTemplate.compile(CHATML))
-    reader = AnswerReader(form, BELT)
+    reader = AnswerReader(form, TOOL_SET)
     reader.feed('{"name": "now", "arguments": {}}')
     assert [call.name for call in reader.end().tool_calls] == ["now"]
 
@@ -241,23 +241,23 @@ def test_a_model_without_any_way_to_call_tools_may_write_json() -> None:
 def test_markers_that_an_operator_sets_count_more_than_the_template() -> None:
     template = ChatTemplate.compile(CHATML + "{# #}<think></think>")
     form = format_of(
-        template, ExplicitMarkers(reasoning_open="<a>", reasoning_close="</a>", tool_open="<b>")
+        template, Markers(reasoning_open="<a>", reasoning_close="</a>", tool_open="<b>")
     )
-    reader = AnswerReader(form, BELT)
+    reader = AnswerReader(form, TOOL_SET)
     reader.feed('<a>t</a>c<b>{"name": "now"}')
     answer = reader.end()
     assert (answer.reasoning, answer.content) == ("t", "c")
     assert [call.name for call in answer.tool_calls] == ["now"]
-    none = format_of(template, ExplicitMarkers(reasoning_close="", tool_open=""))
+    none = format_of(template, Markers(reasoning_close="", tool_open=""))
     assert not none.reasons
     assert none.calls is None
-    endless = format_of(ChatTemplate.compile(CHATML), ExplicitMarkers(reasoning_open="<a>"))
+    endless = format_of(ChatTemplate.compile(CHATML), Markers(reasoning_open="<a>"))
     assert endless.reasoning_open is None
 
 
 def test_a_forgotten_quote_does_not_cost_the_next_call() -> None:
     assert HERMES is not None
-    reader = AnswerReader(HERMES, BELT)
+    reader = AnswerReader(HERMES, TOOL_SET)
     reader.feed('<tool_call>{"name": "now", "arguments": {"a": "b}}</tool_call>')
     reader.feed('<tool_call>{"name": "now", "arguments": {"a": "b\n}</tool_call>')
     reader.feed('<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>')

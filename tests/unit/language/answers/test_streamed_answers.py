@@ -1,6 +1,6 @@
-"""An answer that is told piece by piece says what the whole answer says, layout left out.
+"""An answer that is streamed means what the whole answer means, layout left out.
 
-The agent's half and the balancer's half are the real ones: letters in, pieces for a client out.
+The agent's half and the balancer's half are the real ones: characters in, pieces for a client out.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import pytest
 from answer_cases import CASES, Case
 from hypothesis import given
 from hypothesis import strategies as st
-from test_families import BELT, format_of_case, meaning, places_in, read
+from test_families import TOOL_SET, format_of_case, meaning, places_in, read
 
 from paddler_trio.apis.answer import Answer, AnswerReader
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
-from paddler_trio.language.answers.whole import probe_of, reader_of_calls
+from paddler_trio.language.answers.whole_answer import probe_of, reader_of_calls
 from paddler_trio.wire.engine.engine_pipe import Ending
 
 STREAMED = [case for case in CASES if not (case.reasoning and case.raw.startswith(case.reasoning))]
-"""All but those whose first text turns out to have been reasoning when a stream has told it."""
+"""All but those whose first text turns out to have been reasoning when it was streamed already."""
 FAILURES = {"UnrecognizedToolCallFormat", "ToolCallParseFailed"}
 
 
 def automaton_of(case: Case) -> Automaton:
     form = format_of_case(case)
-    automaton = Automaton(form.rules, probe=probe_of(form, BELT.judges))
+    automaton = Automaton(form.rules, probe=probe_of(form, TOOL_SET.validators))
     automaton.begin_with(case.prompt_end)
     return automaton
 
 
 def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) -> list[RawResult]:
-    """What an agent says of an answer whose tokens are letters."""
+    """The results an agent sends for an answer whose tokens are characters."""
     automaton = automaton_of(case)
     processor = OutputProcessor(
         automaton,
-        reader_of_calls(format_of_case(case), BELT),
+        reader_of_calls(format_of_case(case), TOOL_SET),
         is_extended=is_extended,
         without_layout_from=0 if is_extended else None,
     )
@@ -47,7 +47,7 @@ def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) ->
     return results + processor.end(Ending(0, reason, 1, 0))
 
 
-def told(results: list[RawResult]) -> Answer:
+def read_results(results: list[RawResult]) -> Answer:
     answer = Answer(AnswerReader())
     for result in results:
         answer.take([result])
@@ -56,7 +56,7 @@ def told(results: list[RawResult]) -> Answer:
 
 @pytest.mark.parametrize("case", STREAMED)
 def test_a_streamed_answer_says_what_the_whole_one_says(case: Case) -> None:
-    answer = told(results_of(case))
+    answer = read_results(results_of(case))
     calls = tuple((call.name, json.loads(call.arguments)) for call in answer.calls)
     assert (answer.reasoning, answer.content, calls, ()) == meaning(read(case, [case.raw]))
 
@@ -72,7 +72,7 @@ def test_an_answer_that_was_cut_off_is_only_short(case: Case, *, is_extended: bo
         automaton.feed(cut.raw)
         if not is_extended or automaton.held_back:
             continue  # the beginning of a marker is text to an agent, and nothing to the other
-        answer = told(results)
+        answer = read_results(results)
         assert answer.ended.finish_reason == "length"
         expected = read(cut, [cut.raw], is_partial=True)
         assert answer.content.startswith(expected.content.rstrip())
@@ -92,7 +92,7 @@ def test_blanks_around_sections_are_told_nowhere(parts: list[str], beginning: st
     hermes = next(case for case in CASES if case.family == "hermes")
     case = attrs.evolve(hermes, raw="".join(parts), prompt_end=beginning)
     expected = read(case, [case.raw])
-    answer = told(results_of(case))
+    answer = read_results(results_of(case))
     assert answer.content == expected.content
     assert answer.reasoning == answer.reasoning.strip()
     # two sections of reasoning in a row are one to a stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.engine.calls import part
+from paddler_trio.engine.decode_calls import part
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.batch_plan import (
     EARLIEST_EVERY,
@@ -139,7 +139,7 @@ def test_prompts_in_step_come_to_their_ends_in_one_pass(wants: list[int], n_batc
 
 
 @given(sequences(), st.integers(1, 600))
-def test_calls_of_a_pass_compute_every_share_once_and_the_short_prompts_first(
+def test_calls_of_a_pass_compute_every_chunk_once_and_the_short_prompts_first(
     views: list[Sequence], call_tokens: int
 ) -> None:
     chunks = plan_batch(views, token_budget=4096)
@@ -185,7 +185,7 @@ def test_what_cannot_fit_is_refused_with_the_numbers() -> None:
     assert "512 tokens" in (reason(513) or "")
     assert "514 tokens" in (reason(510, sampled=4) or "")
     assert "max_tokens is -1" in (reason(10, wanted=-1) or "")
-    assert "5 tokens were drawn already" in (reason(10, sampled=5) or "")
+    assert "5 tokens were sampled already" in (reason(10, sampled=5) or "")
 
 
 def test_an_answer_ends_where_its_cells_end() -> None:

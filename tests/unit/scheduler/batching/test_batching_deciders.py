@@ -65,7 +65,7 @@ def test_a_pass_with_prompts_is_sized_to_stay_under_its_target() -> None:
     )
 
 
-def test_prompts_nobody_generates_beside_keep_in_step_unless_it_takes_long() -> None:
+def test_prompts_without_generation_beside_them_keep_in_step_unless_it_takes_long() -> None:
     prefill_controller = PrefillController()
     assert prefill_controller.prefill_budget(
         0, limit=2048, ingesting=3, missing=900
@@ -80,7 +80,7 @@ def test_prompts_nobody_generates_beside_keep_in_step_unless_it_takes_long() -> 
     assert budget == PrefillBudget(400), "the short ones go first"
 
 
-def test_the_pace_chooses_its_target_from_what_a_pass_takes_alone() -> None:
+def test_the_controller_chooses_its_target_from_what_a_pass_takes_alone() -> None:
     def chunk(alone_ms: float) -> int:
         prefill_controller = _measured(
             PrefillController(), generating=2, alone_ms=alone_ms, token_ms=1
@@ -133,7 +133,7 @@ def test_prompts_come_in_calls_that_are_worth_it() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 500), st.floats(0.01, 900))))
-def test_a_pace_never_starves_prompts_nor_passes_its_limit(
+def test_a_controller_never_starves_prompts_nor_passes_its_limit(
     passes: list[tuple[int, int, float]],
 ) -> None:
     prefill_controller = PrefillController()
@@ -258,7 +258,7 @@ def _reasoned(limit: ReasoningLimit, wanted: list[int]) -> list[int]:
     for token in wanted:
         forced = limit.forced()
         sampled.append(token if forced is None else forced)
-        limit.drew(sampled[-1])
+        limit.sampled(sampled[-1])
     return sampled
 
 
@@ -269,20 +269,20 @@ def test_reasoning_is_closed_after_its_budget() -> None:
 
 def test_a_closing_marker_that_was_put_off_comes_next() -> None:
     limit = ReasoningLimit(1, (), (8, 9), is_open=True)
-    limit.drew(1)
+    limit.sampled(1)
     assert limit.forced() == 8
-    limit.drew(2)
+    limit.sampled(2)
     assert limit.forced() == 8
-    limit.drew(8)
+    limit.sampled(8)
     assert limit.forced() == 9
-    limit.drew(9)
+    limit.sampled(9)
     assert limit.forced() is None
 
 
 def test_reasoning_that_ends_by_itself_is_left_alone() -> None:
     limit = ReasoningLimit(5, (7,), (8, 9), is_open=False)
-    told = [1, 1, 1, 1, 1, 1, 7, 1, 1, 8, 9, 1, 1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1]
-    assert _reasoned(limit, told) == told
+    sampled = [1, 1, 1, 1, 1, 1, 7, 1, 1, 8, 9, 1, 1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1]
+    assert _reasoned(limit, sampled) == sampled
 
 
 def test_reasoning_that_begins_later_is_counted_from_there() -> None:

@@ -76,7 +76,7 @@ def test_no_pass_goes_beyond_a_checkpoint_and_every_one_is_met(
     assert ends[-1] == size
 
 
-def test_who_shares_with_nobody_keeps_nothing() -> None:
+def test_a_sequence_without_salt_keeps_nothing() -> None:
     streams = Streams(1, SplitCells(1, 1024), 1, UNCUTTABLE, keeps_checkpoints=True)
     streams.enqueue(Sequence(1, [7] * 500, 500, salt=None))
     assert streams.start_next() is not None

@@ -80,10 +80,10 @@ def test_a_cut_in_an_image_moves_to_its_beginning(prompt: list[int], data: st.Da
     budget=st.integers(1, N_BATCH),
     answer=st.integers(1, 40),
 )
-def test_every_prompt_with_images_is_computed_in_good_shares(
+def test_every_prompt_with_images_is_computed_in_good_chunks(
     given_prompts: list[list[int]], whole: bool, pooled: bool, budget: int, answer: int
 ) -> None:
-    """Nobody starves, no share mixes, no whole image is cut, and no cell is used twice."""
+    """No sequence starves, no chunk mixes, no whole image is cut, and no cell is used twice."""
     cells = max(len(prompt) for prompt in given_prompts) + 8
     layout = UnifiedCells(5, cells) if pooled else SplitCells(5, cells)
     streams = Streams(5, layout, 5, MemoryRules(whole_images=whole))

@@ -1,7 +1,7 @@
 """Streams against a pretended llama.cpp that remembers which token stands in which cell.
 
-Whatever is reused, copied, cut, evicted, set aside or drafted: every token a sequence draws was
-drawn after exactly its own tokens, computed once each, in order.
+Whatever is reused, copied, cut, evicted, preempted or drafted: every token of a sequence was
+sampled after exactly its own tokens, computed once each, in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
 
 def next_token(tokens: list[int]) -> int:
-    """What the pretended model draws: a function of everything before."""
+    """What the pretended model samples: a function of everything before."""
     return (sum(tokens) * 7 + len(tokens)) % 3
 
 
@@ -136,7 +136,7 @@ class StreamsMachine(RuleBasedStateMachine):
                 self.streams.lost_prefix(sequence)
         self.salts[placement.stream] = sequence.salt
         assert self.cache[placement.stream] == sequence.tokens[: sequence.num_computed]
-        assert sequence.num_computed < sequence.num_tokens, "nothing left to draw from"
+        assert sequence.num_computed < sequence.num_tokens, "nothing left to sample from"
 
     def _cut(self, cuts: list[Cut]) -> None:
         for cut in cuts:
@@ -165,7 +165,7 @@ class StreamsMachine(RuleBasedStateMachine):
             self._cut([cut])
         tokens = sequence.tokens
         for place in range(sequence.num_prompt_tokens, len(tokens)):
-            assert tokens[place] == next_token(tokens[:place]), "a token was drawn out of place"
+            assert tokens[place] == next_token(tokens[:place]), "a token was sampled out of place"
 
     # ------------------------------------------------------------- invariants
 
@@ -191,7 +191,7 @@ class StreamsMachine(RuleBasedStateMachine):
             assert self.cells.num_used + self.cells.num_free == CELLS
 
     def teardown(self) -> None:
-        """The oldest is never set aside for good: everybody comes to an end."""
+        """The oldest is never preempted for good: every sequence comes to an end."""
         for _ in range(4000):
             if not self.live:
                 break
@@ -289,7 +289,7 @@ def test_the_least_valuable_stream_is_given_up() -> None:
     assert placement.kept == 300
 
 
-def test_the_youngest_is_set_aside_when_a_pool_is_full_and_goes_on_later() -> None:
+def test_the_youngest_is_preempted_when_a_pool_is_full_and_resumes_later() -> None:
     streams = Streams(2, UnifiedCells(4, 100), 4)
     streams.enqueue(Sequence(1, [1] * 30, 30, 65))
     streams.enqueue(Sequence(2, [2] * 30, 30, 40))

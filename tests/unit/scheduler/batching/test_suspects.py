@@ -37,7 +37,7 @@ def test_where_no_handler_could_run_a_stack_overflowed_before_a_kernel_failed() 
     assert found(BATCH, seen=False) == {1, 2, 3}
 
 
-def test_a_kill_from_outside_says_nothing_of_those_who_take_no_memory() -> None:
+def test_a_kill_from_outside_clears_threads_that_take_no_memory() -> None:
     assert found(BATCH, seen=False, outside=True) == set()
     assert found(*ALL, seen=False, outside=True) == {7, 9}, "the machine may have had none left"
 

@@ -13,7 +13,7 @@ Arguments: TypeAlias = "dict[str, object] | str"
 """A JSON object, or the raw text where the model wrote none."""
 
 ToolSchemas: TypeAlias = Mapping[str, Mapping[str, object]]
-"""JSON Schema of the parameters by tool name; an empty one says nothing."""
+"""JSON Schema of the parameters by tool name; an empty one allows anything."""
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class ArgumentsGrew:
 
 @attrs.frozen
 class WrittenCall:
-    """The call that began last is complete, not yet judged."""
+    """The call that began last is complete, not yet validated."""
 
     name: str
     arguments: Arguments

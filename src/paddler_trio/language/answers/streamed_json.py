@@ -1,4 +1,4 @@
-"""JSON as models write it: passed on while it is written, and judged when it is complete.
+"""JSON as models write it: passed on while it is written, and validated when it is complete.
 
 Every text in an accepted value can be sent as UTF-8 and every number is finite, although JSON can
 say otherwise.
@@ -11,8 +11,8 @@ import math
 import re
 from typing import NoReturn
 
-from paddler_trio.language.answers.calls import Arguments, NotACallError, TooDeepError
-from paddler_trio.language.answers.source import Reading, Sink, Source
+from paddler_trio.language.answers.call_events import Arguments, NotACallError, TooDeepError
+from paddler_trio.language.answers.text_source import Reading, Sink, Source
 
 MAX_DEPTH = 400
 

@@ -1,12 +1,12 @@
-"""What llama.cpp computes of a pass in one call: how shares are parted, and how a batch is filled.
+"""What llama.cpp computes of a pass in one call: how chunks are parted, and how a batch is filled.
 
 An image needs a call of its own. With regions of their own, sequences in one call all pay for the
 longest of them: those that generate are computed without a long prompt beside them, and their
-tokens are out before it. Prompts of different lengths llama.cpp would compute one after the other
+tokens are out before it. llama.cpp would compute prompts of different lengths one after the other
 as well, and the ends of the longer ones slowly; so they come one after the other, and the first
-tokens of the short ones are out before the long ones are computed. In a pool everybody pays for
-everything anyway, and one call reads the weights once. A sequence that may have killed an engine is
-computed by itself, after all others.
+tokens of the short ones are out before the long ones are computed. In a pool every sequence pays
+for everything anyway, and one call reads the weights once. A sequence that may have killed an
+engine is computed by itself, after all others.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Content:
 
 @attrs.frozen
 class Call:
-    """``compute`` runs it and returns llama.cpp's code; ``rows`` says in which row the logits of
-    the first token after each share are that wants its next one."""
+    """``compute`` runs it and returns llama.cpp's code; ``rows`` are the chunks that want a next
+    token, each with the row of its first logits."""
 
     compute: Callable[[], int]
     rows: list[tuple[ScheduledChunk, int]]
@@ -51,8 +51,8 @@ def part(
     call_tokens: int,
     isolated: Collection[int] = frozenset(),
 ) -> list[tuple[ScheduledChunk, ...]]:
-    """The shares of a pass, as many together as llama.cpp is to compute in one call; those of
-    ``isolated`` sequences each in a call of its own.
+    """The chunks of a pass, grouped by the call they are computed in; those of ``isolated``
+    sequences each have a call of their own.
 
     Args:
       call_tokens: of several prompts no more than that come in one call, where it makes no
@@ -83,7 +83,7 @@ def part(
 
 
 def fill(llama: Llama, chunks: tuple[ScheduledChunk, ...], contents: list[Content]) -> Call:
-    """What computes these shares: of words, or one of an image; ``contents`` in their order."""
+    """The call for these chunks: of words, or one of an image; ``contents`` in their order."""
     if is_image(chunks[0].sequence.tokens[chunks[0].start]):
         return _of_image(llama, chunks[0], contents[0])
     batch = llama.batch

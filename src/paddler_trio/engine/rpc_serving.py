@@ -1,7 +1,7 @@
 """llama.cpp's RPC server over the devices of this machine, for engines on other ones.
 
 It is ggml's own loop in C: it takes one connection at a time, never returns unless it cannot
-listen or accept, and knows no stop. Whoever runs it ends the process.
+listen or accept, and cannot be stopped: its process has to be ended.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 What stands between sections is layout: the line breaks models are trained to write around their
 markers. It is left out here, the way model makers' own parsers do: reasoning has no blanks at its
-ends, content none after reasoning or beside a call. Content that no marker touches stays as it is
-to the letter. Text of a section of calls that is no call is content. The APIs tell their streams
-by the same rules (``apis/layout.py``); native results of Paddler's requests keep every blank.
+ends, content none after reasoning or beside a call. Content that no marker touches stays exactly as
+it is. Text of a section of calls that is no call is content. The APIs stream by the same rules
+(``apis/layout.py``); native results of Paddler's requests keep every blank.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import attrs
 
 from paddler_trio.language.answers.automaton import Automaton, OpeningProbe
 from paddler_trio.language.answers.bare_calls import bare_call_probe
+from paddler_trio.language.answers.call_events import Arguments
 from paddler_trio.language.answers.call_syntax import QuotedObjects, TaggedCalls
-from paddler_trio.language.answers.calls import Arguments
-from paddler_trio.language.answers.json_text import parse_json
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.streamed_json import parse_json
 from paddler_trio.language.answers.tool_calls import (
     ParseFailed,
-    ToolBelt,
     ToolCallDelta,
     ToolCallOutcome,
     ToolCallReader,
+    ToolSet,
     Unrecognized,
     ValidationFailed,
     random_call_id,
@@ -59,7 +59,7 @@ class WholeAnswer:
 
 def reader_of_calls(
     form: ModelFormat,
-    tools: Sequence[Mapping[str, object]] | ToolBelt,
+    tools: Sequence[Mapping[str, object]] | ToolSet,
     *,
     accepts_any_tool: bool = False,
 ) -> ToolCallReader:
@@ -86,7 +86,7 @@ def reader_of_calls(
 
 
 def probe_of(form: ModelFormat, tool_names: Iterable[str]) -> OpeningProbe | None:
-    """What tells a call without a marker; None where calls have one, or there are no tools."""
+    """Recognises a call without a marker; None where calls have one, or there are no tools."""
     if form.calls is None or not form.calls.needs_probe:
         return None
     syntax = form.calls.syntax
@@ -122,23 +122,23 @@ class AnswerReader:
     def __init__(
         self,
         form: ModelFormat,
-        tools: Sequence[Mapping[str, object]] | ToolBelt = (),
+        tools: Sequence[Mapping[str, object]] | ToolSet = (),
         *,
         prompt_end: str = "",
         may_reason: bool = False,
     ) -> None:
-        """Begin an answer. Without tools, calls are read all the same, whatever they say.
+        """Begin an answer. Without tools, calls are read all the same, to any tool.
 
         Args:
           prompt_end: what the prompt has for the answer's beginning, such as ``<think>``.
-          may_reason: the prompt closed the reasoning although nobody asked for that: a close
-            marker in the first text still says that it was reasoning.
+          may_reason: thinking was not switched off: a close marker in the first text shows that it
+            was reasoning, even if the prompt closed the reasoning.
 
         Raises:
           ToolSchemaError: one of the tools is not usable.
         """
-        belt = tools if isinstance(tools, ToolBelt) else ToolBelt(tools)
-        self._automaton = Automaton(form.rules, probe=probe_of(form, belt.judges))
+        tool_set = tools if isinstance(tools, ToolSet) else ToolSet(tools)
+        self._automaton = Automaton(form.rules, probe=probe_of(form, tool_set.validators))
         self._automaton.begin_with(prompt_end)
         self._begins_after_reasoning = self._automaton.came_from is _REASONING
         if may_reason:
@@ -152,7 +152,7 @@ class AnswerReader:
             and isinstance(syntax, TaggedCalls)
             and bool(calls.closer or syntax.call_end)
         )
-        self._calls = reader_of_calls(form, belt, accepts_any_tool=not belt)
+        self._calls = reader_of_calls(form, tool_set, accepts_any_tool=not tool_set)
         self._runs: list[_Run] = []
         self._deltas: list[ToolCallDelta] = []
         self._breaks_off = False
@@ -167,14 +167,14 @@ class AnswerReader:
 
         Args:
           is_partial: it was cut off; calls that had begun are given as far as they came, and a
-            marker that had begun is shown to nobody.
+            marker that had begun is not shown.
         """
         if not is_partial:
             self._take(self._automaton.flush())
         is_open = self._automaton.current is _CALL
         is_cut_off = is_open and (is_partial or self._needs_closer)
         outcomes = self._calls.close_section(is_cut_off=is_cut_off)
-        self._judge(outcomes, breaks_off=is_open and is_partial)
+        self._note(outcomes, breaks_off=is_open and is_partial)
         return WholeAnswer(
             content=self._content(),
             reasoning="\n".join(
@@ -188,13 +188,13 @@ class AnswerReader:
 
     def _take(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
-            self._judge(self._calls.feed_piece(piece))  # what a section left stands before the next
+            self._note(self._calls.feed_piece(piece))  # what a section left stands before the next
             if not self._runs or not self._runs[-1].takes(piece):
                 run = _Run(piece.token_class, piece.came_from, piece.section, piece.recipient)
                 self._runs.append(run)
             self._runs[-1].parts.append(piece.text)
 
-    def _judge(self, outcomes: Iterable[ToolCallOutcome], *, breaks_off: bool = False) -> None:
+    def _note(self, outcomes: Iterable[ToolCallOutcome], *, breaks_off: bool = False) -> None:
         self._deltas += self._calls.take_deltas()
         outcomes = tuple(outcomes)
         is_unread = bool(outcomes) and all(isinstance(each, Unrecognized) for each in outcomes)
@@ -216,7 +216,7 @@ class AnswerReader:
                     pass
 
     def _keep(self, text: str) -> None:
-        """Text of the last section that is no call is content, unless it was said to a tool."""
+        """Text of the last section that is no call is content, unless a tool was its recipient."""
         section = self._runs[-1]
         if section.recipient is None:
             self._runs.append(_Run(_CONTENT, _CALL, section.section, parts=[text]))
@@ -231,7 +231,7 @@ class AnswerReader:
             section.kind, section.parts = _CONTENT, [opener, *section.parts, closer]
 
     def _kind_of(self, index: int) -> TokenClass:
-        """Text in front of a close marker that nobody opened was reasoning all the time."""
+        """Text in front of a close marker without an opener was reasoning all the time."""
         run = self._runs[index]
         if run.kind is not _UNDETERMINABLE:
             return run.kind

@@ -1,8 +1,8 @@
 """Reading a text that is still being written, with code that looks as if all of it were there.
 
 A reader is a generator: it takes what it can from a :class:`Source` and yields when it needs more.
-Whoever owns it feeds the source and resumes it. What was taken is forgotten at once, so reading a
-text of any length, however it is cut, costs time in proportion to its length.
+Its owner feeds the source and resumes it. What was taken is forgotten at once, so reading a text of
+any length, however it is cut, costs time in proportion to its length.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ end of a call nothing counts as a value.
 from __future__ import annotations
 
 from paddler_trio.language.answers.call_syntax import TaggedCalls
-from paddler_trio.language.answers.source import stops_of
+from paddler_trio.language.answers.text_source import stops_of
 
 
 class ValueTracker:

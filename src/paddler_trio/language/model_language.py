@@ -1,4 +1,4 @@
-"""Everything an agent must know about a model file before it can prompt it."""
+"""The language of a model: vocabulary, templates and parameters, read once from its file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import attrs
 import structlog
 
 from paddler_trio.errors import ChatTemplateError, ModelFileError, PaddlerError
-from paddler_trio.language.answers.formats import ExplicitMarkers
-from paddler_trio.language.prompting import Language
+from paddler_trio.language.templates.conversation import ModelTemplates
 from paddler_trio.language.templates.model_templates import templates_of
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.codec import dumps, unstructure
@@ -22,7 +21,7 @@ from paddler_trio.wire.paddler.agent_issue import (
     ModelPath,
     UnableToFindChatTemplate,
 )
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, InferenceParameters
 from paddler_trio.wire.trio.desired_state_extras import Markers
 
 log = structlog.get_logger("language")
@@ -38,6 +37,19 @@ class LanguageError(PaddlerError):
     def __init__(self, issue: AgentIssue, message: str) -> None:
         super().__init__(message)
         self.issue = issue
+
+
+@attrs.frozen
+class Language:
+    """A loaded model as its prompts see it: all of it immutable, shared by every request."""
+
+    vocabulary: Vocabulary
+    templates: ModelTemplates
+    parameters: InferenceParameters
+    fingerprint: str
+    """The same on every agent that would answer alike: weights, template and projection."""
+    markers: Markers | None = None
+    """What an operator sets for the sections of its answers, over what its template has."""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,7 +69,7 @@ class LanguageSource:
 
 
 def read_language(source: LanguageSource) -> Language:
-    """Vocabulary and template of a model file; LanguageError. Blocking, up to seconds."""
+    """Read vocabulary and template of a model file; LanguageError. Blocking, up to seconds."""
     path, desired, markers = source.paths[0], source.desired, source.markers
     try:
         vocabulary = Vocabulary.load(Path(path))
@@ -90,12 +102,12 @@ def read_language(source: LanguageSource) -> Language:
         templates=templates,
         parameters=desired.inference_parameters,
         fingerprint=_fingerprint(source.paths, template, markers),
-        markers=None if markers is None else ExplicitMarkers(**attrs.asdict(markers)),
+        markers=markers,
     )
 
 
 def _fingerprint(paths: Sequence[str], template: str, markers: Markers | None) -> str:
-    """Tells two models apart without reading gigabytes: size, both ends, template and markers.
+    """Distinguishes models without reading gigabytes: size, both ends, template and markers.
 
     A GGUF file begins with its metadata and vocabulary and ends with weights.
     """

@@ -1,6 +1,6 @@
 """Whether a JSON text that is still being written has got into a string.
 
-Models forget quotes. A string that a line break runs through is none, and one whose last letter
+Models forget quotes. A string that a line break runs through is none, and one whose last character
 is a closing bracket has probably lost its closing quote: neither may swallow what follows.
 """
 

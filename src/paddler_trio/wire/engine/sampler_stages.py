@@ -1,0 +1,220 @@
+"""The table of sampler stages: names, parameters, defaults, ranges, and how llama.cpp builds each.
+
+Everything that knows a stage or one of its parameters reads it here: the usual order of a chain,
+the defaults of :class:`~paddler_trio.wire.engine.engine_pipe.Sampling`, the ranges that requests
+are checked against, llama-server's names and letters, and the engine's constructors. A new stage is
+one entry, and a field of the same name in ``Sampling`` and in ``SamplingOverrides``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    from paddler_trio.wire.engine.engine_pipe import Sampling
+
+_MAX_FLOAT32 = 3.4e38
+_MAX_INT32 = 2**31 - 1
+
+
+@attrs.frozen
+class Parameter:
+    """A number that a request may choose, ``low`` and ``high`` included.
+
+    ``default`` switches its stage off or, where another parameter does that, is llama.cpp's own.
+    ``server_name`` is llama-server's name for it.
+    """
+
+    name: str
+    default: int | float
+    low: float
+    high: float
+    server_name: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
+
+    def problem(self, value: float) -> str | None:
+        """Why ``value`` is refused; None if it is in range. NaN is in none."""
+        if self.low <= value <= self.high:
+            return None
+        upper = "" if self.high >= _MAX_INT32 else f" and at most {self.high:g}"
+        return f"{self.name} is {value:g}, must be at least {self.low:g}{upper}"
+
+    def clamped(self, value: float) -> int | float:
+        """The nearest number in range, of the same type."""
+        return type(value)(min(max(value, self.low), self.high))
+
+
+def _positive(name: str, default: float) -> Parameter:
+    return Parameter(name, default, 0, _MAX_FLOAT32)
+
+
+def _probability(name: str, default: float) -> Parameter:
+    return Parameter(name, default, 0, 1)
+
+
+class SamplerFactory(Protocol):
+    """What constructors of llama.cpp need beside the parameters; the engine implements it."""
+
+    lib: Any
+    """The module ``llama_cpp.llama_cpp``."""
+    n_vocab: int
+    vocab: object
+    seed: int
+
+    def window(self, last_n: int) -> int:
+        """Tokens that a penalty looks back at, of ``last_n`` that were asked for."""
+
+    def texts(self, texts: Sequence[str]) -> object:
+        """A C array of these texts."""
+
+
+@attrs.frozen(kw_only=True)
+class SamplerStage:
+    """One stage of a chain.
+
+    ``name`` is llama.cpp's, ``character`` llama-server's abbreviation. ``is_on``: the stage changes
+    anything with these parameters. ``build`` makes llama.cpp's sampler. ``is_random``: it samples
+    with a seed of its own. ``only_lowers``: it never raises a logit, where its parameters do not
+    reward repetition, and looks at no other token's.
+    """
+
+    name: str
+    character: str
+    parameters: tuple[Parameter, ...]
+    is_on: Callable[[Sampling], bool]
+    build: Callable[[Sampling, SamplerFactory], object]
+    is_random: bool = False
+    only_lowers: bool = False
+
+
+def _temperature(s: Sampling, make: SamplerFactory) -> object:
+    if s.dynatemp_range > 0.0:
+        return make.lib.llama_sampler_init_temp_ext(
+            s.temperature, s.dynatemp_range, s.dynatemp_exponent
+        )
+    return make.lib.llama_sampler_init_temp(s.temperature)
+
+
+_STAGES = (
+    SamplerStage(
+        name="penalties",
+        character="e",
+        parameters=(
+            Parameter("penalty_last_n", 0, -1, _MAX_INT32, "repeat_last_n"),
+            Parameter("penalty_repeat", 1.0, 0.001, 1000, "repeat_penalty"),
+            Parameter("penalty_frequency", 0.0, -1000, 1000, "frequency_penalty"),
+            Parameter("penalty_presence", 0.0, -1000, 1000, "presence_penalty"),
+        ),
+        is_on=lambda s: (
+            s.penalty_last_n != 0
+            and (s.penalty_repeat, s.penalty_frequency, s.penalty_presence) != (1.0, 0.0, 0.0)
+        ),
+        build=lambda s, make: make.lib.llama_sampler_init_penalties(
+            make.n_vocab,
+            make.window(s.penalty_last_n),
+            s.penalty_repeat,
+            s.penalty_frequency,
+            s.penalty_presence,
+        ),
+        only_lowers=True,
+    ),
+    SamplerStage(
+        name="dry",
+        character="d",
+        parameters=(
+            _positive("dry_multiplier", 0.0),
+            Parameter("dry_base", 1.75, 1, _MAX_FLOAT32),
+            Parameter("dry_allowed_length", 2, 0, _MAX_INT32),
+            Parameter("dry_penalty_last_n", -1, -1, _MAX_INT32),
+        ),
+        is_on=lambda s: s.dry_multiplier != 0.0 and s.dry_base >= 1.0 and s.dry_penalty_last_n != 0,
+        build=lambda s, make: make.lib.llama_sampler_init_dry(
+            make.vocab,
+            s.dry_multiplier,
+            s.dry_base,
+            s.dry_allowed_length,
+            make.window(s.dry_penalty_last_n),
+            make.texts(s.dry_sequence_breakers),
+            len(s.dry_sequence_breakers),
+        ),
+        only_lowers=True,
+    ),
+    SamplerStage(
+        name="top_n_sigma",
+        character="s",
+        parameters=(Parameter("top_n_sigma", -1.0, -1, _MAX_FLOAT32),),
+        is_on=lambda s: s.top_n_sigma > 0,
+        build=lambda s, make: make.lib.llama_sampler_init_top_n_sigma(s.top_n_sigma),
+    ),
+    SamplerStage(
+        name="top_k",
+        character="k",
+        parameters=(Parameter("top_k", 0, -1, _MAX_INT32),),
+        is_on=lambda s: s.top_k > 0,
+        build=lambda s, make: make.lib.llama_sampler_init_top_k(s.top_k),
+    ),
+    SamplerStage(
+        name="typ_p",
+        character="y",
+        parameters=(_probability("typical_p", 1.0),),
+        is_on=lambda s: s.typical_p < 1.0,
+        build=lambda s, make: make.lib.llama_sampler_init_typical(s.typical_p, max(1, s.min_keep)),
+    ),
+    SamplerStage(
+        name="top_p",
+        character="p",
+        parameters=(_probability("top_p", 1.0),),
+        is_on=lambda s: s.top_p < 1.0,
+        build=lambda s, make: make.lib.llama_sampler_init_top_p(s.top_p, max(1, s.min_keep)),
+    ),
+    SamplerStage(
+        name="min_p",
+        character="m",
+        parameters=(_probability("min_p", 0.0),),
+        is_on=lambda s: s.min_p > 0.0,
+        build=lambda s, make: make.lib.llama_sampler_init_min_p(s.min_p, max(1, s.min_keep)),
+    ),
+    SamplerStage(
+        name="xtc",
+        character="x",
+        parameters=(_probability("xtc_probability", 0.0), _probability("xtc_threshold", 0.1)),
+        is_on=lambda s: s.xtc_probability > 0.0 and s.xtc_threshold <= 0.5,
+        build=lambda s, make: make.lib.llama_sampler_init_xtc(
+            s.xtc_probability, s.xtc_threshold, max(1, s.min_keep), make.seed
+        ),
+        is_random=True,
+    ),
+    SamplerStage(
+        name="temperature",
+        character="t",
+        parameters=(
+            _positive("temperature", 1.0),
+            _positive("dynatemp_range", 0.0),
+            _positive("dynatemp_exponent", 1.0),
+        ),
+        is_on=lambda s: s.dynatemp_range > 0.0 or s.temperature != 1.0,
+        build=_temperature,
+    ),
+)
+_OF_THE_CHAIN = (
+    Parameter("mirostat", 0, 0, 2),
+    _positive("mirostat_tau", 5.0),
+    _positive("mirostat_eta", 0.1),
+    Parameter("min_keep", 0, 0, _MAX_INT32),
+)
+"""Parameters of no single stage: mirostat replaces most of them, ``min_keep`` holds for several."""
+
+STAGES = {stage.name: stage for stage in _STAGES}
+"""By llama.cpp's names, in its usual order."""
+PARAMETERS = {
+    parameter.name: parameter
+    for parameter in (*(p for stage in _STAGES for p in stage.parameters), *_OF_THE_CHAIN)
+}
+"""Every number that a request may choose but the seed."""
+
+
+def default_of(name: str) -> Any:  # an int or a float, as its parameter
+    """The default of a parameter."""
+    return PARAMETERS[name].default
