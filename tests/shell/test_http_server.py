@@ -16,8 +16,10 @@ from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
+from paddler_trio.http.body_writer import direct_body_writer
 from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS
-from paddler_trio.http.server import direct_body_writer, fix_disconnects, listen
+from paddler_trio.http.listening import listen
+from paddler_trio.http.quart_adapter import fix_disconnects
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -91,7 +93,7 @@ def test_a_port_in_use_is_one_plain_error_that_says_what_to_do() -> None:
      "127.0.0.1:-1", "[::1]", "[::1:80", "127.0.0.1:²"],
 )  # fmt: skip
 def test_addresses_that_are_not_host_and_port_are_refused(address: str) -> None:
-    with pytest.raises(ConfigurationError, match="want host:port"):
+    with pytest.raises(ConfigurationError, match="write host:port"):
         listen(address)
 
 

@@ -14,15 +14,15 @@ import trio
 from dispatch_world import DONE, Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.run import Step, Work, gather, stream
+from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.run_requests import Step, Work, gather, stream
+from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
 from paddler_trio.nursery_tree.dispatcher import DispatchLimits
 
-LIMITS = SurfaceLimits(keep_alive_s=5.0, hold_start_s=1.0)
+LIMITS = ApiLimits(keep_alive_s=5.0, hold_start_s=1.0)
 WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
 
 

@@ -17,21 +17,16 @@ import trio
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.fields import Record
 from paddler_trio.apis.ignored_fields import HEADER, IgnoredFields
-from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.http.asgi import (
-    BODY_DEADLINE_S,
-    Header,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    header,
-    is_json_media_type,
-    read_body,
-)
+from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.http.asgi import BodyTooLargeError, Header, Message, Receive, Scope, Send, header
 from paddler_trio.http.client_identity import who_asks
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
-from paddler_trio.http.json_body import UnreadableJsonError, input_of, understood
+from paddler_trio.http.json_body import (
+    MediaTypeError,
+    UnreadableJsonError,
+    input_of,
+    json_body,
+)
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
@@ -111,8 +106,8 @@ class Exchange:
 
     async def read(
         self,
-        limits: SurfaceLimits,
-        read: Callable[[dict[str, object], SurfaceLimits, IgnoredFields], T],
+        limits: ApiLimits,
+        read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T],
     ) -> T:
         """What ``read`` makes of the body, which must be one JSON object.
 
@@ -124,41 +119,45 @@ class Exchange:
           HttpProblem: 408, 503, or a content encoding that is damaged.
           ClientGoneError: the client left in the middle of it.
         """
-        media_type = header(self.scope, b"content-type")
-        if not is_json_media_type(media_type):
-            said = (media_type or b"nothing").decode("latin-1")[:80]
-            raise ApiError(
-                415, f"the content type is {said}; send the body as application/json", param=None
-            )
-        announced = header(self.scope, b"content-length")
-        if announced is not None and int(announced) > limits.max_body_bytes:
-            raise ApiError(
-                413,
-                f"the request body has {int(announced)} bytes, the limit max_body_bytes is "
-                f"{limits.max_body_bytes}",
-            )
-        raw = await read_body(
-            self.receive, limit_bytes=limits.max_body_bytes, deadline_s=BODY_DEADLINE_S
-        )
-        counts = JsonLimits(
-            max_values=limits.max_json_values, max_containers=limits.max_json_containers
-        )
 
-        def understand(body: object) -> T:
+        def read_object(body: object) -> T:
             if not isinstance(body, dict):
                 raise ApiError(400, "the body must be a JSON object", code="invalid_json")
             check_nesting(body, limits.max_nesting)
             return read(body, limits, self.ignored)
 
         try:
-            return await understood(
-                self.scope, raw, understand, limit_bytes=limits.max_body_bytes, limits=counts
+            return await json_body(
+                self.scope,
+                self.receive,
+                read_object,
+                limit_bytes=limits.max_body_bytes,
+                limits=JsonLimits(
+                    max_values=limits.max_json_values, max_containers=limits.max_json_containers
+                ),
             )
+        except MediaTypeError as error:
+            media_type = (error.media_type or b"nothing").decode("latin-1")[:80]
+            raise ApiError(
+                415,
+                f"the content type is {media_type}; send the body as application/json",
+                param=None,
+            ) from error
+        except BodyTooLargeError as error:
+            if error.announced_bytes is None:
+                raise
+            raise ApiError(
+                413,
+                f"the request body has {error.announced_bytes} bytes, the limit max_body_bytes is "
+                f"{limits.max_body_bytes}",
+            ) from error
         except UnreadableJsonError as error:
-            raise ApiError(error.status, f"the body is {error}", code="invalid_json") from error
+            raise ApiError(
+                error.status, f"the body is {error.reason}", code="invalid_json"
+            ) from error
 
     async def read_record(
-        self, limits: SurfaceLimits, record: Callable[[SurfaceLimits], Record]
+        self, limits: ApiLimits, record: Callable[[ApiLimits], Record]
     ) -> dict[str, object]:
         """The values of a body that ``record`` describes; the errors of ``read``."""
         return await self.read(

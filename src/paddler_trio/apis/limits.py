@@ -11,7 +11,7 @@ from paddler_trio.errors import ConfigurationError
 
 
 @attrs.frozen(kw_only=True)
-class SurfaceLimits:
+class ApiLimits:
     """Sizes and counts of one request, and the pace of its answer.
 
     Attributes:
@@ -60,7 +60,7 @@ class SurfaceLimits:
     hold_start_s: float = attrs.field(default=1.0, validator=ge(0))
 
     @classmethod
-    def parse(cls, settings: Iterable[str]) -> SurfaceLimits:
+    def parse(cls, settings: Iterable[str]) -> ApiLimits:
         """From ``name=value`` each; ConfigurationError that says what is wrong with one."""
         types = {field.name: type(field.default) for field in attrs.fields(cls)}
         values: dict[str, int | float] = {}

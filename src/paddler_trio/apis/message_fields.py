@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paddler_trio.apis.fields import Field, Record, accepted, refused
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import (
     Anything,
     Either,
@@ -142,7 +142,7 @@ def message_shape() -> Shape:
     )
 
 
-def tool_shape(limits: SurfaceLimits) -> Shape:
+def tool_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     function = Record(
         "function",

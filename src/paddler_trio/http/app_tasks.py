@@ -17,6 +17,7 @@ from hypercorn.config import Config
 from paddler_trio.http.app_inbox import AppInbox
 from paddler_trio.http.arrivals import ARRIVALS, Arrivals
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
+from paddler_trio.http.body_writer import DIRECT_BODY
 from paddler_trio.http.bounded_websocket import TEXT_FRAMES, BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
@@ -26,9 +27,6 @@ logger = logging.getLogger(__name__)
 
 HTTP_INBOX_BYTES = 262_144
 """Body bytes held for an application that has not read them yet."""
-
-DIRECT_BODY = "paddler_trio.direct_body"
-"""The ASGI extension that `direct_body_writer` looks for."""
 
 
 class AppTasks:

@@ -34,8 +34,8 @@ from paddler_trio.http.input_budget import (
     HELD,
     INPUT,
     BudgetSpentError,
-    PrefillController,
     Reservation,
+    UploadDeadline,
 )
 from paddler_trio.http.token_bucket import TokenBucket
 
@@ -93,7 +93,7 @@ class BoundedWebSocket(WSStream):
         self._message_frames = 0
         self._char_bytes = 1
         self._held_bytes = 0
-        self._pace: PrefillController | None = None
+        self._upload: UploadDeadline | None = None
         self._frame_bytes = 0
         self._small_frames = TokenBucket(SMALL_FRAMES, SMALL_FRAMES_PER_S, trio.current_time())
         self.heard_s = trio.current_time()
@@ -155,7 +155,7 @@ class BoundedWebSocket(WSStream):
                     self._message_bytes = self._message_chars = self._held_bytes = 0
                     self._message_frames = 0
                     self._char_bytes = 1
-                    self._pace = None
+                    self._upload = None
                     await self._put(message)
             elif isinstance(event, Ping):
                 await self._send_wsproto_event(event.response())
@@ -188,9 +188,9 @@ class BoundedWebSocket(WSStream):
         size_bytes = self._message_chars * self._char_bytes
         self._room.grow(size_bytes - self._held_bytes)
         self._held_bytes = size_bytes
-        if self._pace is None:
-            self._pace = PrefillController(trio.current_time(), MESSAGE_DEADLINE_S)
-        self._pace.came(len(data), trio.current_time())
+        if self._upload is None:
+            self._upload = UploadDeadline(trio.current_time(), MESSAGE_DEADLINE_S)
+        self._upload.received(len(data), trio.current_time())
 
     @property
     def _room(self) -> Reservation:
@@ -203,7 +203,7 @@ class BoundedWebSocket(WSStream):
         while not self.closed:
             await self._send_wsproto_event(Ping())
             await trio.sleep(self._ping_interval_s)
-            if self._pace is not None and self._pace.deadline_s < trio.current_time():
+            if self._upload is not None and self._upload.deadline_s < trio.current_time():
                 reason = f"message incomplete: {self._message_bytes} bytes came and no more"
                 await self._fail(CloseReason.POLICY_VIOLATION, reason)
 
@@ -213,7 +213,7 @@ class BoundedWebSocket(WSStream):
 
     async def _fail(self, code: int, reason: str) -> None:
         self._on_abuse(reason)
-        self._pace = None
+        self._upload = None
         self.buffer.clear()
         self._room.shrink(self._held_bytes)
         self._held_bytes = 0

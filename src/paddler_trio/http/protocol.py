@@ -14,8 +14,7 @@ ASGI messages. What they leave to chance when the client is hostile is decided h
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, cast
 
 import attrs
 import h11
@@ -31,6 +30,7 @@ from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerConte
 from hypercorn.utils import suppress_body
 
 from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError
+from paddler_trio.http.body_writer import BodyWriter
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.h11_bounds import bound_parsing
@@ -39,8 +39,6 @@ bound_parsing()
 
 DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
 """Headers (by prefix) that the WebSocket handshake reads as ASCII."""
-
-BodyWriter: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
 class Wire(Protocol):

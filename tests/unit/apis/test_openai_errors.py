@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddler_trio.apis.api_errors import ApiError, blaming, from_failure, from_result
-from paddler_trio.apis.sse import comment, event
+from paddler_trio.http.sse import comment, event
 from paddler_trio.nursery_tree.request import Failure
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.wire.paddler.results import ENDING_EMBEDDING_TAGS, ENDING_GENERATION_TAGS

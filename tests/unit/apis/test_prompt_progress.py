@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai_values import chunks, done
 
 from paddler_trio.apis.answer import Prefilled, Stopwatch
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.apis.openai.chat_response import ChatStream, Heading
@@ -25,7 +25,7 @@ from paddler_trio.apis.responses.responses_response import ResponseHeading, Resp
 from paddler_trio.apis.steps import Step
 from paddler_trio.nursery_tree.request import RawResult
 
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="id-1")
 WISHES = {"stream": True, "return_progress": True, "timings_per_token": True}
 

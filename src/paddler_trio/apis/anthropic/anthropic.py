@@ -12,32 +12,32 @@ from paddler_trio.apis.anthropic.anthropic_response import (
     MessageStream,
     WholeMessage,
 )
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.image_fetch import fetch_images
 from paddler_trio.apis.model_names import model_name, must_generate
-from paddler_trio.apis.run import gather, stream
-from paddler_trio.apis.surface import Surface
+from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.token_counts import count_tokens
 
 
-async def messages(surface: Surface, exchange: Exchange) -> None:
-    request = await exchange.read(surface.limits, read_messages)
-    model = model_name(surface, request.model)
+async def messages(backend: Backend, exchange: Exchange) -> None:
+    request = await exchange.read(backend.limits, read_messages)
+    model = model_name(backend, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
-    must_generate(surface)
-    works = await fetch_images([request.work], surface.settings, exchange.room)
+    must_generate(backend)
+    works = await fetch_images([request.work], backend.settings, exchange.room)
     if request.is_stream:
         encoder = MessageStream(heading)
-        await stream(surface.dispatcher, exchange, works, encoder, surface.limits)
+        await stream(backend.dispatcher, exchange, works, encoder, backend.limits)
     else:
         whole = WholeMessage(heading)
-        await gather(surface.dispatcher, exchange, works, whole.take)
+        await gather(backend.dispatcher, exchange, works, whole.take)
         named = [(b"request-id", exchange.id.encode())]
         await exchange.send_json(200, whole.body(), headers=named)
 
 
-async def count_message_tokens(surface: Surface, exchange: Exchange) -> None:
-    conversation, model = await exchange.read(surface.limits, read_count_tokens)
-    model_name(surface, model)
-    must_generate(surface)
-    await exchange.send_json(200, {"input_tokens": await count_tokens(surface, conversation)})
+async def count_message_tokens(backend: Backend, exchange: Exchange) -> None:
+    conversation, model = await exchange.read(backend.limits, read_count_tokens)
+    model_name(backend, model)
+    must_generate(backend)
+    await exchange.send_json(200, {"input_tokens": await count_tokens(backend, conversation)})

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
 from paddler_trio.apis.generation_fields import MAX_INT32, cache_fields, sampling_fields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import (
     Anything,
     Either,
@@ -139,7 +139,7 @@ def _message_shape() -> Shape:
     )
 
 
-def _tool_shape(limits: SurfaceLimits) -> Shape:
+def _tool_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     custom = Record(
         "AnthropicTool",
@@ -188,7 +188,7 @@ def _thinking_shape() -> Shape:
     )
 
 
-def _format_shape(limits: SurfaceLimits) -> Shape:
+def _format_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     return Record(
         "AnthropicFormat",
@@ -199,7 +199,7 @@ def _format_shape(limits: SurfaceLimits) -> Shape:
     )
 
 
-def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
     system = Either((Text(), ListOf(Tagged("type", dict([_text_block()])), 0, 4096)))
     output = Record(
         "output_config",
@@ -236,7 +236,7 @@ def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def messages_record(limits: SurfaceLimits) -> Record:
+def messages_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/messages``."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars", least_chars=1)
     return Record(
@@ -271,6 +271,6 @@ def messages_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def count_tokens_record(limits: SurfaceLimits) -> Record:
+def count_tokens_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/messages/count_tokens``."""
     return Record("CountMessageTokensRequest", _conversation_fields(limits))

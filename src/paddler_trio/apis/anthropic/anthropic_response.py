@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     Answer,
     AnswerReader,
@@ -22,6 +21,7 @@ from paddler_trio.apis.answer import (
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.steps import Step
 from paddler_trio.errors import WireError
+from paddler_trio.http import sse
 from paddler_trio.wire.codec import loads
 
 Json = dict[str, object]

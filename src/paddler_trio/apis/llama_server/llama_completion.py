@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import attrs
 import trio
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     ContentDelta,
     Ended,
@@ -18,6 +17,7 @@ from paddler_trio.apis.answer import (
     timings_of,
 )
 from paddler_trio.apis.api_errors import ApiError, blaming
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.generation_settings import generation_settings
 from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
@@ -27,52 +27,52 @@ from paddler_trio.apis.openai.completion_response import TextAnswer
 from paddler_trio.apis.openai.completions import native_prompts
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.questions import end_tokens, text_of
-from paddler_trio.apis.run import gather, stream
+from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.steps import Step
-from paddler_trio.apis.surface import Surface
+from paddler_trio.http import sse
 
 Json = dict[str, object]
 
 _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
 
 
-async def llama_completion(surface: Surface, exchange: Exchange) -> None:
-    request = await exchange.read(surface.limits, read_llama_completion)
-    model = model_name(surface, request.delivery.model)
-    must_generate(surface)
-    prompts = await native_prompts(surface, request)
-    texts = [await _text(surface, prompt) for prompt in prompts for _ in range(request.n)]
+async def llama_completion(backend: Backend, exchange: Exchange) -> None:
+    request = await exchange.read(backend.limits, read_llama_completion)
+    model = model_name(backend, request.delivery.model)
+    must_generate(backend)
+    prompts = await native_prompts(backend, request)
+    texts = [await _text(backend, prompt) for prompt in prompts for _ in range(request.n)]
     answers = [TextAnswer("") for _ in texts]
     works = request.works(prompts)
     settings = generation_settings(
-        cluster_parameters(surface),
+        cluster_parameters(backend),
         request.generate,
         is_stream=request.delivery.is_stream,
         with_timings=request.delivery.with_timings,
-        end_tokens=await end_tokens(surface, request.generate),
+        end_tokens=await end_tokens(backend, request.generate),
     )
     told = CompletionEncoder(request, model, texts, answers, Stopwatch(trio.current_time), settings)
     with blaming(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
             await stream(
-                surface.dispatcher,
+                backend.dispatcher,
                 exchange,
                 works,
                 told,
-                surface.limits,
+                backend.limits,
                 keep_alive_s=request.delivery.ping_s,
             )
         else:
-            await gather(surface.dispatcher, exchange, works, told.read)
+            await gather(backend.dispatcher, exchange, works, told.read)
             await exchange.send_json(200, told.body())
 
 
-async def _text(surface: Surface, prompt: Json) -> str:
+async def _text(backend: Backend, prompt: Json) -> str:
     match prompt:
         case {"Text": {"text": str(text)}}:
             return text
         case {"Tokens": {"tokens": list(tokens)}}:
-            return await text_of(surface, tokens)
+            return await text_of(backend, tokens)
     raise AssertionError("a prompt is text or tokens")
 
 

@@ -15,7 +15,7 @@ from paddler_trio.apis.generation_fields import (
     refused_fields,
     sampling_fields,
 )
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.message_fields import message_shape, tool_choice_shape, tool_shape
 from paddler_trio.apis.shapes import (
     Either,
@@ -41,7 +41,7 @@ EFFORTS: dict[str, int | None] = {
 """Tokens of reasoning that a ``reasoning_effort`` allows; 0 is no reasoning, None no bound."""
 
 
-def response_format_shape(limits: SurfaceLimits) -> Shape:
+def response_format_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
 
     def kind(word: str) -> Field:
@@ -163,7 +163,7 @@ def thinking_fields() -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def chat_record(limits: SurfaceLimits) -> Record:
+def chat_record(limits: ApiLimits) -> Record:
     """The body of a chat completion."""
     return Record(
         "CreateChatCompletionRequest",

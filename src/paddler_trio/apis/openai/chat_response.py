@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     Answer,
     AnswerReader,
@@ -27,6 +26,7 @@ from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.steps import Step
+from paddler_trio.http import sse
 from paddler_trio.wire.codec import dumps
 
 Json = dict[str, object]

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     AnswerReader,
     ContentDelta,
@@ -32,6 +31,7 @@ from paddler_trio.apis.openai.chat_response import (
 )
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.steps import Step
+from paddler_trio.http import sse
 
 
 def new_completion_id() -> str:

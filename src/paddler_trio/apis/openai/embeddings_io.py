@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.apis.fields import Field, Record, accepted, refused
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.prompts import PromptShape
 from paddler_trio.apis.shapes import Integer, OneOf, Text
 from paddler_trio.apis.steps import Step
@@ -46,7 +46,7 @@ def _shared_fields() -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def embeddings_record(limits: SurfaceLimits) -> Record:
+def embeddings_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/embeddings``."""
     return Record(
         "CreateEmbeddingRequest",
@@ -67,7 +67,7 @@ def embeddings_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def llama_embeddings_record(limits: SurfaceLimits) -> Record:
+def llama_embeddings_record(limits: ApiLimits) -> Record:
     """The body of ``/embedding``, in llama-server's own dialect."""
     return Record(
         "LlamaEmbeddingRequest",

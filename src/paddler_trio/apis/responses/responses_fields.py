@@ -12,7 +12,7 @@ from paddler_trio.apis.generation_fields import (
     cache_fields,
     sampling_fields,
 )
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS, pace_fields
 from paddler_trio.apis.shapes import (
     Anything,
@@ -173,7 +173,7 @@ def item_shape() -> Shape:
     )
 
 
-def _tool_shape(limits: SurfaceLimits) -> Shape:
+def _tool_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     function = Record(
         "function tool",
@@ -211,7 +211,7 @@ def _tool_choice_shape() -> Shape:
     return Either((OneOf(("none", "auto", "required")), kinds))
 
 
-def _text_shape(limits: SurfaceLimits) -> Shape:
+def _text_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     described = Record(
         "json_schema text",
@@ -237,7 +237,7 @@ def _text_shape(limits: SurfaceLimits) -> Shape:
     )
 
 
-def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
     items = ListOf(item_shape(), 0, limits.max_messages, "max_messages")
     effort = Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort of chat completions.")
     words = OneOf(("auto", "concise", "detailed"))
@@ -271,7 +271,7 @@ def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def responses_record(limits: SurfaceLimits) -> Record:
+def responses_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/responses``."""
     options = Record(
         "responses stream_options",
@@ -312,7 +312,7 @@ def responses_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def input_tokens_record(limits: SurfaceLimits) -> Record:
+def input_tokens_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/responses/input_tokens``."""
     return Record(
         "CountResponseTokensRequest",

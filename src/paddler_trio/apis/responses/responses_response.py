@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import Ended, Stopwatch, completion_tokens, timings_of
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.responses.responses_output import Output, new_id
 from paddler_trio.apis.responses.responses_request import ResponsesRequest
 from paddler_trio.apis.steps import Step
+from paddler_trio.http import sse
 
 Json = dict[str, object]
 

@@ -14,20 +14,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import attrs
 import trio
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.steps import Step, StreamEncoder, Work
+from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.writing import written
-from paddler_trio.http.asgi import ClientGoneError, HttpProblem, watch_disconnect
-from paddler_trio.http.server import direct_body_writer
+from paddler_trio.http import sse
+from paddler_trio.http.asgi import ClientGoneError, HttpProblem
+from paddler_trio.http.body_writer import body_writer
+from paddler_trio.http.client_watch import cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
-
-__all__ = ["Step", "StreamEncoder", "Work", "gather", "stream"]
-
-MAX_STEPS_PER_WRITE = 64
 
 
 async def gather(
@@ -55,7 +53,7 @@ async def stream(
     exchange: Exchange,
     works: Sequence[Work],
     encoder: StreamEncoder,
-    limits: SurfaceLimits,
+    limits: ApiLimits,
     *,
     keep_alive_s: float | None = None,
 ) -> None:
@@ -76,7 +74,7 @@ async def stream(
         with trio.move_on_after(limits.hold_start_s):
             await source.look_ahead()
         await exchange.begin(200, sse.HEADERS)
-        write = direct_body_writer(exchange.scope) or _ordinary_writer(exchange)
+        write = body_writer(exchange.scope, exchange.send)
         waiting = b"" if source.has_news else sse.comment(source.progress_text())
         await write(waiting + encoder.opening())
         written_s = trio.current_time()
@@ -112,19 +110,13 @@ async def _watched(
     is_complete = False
     source = _Source(dispatcher)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                watch_disconnect, exchange.receive, nursery.cancel_scope.cancel, name="client watch"
-            )
+        async with cancelled_on_disconnect(exchange.receive) as nursery:
             try:
                 await source.submit(exchange, works, nursery)
                 await read(source)
             except ApiError as error:
                 failure = error
             is_complete = True
-            # the watcher must be gone before the last body: the server calls the end of a
-            # request a disconnect too
-            nursery.cancel_scope.cancel(reason="the answer is complete")
     finally:
         source.stop()
     if failure is not None:
@@ -218,13 +210,10 @@ class _Source:
         return True
 
     def take_all(self) -> list[Step]:
-        """All steps that are there already, up to a limit."""
-        if self._merged is None:
-            try:
-                while len(self._ahead) < MAX_STEPS_PER_WRITE and self._error is None:
-                    self._add(0, self._requests[0].outbox.receive_nowait())
-            except (trio.WouldBlock, trio.EndOfChannel):
-                pass
+        """All steps that have arrived, up to a limit."""
+        if self._merged is None and self._error is None:
+            for results in ready_steps(self._requests[0], after=len(self._ahead)):
+                self._add(0, results)
         steps, self._ahead = self._ahead, []
         return steps
 
@@ -296,10 +285,3 @@ class _Source:
         if request.failure is None:
             return None
         return from_failure(request.failure, retry_after_s=self.dispatcher.retry_after_s())
-
-
-def _ordinary_writer(exchange: Exchange) -> Callable[[bytes], Awaitable[None]]:
-    async def write(body: bytes) -> None:
-        await exchange.send({"type": "http.response.body", "body": body, "more_body": True})
-
-    return write
