@@ -21,7 +21,7 @@ from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send
 from paddler_trio.http.cors import CorsRules
 from paddler_trio.http.router import RouteTable, cause_of, refuse_websocket
 
-log = structlog.get_logger("surface")
+log = structlog.get_logger("apis")
 
 Endpoint: TypeAlias = Callable[[Backend, Exchange], Awaitable[None]]
 ApiRoutes: TypeAlias = RouteTable[Endpoint]
@@ -92,7 +92,7 @@ class ApiRouter:
             await self._send(exchange, problem)
         finally:
             if exchange is not None:
-                for name in self.backend.ignored_fields.news(exchange.ignored):
+                for name in self.backend.ignored_fields.unlogged(exchange.ignored):
                     log.info("field ignored", field=name, path=path, request=exchange.id)
 
     async def refuse(

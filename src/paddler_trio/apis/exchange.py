@@ -1,7 +1,7 @@
-"""One HTTP request to this surface and its response: the body in, the headers every answer has.
+"""One HTTP request to an API and its response: the body, and the headers of every response.
 
-An exchange knows nothing of chats or tokens. It reads the body within the limits, makes or takes
-the request id, and sends either one JSON document or the beginning of a stream.
+An exchange knows no chats and no tokens. It reads the body within the limits, makes or takes the
+request id, and sends either one JSON document or the beginning of a stream.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Exchange:
     """See the module docstring.
 
     Args:
-      id: what the client calls this request, or what we call it; told in ``x-request-id``.
-      tail: what follows the prefix of a prefix route; empty on others.
-      client, priority: for whom the queue counts it.
-      is_exact: the answer has what OpenAI's own schema has, and nothing else.
-      ignored: hears of the fields of the request that change nothing; the response names them.
+      id: the client's name of this request, or ours; the response has it as ``x-request-id``.
+      tail: the rest of the path on a route that leaves it open; empty on others.
+      client, priority: as the queue counts it.
+      is_exact: the response has what OpenAI's own schema has, and nothing else.
+      ignored: collects the fields that change nothing; the response names them.
     """
 
     scope: Scope
@@ -60,7 +60,7 @@ class Exchange:
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
     goes_on: bool = attrs.field(default=False, init=False)
-    """What is worked on is more than the body: what was stored before it belongs to it."""
+    """The prompt is more than the body: stored items come before it."""
     _send: Send = attrs.field(kw_only=True)
 
     @classmethod
@@ -76,7 +76,7 @@ class Exchange:
     ) -> Exchange:
         """``is_strict``: fields that would be ignored are refused.
 
-        HttpProblem 400 for headers that say nonsense about who asks."""
+        HttpProblem 400 for bad values of the client's or the priority's header."""
         client, priority = who_asks(scope)
         return cls(
             scope=scope,
@@ -97,11 +97,11 @@ class Exchange:
 
     @property
     def is_large(self) -> bool:
-        """Whether working on it would make everybody else wait."""
+        """Whether work on it belongs into a thread, so that the event loop does not wait."""
         return self.goes_on or self.room.used_bytes > INLINE_BYTES
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, computed off the event loop if the request is large."""
+        """The result of ``work``, computed off the event loop if the request is large."""
         return await self.room.off_loop(work) if self.is_large else work()
 
     async def read(
@@ -109,15 +109,15 @@ class Exchange:
         limits: ApiLimits,
         read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T],
     ) -> T:
-        """What ``read`` makes of the body, which must be one JSON object.
+        """The value that ``read`` returns for the body, which must be one JSON object.
 
         ``read`` may run in a thread.
 
         Errors:
-          ApiError: 400 not JSON or not an object, 413 too large, 415 not said to be JSON; or what
-            ``read`` raises.
+          ApiError: 400 not JSON or not an object, 413 too large, 415 not announced as JSON; or
+            what ``read`` raises.
           HttpProblem: 408, 503, or a content encoding that is damaged.
-          ClientGoneError: the client left in the middle of it.
+          ClientGoneError: the client left in the middle of its body.
         """
 
         def read_object(body: object) -> T:

@@ -1,4 +1,4 @@
-"""What one request to this surface may ask for; every limit is named in the error it causes."""
+"""The limits of one request to an API; the error that a limit causes names it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddler_trio.errors import ConfigurationError
 
 @attrs.frozen(kw_only=True)
 class ApiLimits:
-    """Sizes and counts of one request, and the pace of its answer.
+    """Sizes and counts of one request, and the times of its answer.
 
     Attributes:
       max_body_bytes: of a body, before and after decompression; images travel inside it.
@@ -61,7 +61,7 @@ class ApiLimits:
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> ApiLimits:
-        """From ``name=value`` each; ConfigurationError that says what is wrong with one."""
+        """From ``name=value`` each; ConfigurationError for one that is wrong."""
         types = {field.name: type(field.default) for field in attrs.fields(cls)}
         values: dict[str, int | float] = {}
         for setting in settings:

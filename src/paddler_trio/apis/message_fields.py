@@ -1,4 +1,4 @@
-"""The shapes of a conversation: messages of every role, their parts, tools, and their choice."""
+"""The fields of a conversation: messages of every role, their parts, tools, and their choice."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def message_shape() -> Shape:
     image = ("image_url", _image_part())
     refusal = ("refusal", _refusal_part())
 
-    def said(*parts: tuple[str, Record], needed: bool = True) -> Field:
+    def content(*parts: tuple[str, Record], needed: bool = True) -> Field:
         note = "A text, or a list of parts."
         return Field("content", _content(*parts), note, is_required=needed)
 
     assistant = _message(
         "assistant",
-        said(text, refusal, needed=False),
+        content(text, refusal, needed=False),
         _NAME,
         Field("tool_calls", ListOf(_tool_call(), 0, 256), "Calls it made."),
         Field(
@@ -123,19 +123,19 @@ def message_shape() -> Shape:
     return Tagged(
         "role",
         {
-            "system": _message("system", said(text), _NAME),
-            "developer": _message("developer", said(text), _NAME),
-            "user": _message("user", said(text, image), _NAME),
+            "system": _message("system", content(text), _NAME),
+            "developer": _message("developer", content(text), _NAME),
+            "user": _message("user", content(text, image), _NAME),
             "assistant": assistant,
             "tool": _message(
                 "tool",
-                said(text),
+                content(text),
                 Field("tool_call_id", Text(256), "The call this answers."),
                 _NAME,
             ),
             "function": _message(
                 "function",
-                said(text),
+                content(text),
                 Field("name", Text(256), "The function this answers.", is_required=True),
             ),
         },

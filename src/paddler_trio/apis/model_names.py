@@ -1,4 +1,4 @@
-"""What the fleet serves, by the names that requests may use."""
+"""The model that the fleet serves, by the names that requests may use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paddler_trio.wire.paddler.desired_state import (
 class ServedModel:
     """``id`` is the file's name without its ending; ``aliases`` name the same.
 
-    Neither tells where agents keep it, nor the address it came from, which may hold a secret.
+    Neither shows where agents keep it, nor the address it came from, which may hold a secret.
     """
 
     id: str
@@ -36,7 +36,7 @@ class ServedModel:
 
 
 def names_of(model: DesiredModel) -> ServedModel | None:
-    """How a model that is wanted is called; None if none is."""
+    """The names of the desired model; None if none is desired."""
     match model:
         case NoModel():
             return None
@@ -114,7 +114,7 @@ def must_generate(backend: Backend) -> None:
 
 
 def cells_at_most(backend: Backend) -> int | None:
-    """No slot of any agent holds more tokens than this; None while nobody can tell."""
+    """No slot of any agent holds more tokens than this; None while no agent reports it."""
     applicable = backend.states.applicable
     if applicable is None:
         return None

@@ -1,4 +1,4 @@
-"""The OpenAPI document of this surface, made from the tables that read the requests."""
+"""The OpenAPI document of the APIs, made from the tables that read their requests."""
 
 from __future__ import annotations
 
@@ -159,5 +159,5 @@ def _anthropic_error_schema() -> Json:
 
 
 async def document(backend: Backend, exchange: Exchange) -> None:
-    told = openapi(backend.limits, is_strict=backend.settings.strict_fields)
-    await exchange.send_json(200, told)
+    body = openapi(backend.limits, is_strict=backend.settings.strict_fields)
+    await exchange.send_json(200, body)

@@ -1,6 +1,6 @@
-"""Questions that only a loaded model can answer: tokens of a text, text of tokens, its figures.
+"""Questions that only a loaded model can answer: tokens of a text, text of tokens, its metadata.
 
-Any agent of ours that serves the desired state may answer; they take no slot.
+Any agent of ours that serves the desired state may answer; questions take no slot.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from paddler_trio.wire.trio.generate import (
 async def ask(
     backend: Backend, question: Question, exchange: Exchange | None = None
 ) -> Mapping[str, object]:
-    """What a serving agent says; with an ``exchange`` only as long as its client waits.
+    """The answer of a serving agent; with an ``exchange``, only as long as its client waits.
 
     Errors:
       ApiError: the agent refuses the question.
-      HttpProblem: nobody can be asked, or nobody answers in time.
+      HttpProblem: no agent can be asked, or none answers in time.
     """
     try:
         if exchange is None:
@@ -62,18 +62,18 @@ async def text_of(backend: Backend, tokens: Sequence[int]) -> str:
 
 
 async def rendered(backend: Backend, prompt: object) -> Mapping[str, object]:
-    """What the engine would be given for a native ``prompt``: ``prompt`` and ``num_tokens``."""
+    """The text of a native ``prompt`` for the engine: ``prompt`` and ``num_tokens``."""
     return await ask(backend, RenderPrompt(prompt=structure(prompt, Prompt)))
 
 
 async def end_tokens(backend: Backend, generate: Mapping[str, object]) -> list[int]:
-    """The tokens that ``ignore_eos`` keeps from being drawn; empty where it is not asked for, or
-    the agent does not tell."""
+    """The tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the agent
+    does not report them."""
     match generate:
         case {"sampling": {"ignore_eos": True}}:
-            told = (await ask(backend, DescribeModel())).get("end_tokens", [])
-            assert isinstance(told, list)
-            return told
+            tokens = (await ask(backend, DescribeModel())).get("end_tokens", [])
+            assert isinstance(tokens, list)
+            return tokens
     return []
 
 

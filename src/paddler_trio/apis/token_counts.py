@@ -1,4 +1,4 @@
-"""How many tokens a conversation would be, as the model that is served counts them."""
+"""How many tokens a conversation has for the model that is served."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ async def count_tokens(backend: Backend, conversation: Mapping[str, object]) -> 
     """``conversation`` is a ``ConversationPrompt`` as wire JSON.
 
     Errors:
-      ApiError: 400 the template refuses it, 503 nobody can tell, 504 nobody did in time.
+      ApiError: 400 the template refuses it, 503 no agent serves a model, 504 none answered in time.
     """
-    told = (await rendered(backend, {"Conversation": conversation}))["num_tokens"]
-    assert isinstance(told, int)
-    return told
+    num_tokens = (await rendered(backend, {"Conversation": conversation}))["num_tokens"]
+    assert isinstance(num_tokens, int)
+    return num_tokens

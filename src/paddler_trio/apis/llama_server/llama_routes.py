@@ -50,12 +50,12 @@ def _refusing(method: str, path: str, why: str) -> Endpoint:
 
 
 async def lora_adapters(backend: Backend, exchange: Exchange) -> None:
-    """The adapters that the operator set for all agents; where they lie is nobody's business."""
-    told: list[dict[str, object]] = []
+    """The adapters that the operator set for all agents, without the folders they lie in."""
+    adapters: list[dict[str, object]] = []
     for number, adapter in enumerate(backend.states.extras.engine.lora or ()):
         path, scale = _adapter(adapter)
-        told.append({"id": number, "path": PurePath(path).name, "scale": scale})
-    await exchange.send_json(200, told)
+        adapters.append({"id": number, "path": PurePath(path).name, "scale": scale})
+    await exchange.send_json(200, adapters)
 
 
 def _adapter(text: str) -> tuple[str, float]:

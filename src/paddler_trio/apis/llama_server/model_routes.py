@@ -1,4 +1,4 @@
-"""What is served, and what only a loaded model can tell: models, tokens, rendered templates.
+"""The model that is served, and questions to it: tokens, rendered templates.
 
 The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all others).
 """
@@ -42,10 +42,10 @@ from paddler_trio.wire.trio.generate import (
 Json = dict[str, object]
 
 DESCRIBE_S = 2.0
-"""A list of models is not worth waiting longer for its figures."""
+"""How long a list of models waits for an agent to describe the model."""
 MAX_TEXTS = 1024
 """In one request to be tokenised: each is a question to an agent."""
-MAX_SLOTS_TOLD = 65536
+MAX_SLOTS_LISTED = 65536
 """Of all agents together; each is an object in one answer."""
 
 _META = {
@@ -57,7 +57,7 @@ _META = {
     "n_params": "n_params",
     "size": "size_bytes",
 }
-"""llama-server's names of figures, and ours."""
+"""llama-server's names of a model's metadata, and ours."""
 
 
 # -------------------------------------------------------------------------------------- models
@@ -69,15 +69,15 @@ async def list_models(backend: Backend, exchange: Exchange) -> None:
         return
     served = served_model(backend)
     stats = {} if served is None else await _stats(backend)
-    models = [] if served is None else [_told_as_ollama_does(served, stats)]
-    data = [] if served is None else [_told(backend, served, stats)]
+    models = [] if served is None else [_ollama_model(served, stats)]
+    data = [] if served is None else [_model(backend, served, stats)]
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
 
 async def _list_exactly(backend: Backend, exchange: Exchange) -> None:
-    """As OpenAI's schema has it; no agent is asked for figures."""
+    """As OpenAI's schema has it; no agent is asked."""
     served = served_model(backend)
-    data = [] if served is None else [_told_exactly(backend, served)]
+    data = [] if served is None else [_exact_model(backend, served)]
     await exchange.send_json(200, {"object": "list", "data": data})
 
 
@@ -86,12 +86,12 @@ async def get_model(backend: Backend, exchange: Exchange) -> None:
     if served is None or not served.is_called(exchange.tail):
         raise no_such_model(exchange.tail, served)
     if exchange.is_exact:
-        await exchange.send_json(200, _told_exactly(backend, served))
+        await exchange.send_json(200, _exact_model(backend, served))
     else:
-        await exchange.send_json(200, _told(backend, served, await _stats(backend)))
+        await exchange.send_json(200, _model(backend, served, await _stats(backend)))
 
 
-def _told_exactly(backend: Backend, served: ServedModel) -> Json:
+def _exact_model(backend: Backend, served: ServedModel) -> Json:
     return {
         "id": served.id,
         "object": "model",
@@ -100,18 +100,17 @@ def _told_exactly(backend: Backend, served: ServedModel) -> Json:
     }
 
 
-def _told(backend: Backend, served: ServedModel, stats: Mapping[str, object]) -> Json:
+def _model(backend: Backend, served: ServedModel, stats: Mapping[str, object]) -> Json:
     return {
-        **_told_exactly(backend, served),
+        **_exact_model(backend, served),
         "aliases": list(served.aliases),
         "tags": [],
         "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
     }
 
 
-def _told_as_ollama_does(served: ServedModel, stats: Mapping[str, object]) -> Json:
-    """The same in the shape of another API, which llama-server tells beside OpenAI's: clients look
-    there for what a model can do."""
+def _ollama_model(served: ServedModel, stats: Mapping[str, object]) -> Json:
+    """The same as Ollama lists it, which llama-server adds: clients look there for capabilities."""
     capabilities = ["completion", "multimodal"] if stats.get("can_see") else ["completion"]
     texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
     details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
@@ -127,7 +126,7 @@ def _told_as_ollama_does(served: ServedModel, stats: Mapping[str, object]) -> Js
 
 
 async def _stats(backend: Backend) -> Mapping[str, object]:
-    """What an agent says of the model; nothing while nobody can tell."""
+    """An agent's description of the model; empty while none serves one."""
     if backend.dispatcher.statistics().slots_total == 0:
         return {}
     with trio.move_on_after(DESCRIBE_S):
@@ -187,9 +186,9 @@ async def tokenize(backend: Backend, exchange: Exchange) -> None:
                 add_special=values.get("add_special") is True and index == 0,
                 parse_special=values.get("parse_special") is not False,
             )
-            told = (await ask(backend, question, exchange))["tokens"]
-            assert isinstance(told, list)
-            tokens += told
+            some = (await ask(backend, question, exchange))["tokens"]
+            assert isinstance(some, list)
+            tokens += some
         else:
             tokens.append(part)
     if with_pieces:
@@ -202,10 +201,10 @@ async def _with_pieces(
 ) -> list[object]:
     """Each token with its text, in one question however many there are."""
     ids = tuple(token for token in tokens if isinstance(token, int))
-    told = (await ask(backend, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
-    assert isinstance(told, list)
-    pieces = zip(ids, told, strict=True)
-    return await exchange.run(lambda: [{"id": token, "piece": piece} for token, piece in pieces])
+    pieces = (await ask(backend, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
+    assert isinstance(pieces, list)
+    pairs = zip(ids, pieces, strict=True)
+    return await exchange.run(lambda: [{"id": token, "piece": piece} for token, piece in pairs])
 
 
 async def detokenize(backend: Backend, exchange: Exchange) -> None:
@@ -223,8 +222,8 @@ async def apply_template(backend: Backend, exchange: Exchange) -> None:
 
 async def count_input_tokens(backend: Backend, exchange: Exchange) -> None:
     rendered = await ask(backend, await _render(backend, exchange), exchange)
-    told = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
-    await exchange.send_json(200, told)
+    body = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
+    await exchange.send_json(200, body)
 
 
 async def _render(backend: Backend, exchange: Exchange) -> RenderPrompt:
@@ -276,7 +275,7 @@ async def props(backend: Backend, exchange: Exchange) -> None:
 
 
 def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
-    """The chat template that holds; None if nobody tells the model's own."""
+    """The chat template in force; None if it is the model's own and no agent describes it."""
     applicable = backend.states.applicable
     override = None if applicable is None else applicable.chat_template_override
     own = stats.get("chat_template")
@@ -284,19 +283,20 @@ def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
 
 
 async def slots(backend: Backend, exchange: Exchange) -> None:
-    """One entry for each slot of the fleet, up to ``MAX_SLOTS_TOLD``; which of an agent's slots is
-    busy is its own affair.
+    """One entry for each slot of the fleet, up to ``MAX_SLOTS_LISTED``.
+
+    Of an agent, only the number of busy slots is known, not which they are.
 
     ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
     """
     stats = await _stats(backend)
-    told: list[Json] = []
+    entries: list[Json] = []
     for agent in list(backend.dispatcher.agents.values()):
         busy = backend.dispatcher.slots_processing(agent.key)
-        for number in range(min(agent.status.slots_total, MAX_SLOTS_TOLD - len(told))):
-            slot: Json = {"id": len(told), "n_ctx": stats.get("n_ctx")}
-            told.append(slot | {"is_processing": number < busy})
+        for number in range(min(agent.status.slots_total, MAX_SLOTS_LISTED - len(entries))):
+            slot: Json = {"id": len(entries), "n_ctx": stats.get("n_ctx")}
+            entries.append(slot | {"is_processing": number < busy})
     query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
-    if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):
+    if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
-    await exchange.send_json(200, told)
+    await exchange.send_json(200, entries)

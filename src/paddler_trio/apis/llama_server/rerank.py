@@ -1,4 +1,4 @@
-"""``/v1/rerank``: documents by how well they fit a query, in Jina's shape or in TEI's.
+"""``/v1/rerank``: documents by how well they fit a query, with Jina's or TEI's body.
 
 ``documents`` asks for the first, ``texts`` for the second. Scores are the model's own, higher is
 better; the documents go to the agents in several requests, like the inputs of embeddings.
@@ -121,8 +121,8 @@ class Ranking:
         if self.request.is_tei:
             text: Json = {"text": document} if self.request.with_documents else {}
             return {"index": place, "score": score, **text}
-        shown: Json = {"document": {"text": document}} if self.request.with_documents else {}
-        return {"index": place, "relevance_score": score, **shown}
+        extra: Json = {"document": {"text": document}} if self.request.with_documents else {}
+        return {"index": place, "relevance_score": score, **extra}
 
 
 def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 import trio
 
-from paddler_trio.apis.api_errors import blaming
+from paddler_trio.apis.api_errors import naming_fields
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.generation_settings import generation_settings
@@ -34,7 +34,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
     must_generate(backend)
     works = await fetch_images(request.works(), backend.settings, exchange.room)
     verbose = await verbose_of(backend, request.delivery, works[0])
-    with blaming(prompt="messages", constraint=request.constrained_by):
+    with naming_fields(prompt="messages", constraint=request.constrained_by):
         if request.delivery.is_stream:
             encoder = ChatStream.of(
                 heading,

@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from paddler_trio.apis.answer import Stopwatch
-from paddler_trio.apis.api_errors import blaming, prompt_too_long
+from paddler_trio.apis.api_errors import naming_fields, prompt_too_long
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.model_names import cells_at_most, must_generate
@@ -36,7 +36,7 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     echoes = await _echoes(backend, request, prompts)
     verbose = await verbose_of(backend, request.delivery, works[0])
     answers = [TextAnswer(echo) for echo in echoes for _ in range(request.best_of)]
-    with blaming(prompt="prompt", constraint=request.constrained_by):
+    with naming_fields(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
             watch = Stopwatch(trio.current_time)
             encoder = CompletionStream(

@@ -1,4 +1,4 @@
-"""``/v1/responses`` and what belongs to it; the shell of it."""
+"""The endpoints of ``/v1/responses``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from paddler_trio.apis.answer import Stopwatch
-from paddler_trio.apis.api_errors import ApiError, blaming, invalid
+from paddler_trio.apis.api_errors import ApiError, invalid, naming_fields
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.image_fetch import fetch_images
@@ -72,9 +72,9 @@ class Responses:
 
         def take(step: Step) -> None:
             for _ in output.take(step.results):
-                pass  # the items grow; nobody listens to the events
+                pass  # the items grow; the events have no reader
 
-        with blaming(prompt="input", constraint="text.format"):
+        with naming_fields(prompt="input", constraint="text.format"):
             if request.is_stream:
                 encoder = ResponseStream(heading, output, finish, watch)
                 await stream(
@@ -95,8 +95,8 @@ class Responses:
         must_generate(backend)
         conversation = request.conversation(self._before(request, exchange))
         tokens = await count_tokens(backend, conversation)
-        told = {"object": "response.input_tokens", "input_tokens": tokens}
-        await exchange.send_json(200, told)
+        body = {"object": "response.input_tokens", "input_tokens": tokens}
+        await exchange.send_json(200, body)
 
     async def get(self, backend: Backend, exchange: Exchange) -> None:
         """A stored response, or the items of its input."""
@@ -118,11 +118,11 @@ class Responses:
     async def delete(self, backend: Backend, exchange: Exchange) -> None:
         if not self.store.drop(exchange.tail, owner=_owner(exchange)):
             raise not_stored(exchange.tail)
-        told = {"id": exchange.tail, "object": "response", "deleted": True}
-        await exchange.send_json(200, told)
+        body = {"id": exchange.tail, "object": "response", "deleted": True}
+        await exchange.send_json(200, body)
 
     def _before(self, request: ResponsesRequest, exchange: Exchange) -> Sequence[Item]:
-        """What the response goes on after; ApiError 400 if that is not there any more."""
+        """The items that the response continues; ApiError 400 if they are not stored any more."""
         previous = request.previous_response_id
         if previous is None:
             return ()
