@@ -19,7 +19,7 @@ from paddler_trio.apis.fields import Record
 from paddler_trio.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.http.asgi import BodyTooLargeError, Header, Message, Receive, Scope, Send, header
-from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import (
     MediaTypeError,
@@ -77,7 +77,7 @@ class Exchange:
         """``is_strict``: fields that would be ignored are refused.
 
         HttpProblem 400 for bad values of the client's or the priority's header."""
-        client, priority = who_asks(scope)
+        client, priority = client_of(scope)
         return cls(
             scope=scope,
             receive=receive,

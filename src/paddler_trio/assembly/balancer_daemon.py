@@ -143,7 +143,7 @@ def balancer_parts(
     ) -> App:
         """``app`` as its port serves it: under which names, to which pages, for which keys."""
         hosts = AllowedHosts(
-            names, is_loopback=not beyond_loopback(listener), asks_for_key=lambda: keys.asks_for_key
+            names, is_loopback=not beyond_loopback(listener), requires_key=lambda: keys.requires_key
         )
         return cors(hosts(changes(keys(app, refuse=refuse), refuse=refuse), refuse=refuse))
 

@@ -1,8 +1,8 @@
 """``/api/v2`` on the inference port: the extended request, and questions about the model.
 
 ``POST /api/v2/generate`` streams the same lines as Paddler's routes, with more kinds of results in
-them; see ``wire/paddler/results.py``. What is wrong with a request before it waits for a slot is
-answered by its status; what only the model can judge arrives as its last line. The questions take
+them; see ``wire/paddler/results.py``. An error that shows before a request waits for a slot is the
+status of its response; an error that only the model can find is its last line. The questions take
 no slot.
 """
 
@@ -16,7 +16,7 @@ import attrs
 
 from paddler_trio.balancer.model_questions import ask_model
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.client_watch import while_connected
 from paddler_trio.http.json_body import json_body, structured
 from paddler_trio.http.router import Handler, Params, Router
@@ -78,7 +78,7 @@ class ApiV2:
         return handle
 
     async def _answer(self, question: Question, scope: Scope, receive: Receive, send: Send) -> None:
-        client, _ = who_asks(scope)
+        client, _ = client_of(scope)
         try:
             answer = await while_connected(
                 receive, partial(ask_model, self.dispatcher, question, client=client)

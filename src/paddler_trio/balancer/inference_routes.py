@@ -2,7 +2,7 @@
 
 The status is sent as soon as the request itself is in order, before a slot is found; everything
 later arrives in the stream, whose last line is an ending result or an error. One write carries
-all the steps that are there, so a client that lags costs less, not more.
+all the steps that have arrived (`paddler_trio.balancer.ready_steps`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.writing import written
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
 from paddler_trio.http.body_writer import body_writer
-from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.client_watch import cancelled_on_disconnect
 from paddler_trio.http.json_body import input_of, json_body, structured
 from paddler_trio.http.router import Params, Router
@@ -75,7 +75,7 @@ class InferenceRoutes:
         return routes
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        """200 while a request sent now would be answered soon; 503 says what is missing."""
+        """200 while a request would be answered soon; the text of a 503 is the reason why not."""
         statistics = self.dispatcher.statistics()
         if self.dispatcher.is_draining:
             await send_text(send, 503, "draining: the balancer is shutting down")
@@ -111,7 +111,7 @@ class InferenceRoutes:
             )
         if not self.dispatcher.agents:
             raise HttpProblem(503, "No agents are currently connected")
-        client, priority = who_asks(scope)
+        client, priority = client_of(scope)
         fan_out = EmbeddingFanOut(
             self.dispatcher,
             body,
@@ -122,7 +122,7 @@ class InferenceRoutes:
         await fan_out.stream(scope, receive, send, NDJSON_HEADERS)
 
     def _advice(self, request: Request) -> list[Header]:
-        """To a request that was refused at once: when to come again."""
+        """``Retry-After`` for a request that was refused at once."""
         if request.failure is None or request.failure.code != 503:
             return []
         return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s())]
@@ -149,7 +149,7 @@ class InferenceRoutes:
         await self._send_lines(scope, receive, send, await self._submit(scope, work))
 
     async def _submit(self, scope: Scope, work: Mapping[str, object]) -> Request:
-        client, priority = who_asks(scope)
+        client, priority = client_of(scope)
         whole = await written(work, input_of(scope))
         return self.dispatcher.submit(new_request_id(), whole, client=client, priority=priority)
 

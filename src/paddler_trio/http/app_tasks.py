@@ -1,8 +1,8 @@
 """The application calls of one connection, and how each of them ends.
 
 Hypercorn starts a call for every request and WebSocket through its "task group". Ours gives each
-an `AppInbox`, so that a disconnect always reaches it and the reader never waits for a call that
-has ended; knows which are running; and is where an exception of theirs stops.
+call an `AppInbox`, so that a disconnect always reaches it and the reader never waits for a call
+that has ended. It keeps the running calls and is the boundary for their exceptions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HTTP_INBOX_BYTES = 262_144
 
 
 class AppTasks:
-    """The application calls of one connection; what hypercorn knows as a task group."""
+    """The application calls of one connection; hypercorn's task group."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AppTasks:
         scope: Scope,
         send: Callable[[Any], Awaitable[None]],
     ) -> Callable[[Message], Awaitable[None]]:
-        """Start the application on a request; return where the reader puts its messages."""
+        """Start the application on a request; return the function that delivers messages to it."""
         protocol = self.protocol
         assert protocol is not None
         stream = protocol.stream
@@ -85,7 +85,7 @@ class AppTasks:
         self._nursery.start_soon(task, *args)
 
     def disconnect(self) -> None:
-        """Tell every call still running that the client has left."""
+        """Deliver a disconnect to every call that is still running."""
         for inbox, message in self._inboxes.items():
             inbox.end(message)
 
@@ -101,7 +101,7 @@ class AppTasks:
             try:
                 await self._app(scope, inbox.receive, send)
             except* ClientGoneError as gone:
-                # Expected of a call that writes to a client that left: nobody is there to tell.
+                # expected of a call that writes to a client that has left
                 logger.debug("%s: %s", scope["path"], gone.exceptions)
             except* Exception:
                 logger.exception("application failed on %s", scope["path"])

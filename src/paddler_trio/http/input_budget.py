@@ -103,16 +103,20 @@ class DecodingThread:
             )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Reservation:
     """What one request, or one message, holds of the budget; close it when it has ended."""
 
-    budget: InputBudget = attrs.field(repr=False)
+    budget: InputBudget
     _share: float
     client: str = ""
     """Whose turns decoding takes: the peer's address, until a key or a header names the client."""
     _used_bytes: int = attrs.field(default=0, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._is_closed else ""
+        return f"<Reservation of {self._used_bytes} bytes for {self.client or 'no client'}{state}>"
 
     def another(self) -> Reservation:
         """A further reservation of the same client."""
