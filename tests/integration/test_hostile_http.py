@@ -20,13 +20,12 @@ import pytest
 import trio
 
 from paddler_trio.http.asgi import Receive, Scope, Send, send_json
-from paddler_trio.http.body_writer import direct_body_writer
-from paddler_trio.http.client_watch import watch_disconnect
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.json_body import json_body
 from paddler_trio.http.listening import listen
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.server import HttpServer
+from paddler_trio.http.streaming import direct_body_writer, watch_disconnect
 
 PATIENCE_S = 30
 

@@ -12,11 +12,11 @@ import trio
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from paddler_trio.http.asgi import App, Receive, Scope, Send, read_body, send_text
-from paddler_trio.http.client_watch import watch_disconnect
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.json_body import Inflating
 from paddler_trio.http.listening import listen
 from paddler_trio.http.server import HttpServer
+from paddler_trio.http.streaming import watch_disconnect
 
 PATIENCE_S = 10
 """How long a test waits for what must happen; none is expected to come near it."""

@@ -28,10 +28,10 @@ from paddler_trio.http.asgi import (
     send_json,
     send_text,
 )
-from paddler_trio.http.client_watch import watch_disconnect, while_connected
 from paddler_trio.http.cors import Cors
 from paddler_trio.http.json_body import json_body
 from paddler_trio.http.router import Params, PathPattern, Router, RouteTable
+from paddler_trio.http.streaming import watch_disconnect, while_connected
 
 JSON = (b"content-type", b"application/json")
 DISCONNECT: Message = {"type": "http.disconnect"}

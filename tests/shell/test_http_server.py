@@ -16,10 +16,10 @@ from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.body_writer import direct_body_writer
 from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS
 from paddler_trio.http.listening import listen
 from paddler_trio.http.quart_adapter import fix_disconnects
+from paddler_trio.http.streaming import direct_body_writer
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from paddler_trio.apis.anthropic.anthropic import count_message_tokens, messages
 from paddler_trio.apis.anthropic.anthropic_response import envelope as anthropic_envelope
+from paddler_trio.apis.anthropic.anthropic_routes import count_message_tokens, messages
 from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes
 from paddler_trio.apis.backend import ApiSettings, Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.llama_completion import llama_completion
-from paddler_trio.apis.llama_server.llama_routes import add_unsupported_routes
 from paddler_trio.apis.llama_server.model_routes import (
     apply_template,
     count_input_tokens,
@@ -23,11 +22,12 @@ from paddler_trio.apis.llama_server.model_routes import (
     tokenize,
 )
 from paddler_trio.apis.llama_server.rerank import rerank
+from paddler_trio.apis.llama_server.unsupported_routes import add_unsupported_routes
 from paddler_trio.apis.openai.chat import chat_completions
 from paddler_trio.apis.openai.completions import completions
 from paddler_trio.apis.openai.embeddings import embeddings, llama_embeddings
 from paddler_trio.apis.openapi_document import document
-from paddler_trio.apis.responses.responses import Responses
+from paddler_trio.apis.responses.responses_routes import Responses
 from paddler_trio.apis.responses.responses_store import ResponseStore
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.config import BalancerConfig

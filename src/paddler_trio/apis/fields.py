@@ -16,7 +16,7 @@ import attrs
 from paddler_trio.apis.api_errors import ApiError, invalid, unsupported
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.ignored_fields import member as path_of
-from paddler_trio.apis.shapes import Anything, Shape, shown, wrong
+from paddler_trio.apis.shapes import Anything, OneOf, Shape, shown, wrong
 
 
 class FieldSupport(StrEnum):
@@ -41,6 +41,11 @@ class Field:
     support: FieldSupport = attrs.field(default=FieldSupport.HONOURED, kw_only=True)
     aliases: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     neutral: tuple[object, ...] = attrs.field(default=(), kw_only=True)
+
+
+def tag(value: str, note: str = "Which kind it is.", *, is_required: bool = True) -> Field:
+    """``type``, whose only value is ``value``."""
+    return Field("type", OneOf((value,)), note, is_required=is_required)
 
 
 def accepted(name: str, shape: Shape, note: str) -> Field:

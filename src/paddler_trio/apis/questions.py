@@ -12,7 +12,7 @@ from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.balancer.model_questions import ask_model
-from paddler_trio.http.client_watch import while_connected
+from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.trio.generate import (

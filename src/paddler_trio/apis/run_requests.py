@@ -16,21 +16,20 @@ import attrs
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.steps import Step, StreamEncoder, Work
 from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.writing import written
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
-from paddler_trio.http.body_writer import body_writer
-from paddler_trio.http.client_watch import cancelled_on_disconnect
+from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
 
 
 async def gather(
-    dispatcher: Dispatcher,
+    backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
     take: Callable[[Step], None],
@@ -46,15 +45,14 @@ async def gather(
         while (step := await source.receive()) is not None:
             take(step)
 
-    await _watched(dispatcher, exchange, works, read)
+    await _watched(backend, exchange, works, read)
 
 
 async def stream(
-    dispatcher: Dispatcher,
+    backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
     encoder: StreamEncoder,
-    limits: ApiLimits,
     *,
     keep_alive_s: float | None = None,
 ) -> None:
@@ -68,6 +66,7 @@ async def stream(
       ApiError: it failed before anything was sent.
       ClientGoneError: the client left.
     """
+    limits = backend.limits
     interval_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
     ending = b""
 
@@ -97,12 +96,12 @@ async def stream(
         except ApiError as error:
             ending = encoder.failed(error)
 
-    await _watched(dispatcher, exchange, works, read)
+    await _watched(backend, exchange, works, read)
     await exchange.send({"type": "http.response.body", "body": ending, "more_body": False})
 
 
 async def _watched(
-    dispatcher: Dispatcher,
+    backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
     read: Callable[[StepSource], Awaitable[None]],
@@ -110,7 +109,7 @@ async def _watched(
     """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
     failure: ApiError | None = None
     is_complete = False
-    source = StepSource(dispatcher)
+    source = StepSource(backend.dispatcher)
     try:
         async with cancelled_on_disconnect(exchange.receive) as nursery:
             try:

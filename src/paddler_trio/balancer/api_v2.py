@@ -17,9 +17,9 @@ import attrs
 from paddler_trio.balancer.model_questions import ask_model
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
 from paddler_trio.http.client_identity import client_of
-from paddler_trio.http.client_watch import while_connected
 from paddler_trio.http.json_body import json_body, structured
 from paddler_trio.http.router import Handler, Params, Router
+from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.codec import unstructure

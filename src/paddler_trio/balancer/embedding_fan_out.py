@@ -16,9 +16,9 @@ import trio
 
 from paddler_trio.balancer.writing import written
 from paddler_trio.http.asgi import Header, Receive, Scope, Send
-from paddler_trio.http.client_watch import cancelled_on_disconnect
 from paddler_trio.http.input_budget import Reservation
 from paddler_trio.http.json_body import input_of
+from paddler_trio.http.streaming import cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes

@@ -14,8 +14,8 @@ import trio
 from paddler_trio.balancer.shared_view import SharedView
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.client_watch import cancelled_on_disconnect
 from paddler_trio.http.router import Handler, Params
+from paddler_trio.http.streaming import cancelled_on_disconnect
 
 KEEP_ALIVE_S = 3.0
 _KEEP_ALIVE = sse.comment("keep-alive")

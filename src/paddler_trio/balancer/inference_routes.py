@@ -20,11 +20,10 @@ from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.writing import written
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
-from paddler_trio.http.body_writer import body_writer
 from paddler_trio.http.client_identity import client_of
-from paddler_trio.http.client_watch import cancelled_on_disconnect
 from paddler_trio.http.json_body import input_of, json_body, structured
 from paddler_trio.http.router import Params, Router
+from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
 from paddler_trio.wire.codec import unstructure

@@ -17,11 +17,11 @@ from hypercorn.config import Config
 from paddler_trio.http.app_inbox import AppInbox
 from paddler_trio.http.arrivals import ARRIVALS, Arrivals
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
-from paddler_trio.http.body_writer import DIRECT_BODY
 from paddler_trio.http.bounded_websocket import TEXT_FRAMES, BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.protocol import Http11Protocol
+from paddler_trio.http.streaming import DIRECT_BODY
 
 logger = logging.getLogger(__name__)
 

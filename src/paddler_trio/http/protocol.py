@@ -30,10 +30,10 @@ from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerConte
 from hypercorn.utils import suppress_body
 
 from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError
-from paddler_trio.http.body_writer import BodyWriter
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.h11_bounds import bound_parsing
+from paddler_trio.http.streaming import BodyWriter
 
 bound_parsing()
 

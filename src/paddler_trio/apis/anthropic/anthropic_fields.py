@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused, tag
 from paddler_trio.apis.generation_fields import MAX_INT32, cache_fields, sampling_fields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import (
@@ -25,12 +25,8 @@ _CACHE = accepted("cache_control", FreeObject(), "Prefixes are found by their to
 _NAME = Text(256, least_chars=1)
 
 
-def _kind(word: str) -> Field:
-    return Field("type", OneOf((word,)), "Which kind it is.", is_required=True)
-
-
 def _block(word: str, *fields: Field) -> tuple[str, Record]:
-    return word, Record(f"{word} block", (_kind(word), *fields, _CACHE))
+    return word, Record(f"{word} block", (tag(word), *fields, _CACHE))
 
 
 def _text_block() -> tuple[str, Record]:
@@ -49,7 +45,7 @@ def _image_block() -> tuple[str, Record]:
             "base64": Record(
                 "base64 image",
                 (
-                    _kind("base64"),
+                    tag("base64"),
                     Field("media_type", media, "Its format.", is_required=True),
                     Field("data", Text(least_chars=1), "The image, base64.", is_required=True),
                 ),
@@ -57,7 +53,7 @@ def _image_block() -> tuple[str, Record]:
             "url": Record(
                 "image address",
                 (
-                    _kind("url"),
+                    tag("url"),
                     Field(
                         "url",
                         Text(least_chars=1),
@@ -78,7 +74,7 @@ def _document_block() -> tuple[str, Record]:
             "text": Record(
                 "text document",
                 (
-                    _kind("text"),
+                    tag("text"),
                     Field("media_type", OneOf(("text/plain",)), "Plain text.", is_required=True),
                     Field("data", Text(), "The text.", is_required=True),
                 ),
@@ -144,7 +140,7 @@ def _tool_shape(limits: ApiLimits) -> Shape:
     custom = Record(
         "AnthropicTool",
         (
-            Field("type", OneOf(("custom",)), "A tool of the client; no other kind is here."),
+            tag("custom", "A tool of the client; no other kind is here.", is_required=False),
             Field("name", _NAME, "What the model calls it.", is_required=True),
             Field("description", Text(), "What it does, for the model."),
             Field("input_schema", schema, "JSON Schema of its arguments.", is_required=True),
@@ -165,10 +161,10 @@ def _tool_choice_shape() -> Shape:
     return Tagged(
         "type",
         {
-            "auto": Record("auto choice", (_kind("auto"), one)),
-            "any": Record("any choice", (_kind("any"), one)),
-            "tool": Record("tool choice", (_kind("tool"), name, one)),
-            "none": Record("no choice", (_kind("none"),)),
+            "auto": Record("auto choice", (tag("auto"), one)),
+            "any": Record("any choice", (tag("any"), one)),
+            "tool": Record("tool choice", (tag("tool"), name, one)),
+            "none": Record("no choice", (tag("none"),)),
         },
     )
 
@@ -181,9 +177,9 @@ def _thinking_shape() -> Shape:
     return Tagged(
         "type",
         {
-            "enabled": Record("thinking on", (_kind("enabled"), budget, display)),
-            "disabled": Record("thinking off", (_kind("disabled"),)),
-            "adaptive": Record("thinking as needed", (_kind("adaptive"), display)),
+            "enabled": Record("thinking on", (tag("enabled"), budget, display)),
+            "disabled": Record("thinking off", (tag("disabled"),)),
+            "adaptive": Record("thinking as needed", (tag("adaptive"), display)),
         },
     )
 
@@ -193,7 +189,7 @@ def _format_shape(limits: ApiLimits) -> Shape:
     return Record(
         "AnthropicFormat",
         (
-            _kind("json_schema"),
+            tag("json_schema"),
             Field("schema", schema, "JSON Schema of the answer.", is_required=True),
         ),
     )

@@ -55,16 +55,9 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
     encoder = CompletionEncoder(request, model, texts, answers, watch, settings)
     with naming_fields(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
-            await stream(
-                backend.dispatcher,
-                exchange,
-                works,
-                encoder,
-                backend.limits,
-                keep_alive_s=request.delivery.ping_s,
-            )
+            await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)
         else:
-            await gather(backend.dispatcher, exchange, works, encoder.read)
+            await gather(backend, exchange, works, encoder.read)
             await exchange.send_json(200, encoder.body())
 
 

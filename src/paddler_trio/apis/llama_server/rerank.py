@@ -151,7 +151,7 @@ async def rerank(backend: Backend, exchange: Exchange) -> None:
         start += size
     ranking = Ranking(request, starts)
     try:
-        await gather(backend.dispatcher, exchange, works, ranking.take)
+        await gather(backend, exchange, works, ranking.take)
     except ApiError as error:
         if error.code == "embedding_failed" and "pooling_type" in error.message:
             raise _cannot_rank(error.message) from error

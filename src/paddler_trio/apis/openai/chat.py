@@ -45,14 +45,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
                 now_s=trio.current_time,
                 verbose=verbose,
             )
-            await stream(
-                backend.dispatcher,
-                exchange,
-                works,
-                encoder,
-                backend.limits,
-                keep_alive_s=request.delivery.ping_s,
-            )
+            await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)
         else:
             whole = WholeChat.of(
                 heading,
@@ -62,7 +55,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
                 max_tokens=request.max_tokens,
                 verbose=verbose,
             )
-            await gather(backend.dispatcher, exchange, works, whole.take)
+            await gather(backend, exchange, works, whole.take)
             await exchange.send_json(200, whole.body())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused, tag
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
     accepted_fields,
@@ -44,8 +44,8 @@ EFFORTS: dict[str, int | None] = {
 def response_format_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
 
-    def kind(word: str) -> Field:
-        return Field("type", OneOf((word,)), "The kind of format.", is_required=True)
+    def kind(name: str) -> Field:
+        return tag(name, "The kind of format.")
 
     described = Record(
         "json_schema",
@@ -88,11 +88,11 @@ def stream_fields() -> tuple[Field, ...]:
     return (
         Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
         Field("stream_options", options, "Only with stream."),
-        *pace_fields(),
+        *progress_fields(),
     )
 
 
-def pace_fields() -> tuple[Field, ...]:
+def progress_fields() -> tuple[Field, ...]:
     """What llama.cpp tells of an answer while it is on its way."""
     return (
         Field("timings_per_token", Flag(), "With stream: every chunk carries timings."),

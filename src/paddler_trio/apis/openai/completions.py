@@ -42,19 +42,12 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
             encoder = CompletionStream(
                 heading, request.delivery, answers, len(prompts), watch, verbose
             )
-            await stream(
-                backend.dispatcher,
-                exchange,
-                works,
-                encoder,
-                backend.limits,
-                keep_alive_s=request.delivery.ping_s,
-            )
+            await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)
         else:
             whole = WholeCompletion(
                 heading, request.delivery, answers, request.n, request.best_of, verbose
             )
-            await gather(backend.dispatcher, exchange, works, whole.take)
+            await gather(backend, exchange, works, whole.take)
             await exchange.send_json(200, whole.body())
 
 

@@ -73,7 +73,7 @@ async def _embed(
         oversize="truncate" if "truncate_prompt_tokens" in values else "report",
     )
     embedded = Embedded(len(prompts), starts, per_token=per_token)
-    await gather(backend.dispatcher, exchange, works, embedded.take)
+    await gather(backend, exchange, works, embedded.take)
     return embedded
 
 

@@ -77,16 +77,9 @@ class Responses:
         with naming_fields(prompt="input", constraint="text.format"):
             if request.is_stream:
                 encoder = ResponseStream(heading, output, finish, watch)
-                await stream(
-                    backend.dispatcher,
-                    exchange,
-                    works,
-                    encoder,
-                    backend.limits,
-                    keep_alive_s=request.ping_s,
-                )
+                await stream(backend, exchange, works, encoder, keep_alive_s=request.ping_s)
             else:
-                await gather(backend.dispatcher, exchange, works, take)
+                await gather(backend, exchange, works, take)
                 await exchange.send_json(200, finish())
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:

@@ -28,10 +28,10 @@ async def messages(backend: Backend, exchange: Exchange) -> None:
     works = await fetch_images([request.work], backend.settings, exchange.room)
     if request.is_stream:
         encoder = MessageStream(heading)
-        await stream(backend.dispatcher, exchange, works, encoder, backend.limits)
+        await stream(backend, exchange, works, encoder)
     else:
         whole = WholeMessage(heading)
-        await gather(backend.dispatcher, exchange, works, whole.take)
+        await gather(backend, exchange, works, whole.take)
         named = [(b"request-id", exchange.id.encode())]
         await exchange.send_json(200, whole.body(), headers=named)
 
