@@ -170,7 +170,7 @@ async def test_a_stream_that_tells_nothing_of_what_comes_stays_alive(
     async with world() as here, trio.open_nursery() as nursery:
         agent = here.agent()
         exchange = client.exchange()
-        nursery.start_soon(stream, here.dispatcher, exchange, (WORK,), Mute(), LIMITS)
+        nursery.start_soon(stream, backend_of(here), exchange, (WORK,), Mute())
         await wait_all_tasks_blocked()
         (wire_id,) = wire_ids(agent)
         for _ in range(42):
@@ -330,7 +330,7 @@ async def test_tokens_come_with_the_steps_they_were_drawn_for(autojump_clock: Mo
     taken: list[Step] = []
     async with world() as here, trio.open_nursery() as nursery:
         agent = here.agent()
-        nursery.start_soon(gather, here.dispatcher, client.exchange(), (WORK,), taken.append)
+        nursery.start_soon(gather, backend_of(here), client.exchange(), (WORK,), taken.append)
         await wait_all_tasks_blocked()
         (wire_id,) = wire_ids(agent)
         agent.says(wire_id, "a", "b")
