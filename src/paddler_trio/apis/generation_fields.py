@@ -37,7 +37,7 @@ _SPECULATIVE: dict[str, Shape] = {
 
 
 def sampling_fields() -> tuple[Field, ...]:
-    """How tokens are drawn; what is absent is as the cluster's parameters say."""
+    """How tokens are sampled; the cluster's parameters stand in for absent fields."""
     whole = Integer(-1, MAX_INT32)
     return (
         Field("temperature", Number(0, 2), "0 draws the most likely token always."),

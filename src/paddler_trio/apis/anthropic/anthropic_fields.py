@@ -116,7 +116,7 @@ def _message_shape() -> Shape:
     )
     redacted = _block("redacted_thinking", accepted("data", Text(), "It cannot be read."))
 
-    def said(role: str, *blocks: tuple[str, Record]) -> Record:
+    def message(role: str, *blocks: tuple[str, Record]) -> Record:
         return Record(
             f"{role} turn",
             (
@@ -128,9 +128,9 @@ def _message_shape() -> Shape:
     return Tagged(
         "role",
         {
-            "user": said("user", text, image, document, result),
-            "assistant": said("assistant", text, use, thinking, redacted),
-            "system": said("system", text),
+            "user": message("user", text, image, document, result),
+            "assistant": message("assistant", text, use, thinking, redacted),
+            "system": message("system", text),
         },
     )
 

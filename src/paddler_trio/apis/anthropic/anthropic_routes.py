@@ -1,4 +1,4 @@
-"""``/v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's API; the shell of both.
+"""``/v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's API.
 
 ``anthropic-version`` and ``anthropic-beta`` headers are accepted and change nothing: what a body
 asks for decides.

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``: body in, native requests, answer out; the shell of it."""
+"""``/v1/chat/completions``: body in, native requests, answer out."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
 
 
 async def verbose_of(backend: Backend, delivery: Delivery, work: Work) -> Json | None:
-    """What the model is given for ``work``, if the request wants to be told; an agent is asked."""
+    """The prompt and the settings for ``work`` from an agent, if the request asks for them."""
     if not delivery.is_verbose:
         return None
     generate = work["Generate"]

@@ -93,7 +93,7 @@ def stream_fields() -> tuple[Field, ...]:
 
 
 def progress_fields() -> tuple[Field, ...]:
-    """What llama.cpp tells of an answer while it is on its way."""
+    """llama.cpp's fields for reports while an answer is generated."""
     return (
         Field("timings_per_token", Flag(), "With stream: every chunk carries timings."),
         Field("return_progress", Flag(), "With stream: chunks tell how far the prompt is."),

@@ -1,4 +1,4 @@
-"""``/v1/completions``: body in, native requests, answer out; the shell of it."""
+"""``/v1/completions``: body in, native requests, answer out."""
 
 from __future__ import annotations
 

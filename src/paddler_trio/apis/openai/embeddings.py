@@ -1,4 +1,4 @@
-"""``/v1/embeddings`` and llama-server's ``/embedding``; the shell of both."""
+"""``/v1/embeddings`` and llama-server's ``/embedding``."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _content(*parts: tuple[str, Record]) -> Shape:
 
 
 def item_shape() -> Shape:
-    """One item of an input: what was said, called, answered or thought."""
+    """One item of an input: a message, a call, its output, or reasoning."""
     texts = (_text_part("input_text"), _text_part("output_text"))
     message = Record(
         "input message",
