@@ -18,7 +18,16 @@ from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.fields import Record
 from paddler_trio.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.http.asgi import BodyTooLargeError, Header, Message, Receive, Scope, Send, header
+from paddler_trio.http.asgi import (
+    BodyTooLargeError,
+    Header,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    header,
+    send_json,
+)
 from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import (
@@ -164,7 +173,7 @@ class Exchange:
             limits, lambda body, limits, ignored: record(limits).read(body, "", ignored)
         )
 
-    # ------------------------------------------------------------------ the answer
+    # ---------------------------------------------------------------- the response
 
     async def send(self, message: Message) -> None:
         self.has_started = True
@@ -173,30 +182,26 @@ class Exchange:
     async def send_json(
         self, status: int, value: object, *, headers: Iterable[Header] = ()
     ) -> None:
-        """The whole answer as one JSON document."""
+        """The whole response as one JSON document."""
         large = self.is_large
         body = await self.room.off_loop(lambda: dumps_in_runs(value)) if large else dumps(value)
-        await self.send_bytes(status, body, content_type=b"application/json", headers=headers)
-
-    async def send_bytes(
-        self, status: int, body: bytes, *, content_type: bytes, headers: Iterable[Header] = ()
-    ) -> None:
-        framing = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-        await self.begin(status, [*framing, *headers])
-        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        await send_json(self.send, status, body, headers=[*headers, *self._own_headers()])
 
     async def begin(self, status: int, headers: Iterable[Header]) -> None:
         """Send the status and the headers, ours included; the body is the caller's."""
+        headers = [*headers, *self._own_headers()]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _own_headers(self) -> list[Header]:
         took_ms = round((trio.current_time() - self.began_s) * 1000)
-        ours = [
+        own = [
             (b"x-request-id", self.id.encode()),
             (b"openai-processing-ms", b"%d" % took_ms),
             (b"openai-version", b"2020-10-01"),
         ]
         if (ignored := self.ignored.header()) is not None:
-            ours.append((HEADER, ignored))
-        start = {"type": "http.response.start", "status": status, "headers": [*headers, *ours]}
-        await self.send(start)
+            own.append((HEADER, ignored))
+        return own
 
 
 def request_id(scope: Scope) -> str:

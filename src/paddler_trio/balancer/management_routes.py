@@ -99,7 +99,6 @@ class ManagementRoutes:
     def _quart(self) -> QuartTrio:
         app = QuartTrio(__name__, static_folder=None)
         app.config["RESPONSE_TIMEOUT"] = None
-        app.config["MAX_CONTENT_LENGTH"] = MAX_JSON_BODY_BYTES
         app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
         app.url_map.strict_slashes = True
         app.url_map.merge_slashes = False
@@ -108,11 +107,6 @@ class ManagementRoutes:
         @app.errorhandler(405)
         async def not_found(_: Exception) -> Response:
             return Response(b"", 404)
-
-        @app.errorhandler(413)
-        async def too_large(_: Exception) -> Response:
-            text = f"Request body is over the limit of {MAX_JSON_BODY_BYTES} bytes"
-            return Response(text, 413, content_type="text/plain; charset=utf-8")
 
         @app.errorhandler(HttpProblem)
         async def refused(problem: HttpProblem) -> Response:

@@ -79,7 +79,7 @@ def _listed(text: bytes) -> list[Item]:
 
 @attrs.define
 class ResponseStore:
-    """See the module docstring. A response counts with everything it went on after."""
+    """See the module docstring. A response counts with everything it continues."""
 
     max_responses: int
     max_bytes: int
