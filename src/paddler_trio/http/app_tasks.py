@@ -14,6 +14,7 @@ from typing import Any
 import trio
 from hypercorn.config import Config
 
+from paddler_trio.errors import one_line
 from paddler_trio.http.app_inbox import AppInbox
 from paddler_trio.http.arrivals import ARRIVALS, Arrivals
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
@@ -102,7 +103,7 @@ class AppTasks:
                 await self._app(scope, inbox.receive, send)
             except* ClientGoneError as gone:
                 # expected of a call that writes to a client that has left
-                logger.debug("%s: %s", scope["path"], gone.exceptions)
+                logger.debug("%s: %s", scope["path"], one_line(gone))
             except* Exception:
                 logger.exception("application failed on %s", scope["path"])
             inbox.discard()

@@ -32,7 +32,7 @@ from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.worker_context import WorkerContext
 
-from paddler_trio.errors import leaves
+from paddler_trio.errors import one_line
 from paddler_trio.http.app_tasks import AppTasks
 from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
@@ -364,8 +364,3 @@ class HttpConnection:
         self._lingering.cancel()
         self._reading.cancel()
         self._stream.socket.close()
-
-
-def one_line(error: BaseException) -> str:
-    """Name every exception in ``error`` on one line."""
-    return "; ".join(f"{type(leaf).__name__}: {leaf}".replace("\n", " ") for leaf in leaves(error))
