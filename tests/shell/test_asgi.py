@@ -28,7 +28,7 @@ from paddler_trio.http.asgi import (
     send_json,
     send_text,
 )
-from paddler_trio.http.cors import Cors
+from paddler_trio.http.cors import Cors, CorsRules
 from paddler_trio.http.json_body import json_body
 from paddler_trio.http.router import Params, PathPattern, Router, RouteTable
 from paddler_trio.http.streaming import watch_disconnect, while_connected
@@ -397,6 +397,51 @@ async def test_other_preflights_are_refused(headers: list[tuple[bytes, bytes]]) 
 
 async def test_options_without_a_requested_method_is_an_ordinary_unrouted_request() -> None:
     assert (await ask_across("OPTIONS", ORIGIN)).status == 404
+
+
+LENIENT = CorsRules(
+    methods=(b"GET", b"POST"),
+    headers=None,
+    exposed=(b"x-request-id", b"retry-after"),
+    has_wildcard=True,
+    has_credentials=True,
+)
+PREFLIGHT = (
+    (b"access-control-request-method", b"POST"),
+    (b"access-control-request-headers", b"Authorization, x-own"),
+)
+
+
+async def ask_leniently(origins: list[str], method: str, *headers: tuple[bytes, bytes]) -> Answer:
+    answer = Answer()
+    await Cors(origins, LENIENT)(hello)(scope_of(method, "/", *headers), body_of(), answer.send)
+    return answer
+
+
+async def test_rules_may_allow_every_header_and_expose_some() -> None:
+    preflight = await ask_leniently(["http://127.0.0.1:8085"], "OPTIONS", ORIGIN, *PREFLIGHT)
+    assert preflight.status == 200
+    assert preflight.all(b"access-control-allow-headers") == [b"Authorization, x-own"]
+    assert preflight.all(b"access-control-allow-methods") == [b"GET, POST"]
+    read = await ask_leniently(["http://127.0.0.1:8085"], "GET", ORIGIN)
+    assert read.all(b"access-control-expose-headers") == [b"x-request-id, retry-after"]
+    assert read.all(b"access-control-allow-credentials") == [b"true"]
+
+
+async def test_a_wildcard_allows_every_origin_but_credentials_only_to_a_listed_one() -> None:
+    answer = await ask_leniently(["*"], "GET", ORIGIN)
+    assert answer.all(ALLOW_ORIGIN) == [ORIGIN[1]]
+    assert answer.all(b"access-control-allow-credentials") == []
+    strict = Answer()
+    await Cors(["*"])(hello)(scope_of("GET", "/", ORIGIN), body_of(), strict.send)
+    assert strict.all(ALLOW_ORIGIN) == []
+
+
+async def test_a_lenient_preflight_that_is_not_granted_is_200_without_permissions() -> None:
+    for origin in ((b"origin", b"http://evil"), (b"x", b"no origin at all")):
+        answer = await ask_leniently(["http://127.0.0.1:8085"], "OPTIONS", origin, *PREFLIGHT)
+        assert (answer.status, answer.body, answer.all(ALLOW_ORIGIN)) == (200, b"", [])
+        assert answer.all(b"access-control-allow-methods") == []
 
 
 # ------------------------------------------------------------------------------------ routes
