@@ -250,6 +250,19 @@ async def test_an_answer_before_the_body_was_read_arrives_and_ends_the_connectio
         await until(lambda: served.server.statistics().open_connections == 0)
 
 
+async def test_an_answer_before_the_body_was_read_announces_that_it_is_the_last() -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_text(send, 501, "no")
+
+    async with serving(refuse) as served:
+        early, whole = await served.connect(), await served.connect()
+        await early.stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        assert b"connection: close" in (await early.response())[1]
+        for _ in range(2):
+            await whole.get("/")
+            assert b"connection" not in (await whole.response())[1]
+
+
 async def test_a_client_that_does_not_read_is_cut_at_the_write_deadline() -> None:
     ended: list[BaseException] = []
     async with serving(pour_directly(ended.append), write_timeout_s=0.1) as served:

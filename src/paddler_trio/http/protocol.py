@@ -188,7 +188,9 @@ class Http11Protocol(H11Protocol):
             sized = any(name.lower() == b"content-length" for name, _ in event.headers)
             bodiless = suppress_body(scope["method"], event.status_code)
             self._chunked = scope["http_version"] == "1.1" and not sized and not bodiless
-            if self._wire.draining:
+            # what is left of a body cannot be skipped: the client must not send a request after it
+            is_unread = self.connection.their_state is h11.SEND_BODY
+            if self._wire.draining or is_unread:
                 event = Response(
                     stream_id=event.stream_id,
                     headers=[*event.headers, (b"connection", b"close")],
