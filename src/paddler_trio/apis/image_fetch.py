@@ -14,8 +14,8 @@ import httpx
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.backend import ApiSettings
 from paddler_trio.apis.steps import Work
-from paddler_trio.apis.surface import SurfaceSettings
 from paddler_trio.http.input_budget import BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
 from paddler_trio.wire.trio.written_work import MAX_WORK_BYTES
@@ -24,7 +24,7 @@ Json = dict[str, object]
 
 
 async def fetch_images(
-    works: Sequence[Work], settings: SurfaceSettings, room: Reservation
+    works: Sequence[Work], settings: ApiSettings, room: Reservation
 ) -> Sequence[Work]:
     """The same works with every image as a data URI; the messages of all are the same.
 
@@ -78,7 +78,7 @@ def _images(messages: Sequence[object]) -> list[tuple[str, Json]]:
     return found
 
 
-async def _fetched(url: str, place: str, settings: SurfaceSettings, room: Reservation) -> str:
+async def _fetched(url: str, place: str, settings: ApiSettings, room: Reservation) -> str:
     _must_be_allowed(url, place, settings)
     limits = settings.limits
     try:
@@ -116,7 +116,7 @@ async def _fetched(url: str, place: str, settings: SurfaceSettings, room: Reserv
     return await room.off_loop(as_data)
 
 
-def _must_be_allowed(url: str, place: str, settings: SurfaceSettings) -> None:
+def _must_be_allowed(url: str, place: str, settings: ApiSettings) -> None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

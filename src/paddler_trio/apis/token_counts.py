@@ -1,19 +1,19 @@
-"""How many tokens a conversation would be, as the model that is served counts them."""
+"""How many tokens a conversation has for the model that is served."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.questions import rendered
-from paddler_trio.apis.surface import Surface
 
 
-async def count_tokens(surface: Surface, conversation: Mapping[str, object]) -> int:
+async def count_tokens(backend: Backend, conversation: Mapping[str, object]) -> int:
     """``conversation`` is a ``ConversationPrompt`` as wire JSON.
 
     Errors:
-      ApiError: 400 the template refuses it, 503 nobody can tell, 504 nobody did in time.
+      ApiError: 400 the template refuses it, 503 no agent serves a model, 504 none answered in time.
     """
-    told = (await rendered(surface, {"Conversation": conversation}))["num_tokens"]
-    assert isinstance(told, int)
-    return told
+    num_tokens = (await rendered(backend, {"Conversation": conversation}))["num_tokens"]
+    assert isinstance(num_tokens, int)
+    return num_tokens
