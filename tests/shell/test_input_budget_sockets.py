@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -308,3 +309,30 @@ async def test_large_text_goes_out_in_fragments_that_are_one_message(
             ) as client:
                 assert [await client.get_message() for _ in texts] == texts
             connections.cancel_scope.cancel()
+
+
+async def test_a_client_that_leaves_before_its_turn_has_nothing_decoded() -> None:
+    """Its body waits for the thread that decodes large ones, which another client's keeps busy."""
+    async with serving(limit_bytes=32 * MIB) as served, trio.open_nursery() as nursery:
+        thread = served.budget.thread_of(1.0)
+        goes_on, is_busy = threading.Event(), threading.Event()
+
+        def keep_busy() -> None:
+            is_busy.set()
+            assert goes_on.wait(PATIENCE_S)
+
+        nursery.start_soon(partial(thread.run, keep_busy, client="other"))
+        assert await trio.to_thread.run_sync(is_busy.wait, PATIENCE_S)
+        leaves = await served.connect()
+        await leaves.send_all(post(MIB) + text_of(MIB))
+        await served.holds(MIB - FREE_BYTES)
+        await leaves.aclose()
+        await served.holds(0)
+        goes_on.set()
+        stays = await served.connect()
+        served.answer.set()
+        await stays.send_all(post(64) + text_of(64))
+        assert (await status_of(stays))[0] == 200
+        assert await served.taken.receive() == "x" * 62
+        await stays.aclose()
+        nursery.cancel_scope.cancel()

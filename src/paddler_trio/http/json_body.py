@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from paddler_trio.errors import WireError
@@ -31,6 +32,7 @@ from paddler_trio.http.input_budget import (
     InputBudget,
     Reservation,
 )
+from paddler_trio.http.streaming import while_connected
 from paddler_trio.wire import codec
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, JsonLimitError, JsonLimits, decoded_bytes
 
@@ -81,14 +83,17 @@ async def json_body(
     Errors:
       HttpProblem: `MediaTypeError`, `UnreadableJsonError`, `BodyTooLargeError`, 408, 503, or 415
         for a content encoding other than gzip and deflate; or what ``read`` raises.
-      ClientGoneError: the client left in the middle of its body.
+      ClientGoneError: the client left before its body was decoded.
     """
     check_media_type(scope)
     announced = header(scope, b"content-length")
     if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
         raise BodyTooLargeError(limit_bytes, announced_bytes=int(announced))
     body = await read_body(receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
-    return await decoded(scope, body, read, limit_bytes=limit_bytes, limits=limits)
+    decode = partial(decoded, scope, body, read, limit_bytes=limit_bytes, limits=limits)
+    if len(body) <= INLINE_BYTES and header(scope, b"content-encoding") is None:
+        return await decode()
+    return await while_connected(receive, decode)  # its turn in the thread may be far away
 
 
 def check_media_type(scope: Scope) -> None:
