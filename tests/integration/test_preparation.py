@@ -40,7 +40,6 @@ from paddler_trio.wire.paddler.desired_state import (
     ChatTemplate,
 )
 from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
-from paddler_trio.wire.trio.trio_link import Start, render_extension
 
 MODEL = str(files("paddler_trio.models") / "paddler-demo.gguf")
 READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536, sees_images=True)
@@ -48,7 +47,8 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="500" height="500">{}</svg>
 
 
 def work(body: dict[str, Any]) -> RequestFrame:
-    text = render_extension(Start("1", {"Generate": body}, 7, ())).decode()
+    start = {"id": "1", "request": {"Generate": body}, "seed": 7, "tokens": []}
+    text = json.dumps({"Trio": {"Start": start}})
     frame = request_frame(text, speaks_trio=True)
     assert frame is not None
     return frame

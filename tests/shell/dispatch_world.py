@@ -20,6 +20,7 @@ from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import Failure, RawResult, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
+from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
 from paddler_trio.wire.paddler.messages import (
     AgentMessage,
     AgentRequest,
@@ -31,8 +32,9 @@ from paddler_trio.wire.paddler.status import (
     SlotAggregatedStatusSnapshot,
 )
 from paddler_trio.wire.trio.trio_link import TAG, Extension, Report, Start, parse_extension
+from paddler_trio.wire.trio.written_work import encode_work
 
-WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
+WORK = encode_work(ContinueFromRawPromptParams("Once", 5))
 DONE: dict[str, object] = {"Done": {"usage": {}}}
 LIMITS = DispatchLimits(max_buffered=2, buffered_timeout_s=10, item_timeout_s=30)
 

@@ -10,14 +10,15 @@ from functools import partial
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.prompts import is_ids
 from paddler_trio.apis.surface import Surface
 from paddler_trio.balancer.model_questions import ask_model
 from paddler_trio.http.asgi import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
-from paddler_trio.wire.codec import structure
 from paddler_trio.wire.trio.generate import (
     DescribeModel,
     Detokenize,
+    Generate,
     Prompt,
     Question,
     RenderPrompt,
@@ -61,30 +62,31 @@ async def text_of(surface: Surface, tokens: Sequence[int]) -> str:
     return text
 
 
-async def rendered(surface: Surface, prompt: object) -> Mapping[str, object]:
-    """What the engine would be given for a native ``prompt``: ``prompt`` and ``num_tokens``."""
-    return await ask(surface, RenderPrompt(prompt=structure(prompt, Prompt)))
+async def rendered(surface: Surface, prompt: Prompt) -> Mapping[str, object]:
+    """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
+    return await ask(surface, RenderPrompt(prompt=prompt))
 
 
-async def end_tokens(surface: Surface, generate: Mapping[str, object]) -> list[int]:
+async def end_tokens(surface: Surface, generate: Generate) -> list[int]:
     """The tokens that ``ignore_eos`` keeps from being drawn; empty where it is not asked for, or
     the agent does not tell."""
-    match generate:
-        case {"sampling": {"ignore_eos": True}}:
-            told = (await ask(surface, DescribeModel())).get("end_tokens", [])
-            assert isinstance(told, list)
-            return told
-    return []
+    if not generate.sampling.ignore_eos:
+        return []
+    told = (await ask(surface, DescribeModel())).get("end_tokens", [])
+    assert isinstance(told, list)
+    return told
 
 
-async def token_list(surface: Surface, items: Sequence[int | str], *, param: str) -> list[int]:
+async def token_ids(surface: Surface, items: Sequence[int | str], *, param: str) -> tuple[int, ...]:
     """Token ids and texts in one sequence, as llama-server takes them, as ids only."""
     if not items:
         raise invalid(f"{param} is empty", param)
+    if is_ids(items):
+        return tuple(items)
     tokens: list[int] = []
     for index, item in enumerate(items):
         if isinstance(item, int):
             tokens.append(item)
         else:
             tokens += await tokens_of(surface, item, add_special=index == 0)
-    return tokens
+    return tuple(tokens)

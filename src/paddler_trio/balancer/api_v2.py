@@ -8,7 +8,7 @@ no slot.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -29,7 +29,7 @@ from paddler_trio.http.json_body import json_body
 from paddler_trio.http.router import Handler, Params, Routes
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.codec import structure
 from paddler_trio.wire.trio.generate import (
     DescribeModel,
     Detokenize,
@@ -37,13 +37,12 @@ from paddler_trio.wire.trio.generate import (
     Question,
     RenderPrompt,
     Tokenize,
-    Work,
 )
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """A prompt of millions of tokens, as numbers."""
 
-Stream: TypeAlias = Callable[[Scope, Receive, Send, Mapping[str, object]], Awaitable[None]]
+Stream: TypeAlias = Callable[[Scope, Receive, Send, Generate], Awaitable[None]]
 """Answers a request with the lines of one piece of work."""
 
 T = TypeVar("T")
@@ -65,10 +64,8 @@ class ApiV2:
         routes.http("GET", "/api/v2/model", self._model)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        def read(value: object) -> Mapping[str, object]:
-            work = unstructure(_fields(value, Generate), Work)
-            assert isinstance(work, dict), "a tag around its fields"
-            return work
+        def read(value: object) -> Generate:
+            return _fields(value, Generate)
 
         work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
         await self.stream(scope, receive, send, work)

@@ -8,7 +8,7 @@ all the steps that are there, so a client that lags costs less, not more.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import attrs
@@ -18,7 +18,7 @@ from paddler_trio.balancer.api_v2 import ApiV2
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.inference_socket import InferenceSocket
-from paddler_trio.balancer.writing import written
+from paddler_trio.balancer.writing import encoded
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import (
     Header,
@@ -35,7 +35,7 @@ from paddler_trio.http.router import Params, Routes
 from paddler_trio.http.server import direct_body_writer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
-from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -43,6 +43,7 @@ from paddler_trio.wire.paddler.generation import (
     tool_schema_problem,
 )
 from paddler_trio.wire.paddler.messages import error_line, response_line
+from paddler_trio.wire.trio.generate import Work
 
 GENERATION_DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
 NDJSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
@@ -94,14 +95,16 @@ class InferenceRoutes:
             await send_text(send, 200, "OK")
 
     async def _raw_prompt(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        work = await json_body(scope, receive, _raw_prompt_work)
+        work = await json_body(
+            scope, receive, lambda value: structured(value, ContinueFromRawPromptParams)
+        )
         self._must_generate()
         await self._stream(scope, receive, send, work)
 
     async def _conversation(
         self, scope: Scope, receive: Receive, send: Send, params: Params
     ) -> None:
-        work, problem = await json_body(scope, receive, _conversation_work)
+        work, problem = await json_body(scope, receive, _conversation)
         self._must_generate()
         if problem is not None:
             raise HttpProblem(400, f"Invalid request parameters: {problem}")
@@ -141,25 +144,27 @@ class InferenceRoutes:
             raise HttpProblem(501, GENERATION_DISABLED)
 
     async def _stream_or_refuse(
-        self, scope: Scope, receive: Receive, send: Send, work: Mapping[str, object]
+        self, scope: Scope, receive: Receive, send: Send, work: Work
     ) -> None:
         """As ``_stream``, but who is refused at once gets a status that says so."""
         client, priority = who_asks(scope)
-        whole = await written(work, input_of(scope))
-        request = self.dispatcher.submit(new_request_id(), whole, client=client, priority=priority)
+        encoded_work = await encoded(work, input_of(scope))
+        request = self.dispatcher.submit(
+            new_request_id(), encoded_work, client=client, priority=priority
+        )
         if request.failure is not None:
             raise HttpProblem(
                 request.failure.code, request.failure.description, self._advice(request)
             )
         await self._tell(scope, receive, send, request)
 
-    async def _stream(
-        self, scope: Scope, receive: Receive, send: Send, work: Mapping[str, object]
-    ) -> None:
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, work: Work) -> None:
         """One request from here to its last line."""
         client, priority = who_asks(scope)
-        whole = await written(work, input_of(scope))
-        request = self.dispatcher.submit(new_request_id(), whole, client=client, priority=priority)
+        encoded_work = await encoded(work, input_of(scope))
+        request = self.dispatcher.submit(
+            new_request_id(), encoded_work, client=client, priority=priority
+        )
         await self._tell(scope, receive, send, request)
 
     async def _tell(self, scope: Scope, receive: Receive, send: Send, request: Request) -> None:
@@ -221,14 +226,10 @@ def failure_line(request: Request) -> bytes:
     return error_line(request.id, failure.code, failure.description) + b"\n"
 
 
-def _raw_prompt_work(value: object) -> Mapping[str, object]:
-    return {"ContinueFromRawPrompt": unstructure(structured(value, ContinueFromRawPromptParams))}
-
-
-def _conversation_work(value: object) -> tuple[Mapping[str, object], str | None]:
+def _conversation(value: object) -> tuple[ContinueFromConversationHistoryParams, str | None]:
     """And what is wrong with its tools."""
-    body = structured(value, ContinueFromConversationHistoryParams)
-    return {"ContinueFromConversationHistory": unstructure(body)}, tool_schema_problem(body)
+    work = structured(value, ContinueFromConversationHistoryParams)
+    return work, tool_schema_problem(work)
 
 
 async def health(scope: Scope, receive: Receive, send: Send, params: Params) -> None:

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.wire.trio.generate import Tokenize
+from paddler_trio.wire.paddler.generation import (
+    L2,
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+    GenerateEmbeddingBatchParams,
+)
+from paddler_trio.wire.trio.generate import Embed, Generate, Rank, TextPrompt, Tokenize
 from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
 from paddler_trio.wire.trio.trio_link import Ask, Start, render_extension
 
@@ -26,6 +32,14 @@ KINDS = {
     "Rank": "embedding",
     "GenerateEmbeddingBatch": "embedding",
 }
+WORK = {
+    "Generate": Generate(prompt=TextPrompt(text="x")),
+    "ContinueFromRawPrompt": ContinueFromRawPromptParams("x", 1),
+    "ContinueFromConversationHistory": ContinueFromConversationHistoryParams(True, (), False, 1),
+    "Embed": Embed(inputs=()),
+    "Rank": Rank(query="x", documents=()),
+    "GenerateEmbeddingBatch": GenerateEmbeddingBatchParams((), L2()),
+}
 
 
 @given(
@@ -38,7 +52,7 @@ KINDS = {
 def test_work_is_told_by_its_head_however_it_is_spaced(
     wire_id: str, client: str, tag: str, isolated: str | None, is_spaced: bool
 ) -> None:
-    start = Start(wire_id, {tag: {"x": 1}}, 7, (1, 2), client=client, isolated=isolated)
+    start = Start(wire_id, WORK[tag], 7, (1, 2), client=client, isolated=isolated)
     text = render_extension(start).decode()
     if is_spaced:
         text = json.dumps(json.loads(text), indent=1)

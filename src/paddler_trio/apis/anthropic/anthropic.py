@@ -25,7 +25,7 @@ async def messages(surface: Surface, exchange: Exchange) -> None:
     model = model_name(surface, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(surface)
-    works = await fetch_images([request.work], surface.settings, exchange.room)
+    works = await fetch_images([request.generate], surface.settings, exchange.room)
     if request.is_stream:
         encoder = MessageStream(heading)
         await stream(surface.dispatcher, exchange, works, encoder, surface.limits)

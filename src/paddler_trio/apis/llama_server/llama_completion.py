@@ -24,9 +24,9 @@ from paddler_trio.apis.model_names import cluster_parameters, model_name, must_g
 from paddler_trio.apis.openai.chat_response import with_stop_text
 from paddler_trio.apis.openai.completion_request import CompletionRequest, read_llama_completion
 from paddler_trio.apis.openai.completion_response import TextAnswer
-from paddler_trio.apis.openai.completions import native_prompts
+from paddler_trio.apis.openai.completions import native_prompts, prompt_text
 from paddler_trio.apis.prompt_progress import Reports
-from paddler_trio.apis.questions import end_tokens, text_of
+from paddler_trio.apis.questions import end_tokens
 from paddler_trio.apis.run import gather, stream
 from paddler_trio.apis.steps import Step
 from paddler_trio.apis.surface import Surface
@@ -41,7 +41,7 @@ async def llama_completion(surface: Surface, exchange: Exchange) -> None:
     model = model_name(surface, request.delivery.model)
     must_generate(surface)
     prompts = await native_prompts(surface, request)
-    texts = [await _text(surface, prompt) for prompt in prompts for _ in range(request.n)]
+    texts = [await prompt_text(surface, each) for each in prompts for _ in range(request.n)]
     answers = [TextAnswer("") for _ in texts]
     works = request.works(prompts)
     settings = generation_settings(
@@ -65,15 +65,6 @@ async def llama_completion(surface: Surface, exchange: Exchange) -> None:
         else:
             await gather(surface.dispatcher, exchange, works, told.read)
             await exchange.send_json(200, told.body())
-
-
-async def _text(surface: Surface, prompt: Json) -> str:
-    match prompt:
-        case {"Text": {"text": str(text)}}:
-            return text
-        case {"Tokens": {"tokens": list(tokens)}}:
-            return await text_of(surface, tokens)
-    raise AssertionError("a prompt is text or tokens")
 
 
 @attrs.define

@@ -29,13 +29,11 @@ from paddler_trio.apis.questions import ask
 from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.apis.surface import Surface
 from paddler_trio.http.asgi import HttpProblem
-from paddler_trio.wire.codec import structure
 from paddler_trio.wire.trio.generate import (
-    ConversationPrompt,
     DescribeModel,
     Detokenize,
-    Prompt,
     RenderPrompt,
+    SamplingOverrides,
     Tokenize,
 )
 
@@ -228,10 +226,7 @@ async def count_input_tokens(surface: Surface, exchange: Exchange) -> None:
 
 
 async def _render(surface: Surface, exchange: Exchange) -> RenderPrompt:
-    conversation = await exchange.read(surface.limits, conversation_of)
-    prompt = await exchange.run(lambda: structure({"Conversation": conversation}, Prompt))
-    assert isinstance(prompt, ConversationPrompt)
-    return RenderPrompt(prompt=prompt)
+    return RenderPrompt(prompt=await exchange.read(surface.limits, conversation_of))
 
 
 # --------------------------------------------------------------------------- llama-server's own
@@ -248,7 +243,7 @@ async def props(surface: Surface, exchange: Exchange) -> None:
             "default_generation_settings": {
                 "n_ctx": stats.get("n_ctx"),
                 "params": {
-                    **sampling_settings(cluster_parameters(surface), {}),
+                    **sampling_settings(cluster_parameters(surface), SamplingOverrides()),
                     "n_predict": -1,
                     "max_tokens": -1,
                     "n_probs": 0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 import attrs
 import trio
@@ -22,8 +21,8 @@ from paddler_trio.apis.openai.chat_request import Delivery, Json, read_chat
 from paddler_trio.apis.openai.chat_response import ChatStream, Heading, WholeChat
 from paddler_trio.apis.questions import end_tokens, rendered
 from paddler_trio.apis.run import gather, stream
-from paddler_trio.apis.steps import Work
 from paddler_trio.apis.surface import Surface
+from paddler_trio.wire.trio.generate import Generate
 
 
 async def chat_completions(surface: Surface, exchange: Exchange) -> None:
@@ -66,14 +65,12 @@ async def chat_completions(surface: Surface, exchange: Exchange) -> None:
             await exchange.send_json(200, whole.body())
 
 
-async def verbose_of(surface: Surface, delivery: Delivery, work: Work) -> Json | None:
-    """What the model is given for ``work``, if the request wants to be told; an agent is asked."""
+async def verbose_of(surface: Surface, delivery: Delivery, generate: Generate) -> Json | None:
+    """What the model is given for ``generate``, if the request asks for it; an agent is asked."""
     if not delivery.is_verbose:
         return None
-    generate = work["Generate"]
-    assert isinstance(generate, Mapping)
     return {
-        "prompt": (await rendered(surface, generate["prompt"]))["prompt"],
+        "prompt": (await rendered(surface, generate.prompt))["prompt"],
         "generation_settings": generation_settings(
             cluster_parameters(surface),
             generate,

@@ -17,12 +17,11 @@ from paddler_trio.apis.openai.completion_response import (
     WholeCompletion,
     new_completion_id,
 )
-from paddler_trio.apis.prompts import Prompt, is_ids
-from paddler_trio.apis.questions import text_of, token_list
+from paddler_trio.apis.prompts import Prompt
+from paddler_trio.apis.questions import text_of, token_ids
 from paddler_trio.apis.run import gather, stream
 from paddler_trio.apis.surface import Surface
-
-Json = dict[str, object]
+from paddler_trio.wire.trio.generate import TextPrompt, TokenPrompt
 
 
 async def completions(surface: Surface, exchange: Exchange) -> None:
@@ -33,7 +32,7 @@ async def completions(surface: Surface, exchange: Exchange) -> None:
     must_generate(surface)
     prompts = await native_prompts(surface, request)
     works = request.works(prompts)
-    echoes = await _echoes(surface, request, prompts)
+    echoes = [await prompt_text(surface, each) if request.with_echo else "" for each in prompts]
     verbose = await verbose_of(surface, request.delivery, works[0])
     answers = [TextAnswer(echo) for echo in echoes for _ in range(request.best_of)]
     with blaming(prompt="prompt", constraint=request.constrained_by):
@@ -58,31 +57,24 @@ async def completions(surface: Surface, exchange: Exchange) -> None:
             await exchange.send_json(200, whole.body())
 
 
-async def native_prompts(surface: Surface, request: CompletionRequest) -> list[Json]:
-    """What stands under ``prompt`` of each; an agent is asked where texts and ids are mixed."""
+async def native_prompts(
+    surface: Surface, request: CompletionRequest
+) -> list[TextPrompt | TokenPrompt]:
+    """Each prompt; an agent is asked where texts and ids are mixed."""
     return [await _native(surface, prompt) for prompt in request.prompts.prompts]
 
 
-async def _native(surface: Surface, prompt: Prompt) -> Json:
+async def _native(surface: Surface, prompt: Prompt) -> TextPrompt | TokenPrompt:
     if isinstance(prompt, str):
-        return {"Text": {"text": prompt}}
+        return TextPrompt(text=prompt)
     most_cells = cells_at_most(surface)
     if most_cells is not None and len(prompt) > most_cells:
         raise prompt_too_long(len(prompt), most_cells, param="prompt")
-    if is_ids(prompt):
-        return {"Tokens": {"tokens": prompt}}
-    return {"Tokens": {"tokens": await token_list(surface, prompt, param="prompt")}}
+    return TokenPrompt(tokens=await token_ids(surface, prompt, param="prompt"))
 
 
-async def _echoes(surface: Surface, request: CompletionRequest, prompts: list[Json]) -> list[str]:
-    """What stands before each answer."""
-    if not request.with_echo:
-        return [""] * len(prompts)
-    echoes = []
-    for prompt in prompts:
-        match prompt:
-            case {"Text": {"text": str(text)}}:
-                echoes.append(text)
-            case {"Tokens": {"tokens": list(tokens)}}:
-                echoes.append(await text_of(surface, tokens))
-    return echoes
+async def prompt_text(surface: Surface, prompt: TextPrompt | TokenPrompt) -> str:
+    """The text of a prompt; an agent is asked for that of token ids."""
+    if isinstance(prompt, TextPrompt):
+        return prompt.text
+    return await text_of(surface, prompt.tokens)

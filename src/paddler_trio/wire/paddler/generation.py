@@ -6,7 +6,7 @@ into URLs, grammars or schemas, the agent does.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import attrs
 
@@ -22,7 +22,7 @@ from paddler_trio.wire.shape import (
     register,
     writer_of,
 )
-from paddler_trio.wire.tags import external_tag, internal_tag, struct, unit
+from paddler_trio.wire.tags import external_tag, internal_tag, struct, through, unit
 
 
 @attrs.frozen
@@ -193,6 +193,23 @@ class GenerateEmbeddingBatchParams:
 
     input_batch: tuple[EmbeddingInputDocument, ...]
     normalization_method: NormalizationMethod
+
+
+PaddlerWork: TypeAlias = (
+    ContinueFromConversationHistoryParams
+    | ContinueFromRawPromptParams
+    | GenerateEmbeddingBatchParams
+)
+"""What an agent can be asked to compute, in Paddler's own requests."""
+GENERATION_VARIANTS: Final = (
+    through("ContinueFromConversationHistory", ContinueFromConversationHistoryParams),
+    through("ContinueFromRawPrompt", ContinueFromRawPromptParams),
+)
+WORK_VARIANTS: Final = (
+    *GENERATION_VARIANTS,
+    through("GenerateEmbeddingBatch", GenerateEmbeddingBatchParams),
+)
+external_tag(PaddlerWork, *WORK_VARIANTS)
 
 
 def tool_schema_problem(params: ContinueFromConversationHistoryParams) -> str | None:

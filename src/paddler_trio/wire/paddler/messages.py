@@ -22,9 +22,11 @@ from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, JsonLimitError, check_count
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.generation import (
+    GENERATION_VARIANTS,
+    WORK_VARIANTS,
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
-    GenerateEmbeddingBatchParams,
+    PaddlerWork,
 )
 from paddler_trio.wire.paddler.results import EmbeddingResult, GeneratedTokenResult
 from paddler_trio.wire.paddler.status import (
@@ -75,11 +77,7 @@ class UnknownNotification:
 InferenceRequestBody: TypeAlias = (
     ContinueFromConversationHistoryParams | ContinueFromRawPromptParams
 )
-_CONTINUE: Final = (
-    through("ContinueFromConversationHistory", ContinueFromConversationHistoryParams),
-    through("ContinueFromRawPrompt", ContinueFromRawPromptParams),
-)
-external_tag(InferenceRequestBody, *_CONTINUE)
+external_tag(InferenceRequestBody, *GENERATION_VARIANTS)
 
 
 @attrs.frozen
@@ -171,19 +169,9 @@ class GetModelMetadata:
     """What does the loaded model file say about itself?"""
 
 
-AgentRequestBody: TypeAlias = (
-    ContinueFromConversationHistoryParams
-    | ContinueFromRawPromptParams
-    | GenerateEmbeddingBatchParams
-    | GetChatTemplateOverride
-    | GetModelMetadata
-)
+AgentRequestBody: TypeAlias = PaddlerWork | GetChatTemplateOverride | GetModelMetadata
 external_tag(
-    AgentRequestBody,
-    *_CONTINUE,
-    through("GenerateEmbeddingBatch", GenerateEmbeddingBatchParams),
-    unit(GetChatTemplateOverride),
-    unit(GetModelMetadata),
+    AgentRequestBody, *WORK_VARIANTS, unit(GetChatTemplateOverride), unit(GetModelMetadata)
 )
 
 

@@ -30,7 +30,7 @@ from paddler_trio.wire.scalars import Float32, Int32, Uint32
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, struct, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
-from paddler_trio.wire.trio.generate import Question
+from paddler_trio.wire.trio.generate import Question, Work
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
@@ -68,24 +68,23 @@ class Want:
 
 @attrs.frozen
 class Start:
-    """Work on ``request``, an agent request's body as plain JSON.
+    """Work on ``request``, Paddler's or ours.
 
-    The body is one of Paddler's (``{"ContinueFromRawPrompt": ...}``) or one of
-    ``paddler_trio.wire.trio.generate.Work`` (``{"Generate": ...}``).
-    ``tokens`` were produced before: the answer goes on after them, and nothing of them is sent
-    again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only. ``client``: up
-    to 16 hexadecimal digits, the same for all work of one client; agents give clients turns.
+    ``tokens`` were produced before, by another agent: the answer continues after them, and they are
+    not sent again. A sampled token depends on ``seed`` (32 bits, unsigned) and its position only.
+    ``client``: up to 16 hexadecimal digits, equal for all work of one client; agents give clients
+    turns.
 
-    The balancer is told by an entry without tokens and results when it is prepared. ``isolated``: a
-    process may have died of it, an ``engine`` or an ``agent``, so the engine computes it by itself.
-    If it was an agent, such requests are prepared one at a time, and the balancer is also told when
-    its turn has come.
+    An entry of a ``Step`` without tokens and results reports that the request is prepared.
+    ``isolated``: a process may have crashed because of this request, an ``engine`` or an ``agent``,
+    so the engine computes it alone. After an agent crash such requests are prepared one at a time,
+    and another empty entry reports that the turn of this one has come.
     """
 
     id: str
     client: str = attrs.field(default="", kw_only=True)
     isolated: str | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
-    request: Mapping[str, object]
+    request: Work
     seed: Uint32
     tokens: tuple[Int32, ...]
 
