@@ -195,7 +195,7 @@ def test_an_effort_bounds_the_reasoning_and_is_told_to_the_template() -> None:
     def told(effort: str) -> tuple[object, object, object]:
         body = {"input": "q", "reasoning": {"effort": effort}}
         found = read_responses(body, LIMITS).conversation(())
-        return found["thinking"], found["max_reasoning_tokens"], found["template_kwargs"]
+        return found.thinking, found.max_reasoning_tokens, found.template_kwargs
 
     assert told("none") == (False, None, {})
     assert told("low") == (True, 1024, {"reasoning_effort": "low"})
