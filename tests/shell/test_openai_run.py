@@ -18,12 +18,14 @@ from paddler_trio.apis import sse
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.run import Step, Work, gather, stream
+from paddler_trio.apis.run import Step, gather, stream
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
 from paddler_trio.nursery_tree.dispatcher import DispatchLimits
+from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.generate import Work
 
 LIMITS = SurfaceLimits(keep_alive_s=5.0, hold_start_s=1.0)
-WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
+WORK = ContinueFromRawPromptParams("Once", 5)
 
 
 @attrs.define(eq=False)
