@@ -12,13 +12,34 @@ from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.generation import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
+    ConversationMessage,
+    EmbeddingInputDocument,
     Function,
+    GbnfGrammar,
+    GenerateEmbeddingBatchParams,
+    ImageUrl,
+    ImageUrlPart,
     ParametersSchema,
+    RmsNorm,
+    TextPart,
     Tool,
 )
 from paddler_trio.wire.paddler.messages import AgentRequest, parse_agent_message
 from paddler_trio.wire.trio import written_work
-from paddler_trio.wire.trio.generate import Generate, TextPrompt, TokenPrompt, Work
+from paddler_trio.wire.trio.generate import (
+    AnyJsonGrammar,
+    ConversationPrompt,
+    Embed,
+    Generate,
+    LogitBias,
+    Rank,
+    SamplingOverrides,
+    TextInput,
+    TextPrompt,
+    TokenInput,
+    TokenPrompt,
+    Work,
+)
 from paddler_trio.wire.trio.paddler_work import UnsupportedByPaddler
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES, TAG, Start, parse_extension
 from paddler_trio.wire.trio.written_work import (
@@ -94,3 +115,88 @@ def test_the_largest_work_fits_a_frame_with_a_long_continuation() -> None:
 def test_a_text_that_is_not_unicode_is_refused(in_runs: bool) -> None:
     with pytest.raises(WireError, match="not Unicode"):
         encode_work(ContinueFromRawPromptParams("\ud800", 5), in_runs=in_runs)
+
+
+CHAT = Generate(
+    prompt=ConversationPrompt(messages=({"role": "user", "content": "Hello"},)),
+    sampling=SamplingOverrides(
+        temperature=0.7,
+        logit_bias=(LogitBias(token=5, bias=-100.0), LogitBias(text=" cat")),
+    ),
+)
+CONVERSATION = ContinueFromConversationHistoryParams(
+    True,
+    (
+        ConversationMessage("user", "hi"),
+        ConversationMessage("user", (TextPart("a"), ImageUrlPart(ImageUrl("data:x")))),
+    ),
+    True,
+    7,
+    tools=(
+        Tool(Function("f", "d", ParametersSchema("object", {"a": {"type": "integer"}}, ("a",)))),
+    ),
+)
+BYTES: list[tuple[Work, str]] = [
+    (
+        ContinueFromRawPromptParams("Once", 5, GbnfGrammar('root ::= "ä"', "root")),
+        '{"ContinueFromRawPrompt":{"raw_prompt":"Once","max_tokens":5,"grammar":{"type":"gbnf",'
+        '"grammar":"root ::= \\"ä\\"","root":"root"}}}',
+    ),
+    (
+        CONVERSATION,
+        '{"ContinueFromConversationHistory":{"add_generation_prompt":true,"conversation_history":'
+        '[{"role":"user","content":"hi"},{"role":"user","content":[{"type":"text","text":"a"},'
+        '{"type":"image_url","image_url":{"url":"data:x"}}]}],"enable_thinking":true,'
+        '"max_tokens":7,"grammar":null,"parse_tool_calls":false,"tools":[{"type":"function",'
+        '"function":{"name":"f","description":"d","parameters":{"type":"object","properties":'
+        '{"a":{"type":"integer"}},"required":["a"]}}}]}}',
+    ),
+    (
+        GenerateEmbeddingBatchParams((EmbeddingInputDocument("1", "x"),), RmsNorm(0.1)),
+        '{"GenerateEmbeddingBatch":{"input_batch":[{"id":"1","content":"x"}],'
+        '"normalization_method":{"RmsNorm":{"epsilon":0.1}}}}',
+    ),
+    (
+        CHAT,
+        '{"Generate":{"prompt":{"Conversation":{"messages":[{"role":"user","content":"Hello"}],'
+        '"tools":[],"tool_choice":"auto","tool_name":null,"parallel_tool_calls":true,'
+        '"raw_tool_calls":false,"continue_final_message":false,"add_generation_prompt":true,'
+        '"thinking":null,"max_reasoning_tokens":null,"template_kwargs":{}}},"max_tokens":null,'
+        '"sampling":{"temperature":0.7,"logit_bias":[{"token":5,"bias":-100.0},'
+        '{"text":" cat","bias":null}]},"constraint":null,"stop":[],"logprobs":null,'
+        '"reuse_prefix":true,"cache_salt":""}}',
+    ),
+    (
+        Generate(prompt=TextPrompt(text="Once"), max_tokens=5, constraint=AnyJsonGrammar()),
+        '{"Generate":{"prompt":{"Text":{"text":"Once"}},"max_tokens":5,"sampling":{},'
+        '"constraint":{"type":"json_object"},"stop":[],"logprobs":null,"reuse_prefix":true,'
+        '"cache_salt":""}}',
+    ),
+    (
+        Embed(inputs=(TextInput(text="a"), TokenInput(tokens=(1, 2)))),
+        '{"Embed":{"inputs":[{"Text":{"text":"a"}},{"Tokens":{"tokens":[1,2]}}],'
+        '"normalize":"l2","oversize":"report"}}',
+    ),
+    (
+        Rank(query="q", documents=("a", "b")),
+        '{"Rank":{"query":"q","documents":["a","b"]}}',
+    ),
+]
+
+
+@pytest.mark.parametrize("in_runs", [False, True])
+@pytest.mark.parametrize(("work", "body"), BYTES)
+def test_every_kind_of_work_has_these_bytes(work: Work, body: str, in_runs: bool) -> None:
+    encoded = encode_work(work, in_runs=in_runs)
+    assert encoded.body.decode() == body
+    start = encoded.start_frame("7.1", client="ab", isolated="engine", seed=7, tokens=[1, 2])
+    assert start.decode() == (
+        '{"Trio":{"Start":{"id":"7.1","client":"ab","isolated":"engine","request":'
+        + body
+        + ',"seed":7,"tokens":[1,2]}}}'
+    )
+    request = encoded.request_frame("7.1", to_paddler=False)
+    assert request.decode() == '{"Request":{"id":"7.1","request":' + body + "}}"
+    assert parse_extension(json.loads(start)[TAG]) == Start(
+        "7.1", work, 7, (1, 2), client="ab", isolated="engine"
+    )
