@@ -35,7 +35,9 @@ KINDS = {
 WORK = {
     "Generate": Generate(prompt=TextPrompt(text="x")),
     "ContinueFromRawPrompt": ContinueFromRawPromptParams("x", 1),
-    "ContinueFromConversationHistory": ContinueFromConversationHistoryParams(True, (), False, 1),
+    "ContinueFromConversationHistory": ContinueFromConversationHistoryParams(
+        add_generation_prompt=True, conversation_history=(), enable_thinking=False, max_tokens=1
+    ),
     "Embed": Embed(inputs=()),
     "Rank": Rank(query="x", documents=()),
     "GenerateEmbeddingBatch": GenerateEmbeddingBatchParams((), L2()),

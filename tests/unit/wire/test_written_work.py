@@ -97,7 +97,13 @@ def test_what_grows_when_it_is_written_is_judged_as_it_is_written(
     schema = ParametersSchema("object", {"enum": json.loads("[" + "1e15," * 70 + "1]")})
     assert len(json.dumps(schema.properties).replace("1000000000000000.0", "1e15")) < 500
     tool = Tool(Function("f", "", schema))
-    work = ContinueFromConversationHistoryParams(True, (), False, 5, tools=(tool,))
+    work = ContinueFromConversationHistoryParams(
+        add_generation_prompt=True,
+        conversation_history=(),
+        enable_thinking=False,
+        max_tokens=5,
+        tools=(tool,),
+    )
     encoded = encode_work(work)
     assert encoded.needs_ours == TooLong(len(encoded.body), 1000)
     assert encoded.excess is None
@@ -125,13 +131,13 @@ CHAT = Generate(
     ),
 )
 CONVERSATION = ContinueFromConversationHistoryParams(
-    True,
-    (
+    add_generation_prompt=True,
+    conversation_history=(
         ConversationMessage("user", "hi"),
         ConversationMessage("user", (TextPart("a"), ImageUrlPart(ImageUrl("data:x")))),
     ),
-    True,
-    7,
+    enable_thinking=True,
+    max_tokens=7,
     tools=(
         Tool(Function("f", "d", ParametersSchema("object", {"a": {"type": "integer"}}, ("a",)))),
     ),
