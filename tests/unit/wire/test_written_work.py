@@ -145,43 +145,55 @@ CONVERSATION = ContinueFromConversationHistoryParams(
 BYTES: list[tuple[Work, str]] = [
     (
         ContinueFromRawPromptParams("Once", 5, GbnfGrammar('root ::= "ä"', "root")),
-        '{"ContinueFromRawPrompt":{"raw_prompt":"Once","max_tokens":5,"grammar":{"type":"gbnf",'
-        '"grammar":"root ::= \\"ä\\"","root":"root"}}}',
+        (
+            '{"ContinueFromRawPrompt":{"raw_prompt":"Once","max_tokens":5,"grammar":{"type":"gbnf",'
+            '"grammar":"root ::= \\"ä\\"","root":"root"}}}'
+        ),
     ),
     (
         CONVERSATION,
-        '{"ContinueFromConversationHistory":{"add_generation_prompt":true,"conversation_history":'
-        '[{"role":"user","content":"hi"},{"role":"user","content":[{"type":"text","text":"a"},'
-        '{"type":"image_url","image_url":{"url":"data:x"}}]}],"enable_thinking":true,'
-        '"max_tokens":7,"grammar":null,"parse_tool_calls":false,"tools":[{"type":"function",'
-        '"function":{"name":"f","description":"d","parameters":{"type":"object","properties":'
-        '{"a":{"type":"integer"}},"required":["a"]}}}]}}',
+        (
+            '{"ContinueFromConversationHistory":{"add_generation_prompt":true,"conversation_history":'
+            '[{"role":"user","content":"hi"},{"role":"user","content":[{"type":"text","text":"a"},'
+            '{"type":"image_url","image_url":{"url":"data:x"}}]}],"enable_thinking":true,'
+            '"max_tokens":7,"grammar":null,"parse_tool_calls":false,"tools":[{"type":"function",'
+            '"function":{"name":"f","description":"d","parameters":{"type":"object","properties":'
+            '{"a":{"type":"integer"}},"required":["a"]}}}]}}'
+        ),
     ),
     (
         GenerateEmbeddingBatchParams((EmbeddingInputDocument("1", "x"),), RmsNorm(0.1)),
-        '{"GenerateEmbeddingBatch":{"input_batch":[{"id":"1","content":"x"}],'
-        '"normalization_method":{"RmsNorm":{"epsilon":0.1}}}}',
+        (
+            '{"GenerateEmbeddingBatch":{"input_batch":[{"id":"1","content":"x"}],'
+            '"normalization_method":{"RmsNorm":{"epsilon":0.1}}}}'
+        ),
     ),
     (
         CHAT,
-        '{"Generate":{"prompt":{"Conversation":{"messages":[{"role":"user","content":"Hello"}],'
-        '"tools":[],"tool_choice":"auto","tool_name":null,"parallel_tool_calls":true,'
-        '"raw_tool_calls":false,"continue_final_message":false,"add_generation_prompt":true,'
-        '"thinking":null,"max_reasoning_tokens":null,"template_kwargs":{}}},"max_tokens":null,'
-        '"sampling":{"temperature":0.7,"logit_bias":[{"token":5,"bias":-100.0},'
-        '{"text":" cat","bias":null}]},"constraint":null,"stop":[],"logprobs":null,'
-        '"reuse_prefix":true,"cache_salt":""}}',
+        (
+            '{"Generate":{"prompt":{"Conversation":{"messages":[{"role":"user","content":"Hello"}],'
+            '"tools":[],"tool_choice":"auto","tool_name":null,"parallel_tool_calls":true,'
+            '"raw_tool_calls":false,"continue_final_message":false,"add_generation_prompt":true,'
+            '"thinking":null,"max_reasoning_tokens":null,"template_kwargs":{}}},"max_tokens":null,'
+            '"sampling":{"temperature":0.7,"logit_bias":[{"token":5,"bias":-100.0},'
+            '{"text":" cat","bias":null}]},"constraint":null,"stop":[],"logprobs":null,'
+            '"reuse_prefix":true,"cache_salt":""}}'
+        ),
     ),
     (
         Generate(prompt=TextPrompt(text="Once"), max_tokens=5, constraint=AnyJsonGrammar()),
-        '{"Generate":{"prompt":{"Text":{"text":"Once"}},"max_tokens":5,"sampling":{},'
-        '"constraint":{"type":"json_object"},"stop":[],"logprobs":null,"reuse_prefix":true,'
-        '"cache_salt":""}}',
+        (
+            '{"Generate":{"prompt":{"Text":{"text":"Once"}},"max_tokens":5,"sampling":{},'
+            '"constraint":{"type":"json_object"},"stop":[],"logprobs":null,"reuse_prefix":true,'
+            '"cache_salt":""}}'
+        ),
     ),
     (
         Embed(inputs=(TextInput(text="a"), TokenInput(tokens=(1, 2)))),
-        '{"Embed":{"inputs":[{"Text":{"text":"a"}},{"Tokens":{"tokens":[1,2]}}],'
-        '"normalize":"l2","oversize":"report"}}',
+        (
+            '{"Embed":{"inputs":[{"Text":{"text":"a"}},{"Tokens":{"tokens":[1,2]}}],'
+            '"normalize":"l2","oversize":"report"}}'
+        ),
     ),
     (
         Rank(query="q", documents=("a", "b")),
