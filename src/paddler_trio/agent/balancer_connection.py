@@ -270,7 +270,7 @@ class BalancerConnection:
             return
         match message:
             case SetState(desired):
-                self.models.want(desired)
+                self.models.set_desired(desired)
                 self._publish()
             case AgentRequest(wire_id, GetModelMetadata() | GetChatTemplateOverride() as query):
                 self._on_query(wire_id, query)
@@ -325,7 +325,7 @@ class BalancerConnection:
             case Start() | Ask() as work:  # its members are in another order
                 self._on_reordered(work.id, render_extension(work))
             case Want(desired, extras):
-                self.models.want(desired, extras)
+                self.models.set_desired(desired, extras)
                 self._publish()
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))

@@ -1,4 +1,4 @@
-"""What a worker does with one request: read it, then everything language has to say of it."""
+"""What a worker does with one request: parse it, then prepare it for the engine or answer it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def refused(job: Job, code: int, problem: str) -> Prepared:
 
 
 def refused_frame(frame: RequestFrame, code: int, problem: str) -> Prepared:
-    """As :func:`refused`, in the words of the request's own protocol."""
+    """As :func:`refused`, in the request's own protocol."""
     if frame.kind == "question":
         return Answered(render_extension(Answer(frame.id, None, problem, code)))
     if frame.kind == "embedding":
@@ -104,7 +104,7 @@ def _generation(job: Job, language: Language) -> Prepared:
 def _embedding(job: Job, language: Language) -> Prepared:
     work, _, _ = _parsed(job.frame)
     shape = job.ready.embedding
-    assert shape is not None, "the agent asks for embeddings where the engine can embed"
+    assert shape is not None, "an agent prepares embeddings if its engine can embed"
     if not isinstance(work, Embed | Rank | GenerateEmbeddingBatchParams):
         raise WireError(f"{job.frame.tag} embeds nothing @ $.request")
     form = form_of(work, shape, language.parameters.pooling_type)
