@@ -1,7 +1,7 @@
-"""What clients ask for: generation from a prompt or a conversation, and embeddings.
+"""Paddler's requests: generation from a prompt or a conversation, and embeddings.
 
-Nothing here is judged beyond its shape, except ``tool_schema_problem``: the balancer does not look
-into URLs, grammars or schemas, the agent does.
+The balancer checks their types and ``tool_schema_problem``; the agent checks URLs, grammars and
+schemas.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ external_tag(PaddlerWork, *WORK_VARIANTS)
 
 
 def tool_schema_problem(params: ContinueFromConversationHistoryParams) -> str | None:
-    """Why these tools must be refused, in the words peers know; ``None`` if they are fine.
+    """Why these tools must be refused, in Paddler's words; ``None`` if they are fine.
 
     A name in ``required`` must be a key of ``properties``, when a tool has both.
     """

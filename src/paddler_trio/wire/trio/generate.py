@@ -1,12 +1,10 @@
-"""Generation as our balancers ask our agents for it: everything Paddler's two requests lack.
+"""The work of our agents: ``Generate``, ``Embed`` and ``Rank`` beside Paddler's requests.
 
-``Generate`` is what every newer surface (``/api/v2/generate``, ``/v1/*``) is translated into, and
-it travels inside :class:`~paddler_trio.wire.trio.trio_link.Start` like Paddler's requests do. The
-balancer judges shapes and ranges; what only the model can tell (template, schema, vocabulary) the
-agent judges.
+The newer routes (``/api/v2/generate``, ``/v1/*``) build these values; they are sent inside
+:class:`~paddler_trio.wire.trio.trio_link.Start`, as Paddler's requests are. The balancer checks
+types and ranges; the agent checks what depends on the model (template, schema, vocabulary).
 
-Its answers are Paddler's results and the additional tags of ``EXTENDED_GENERATION_TAGS`` in
-``wire/paddler/results.py``; its ``Done`` says more, see :class:`Finish` and :class:`Timings` there.
+Results are Paddler's and the additional tags in ``wire/paddler/results.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from paddler_trio.wire.scalars import Float32, Int32, Uint32
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, internal_tag, struct
 
-# ------------------------------------------------------------------------- what may come out
+# -------------------------------------------------------------------------------- constraints
 
 
 @attrs.frozen
@@ -64,7 +62,7 @@ internal_tag(
 )
 
 
-# ---------------------------------------------------------------------------- how it is drawn
+# ----------------------------------------------------------------------------------- sampling
 
 
 @attrs.frozen(kw_only=True)
@@ -119,7 +117,7 @@ class SamplingOverrides:
     seed: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 
-# ------------------------------------------------------------------------- what is continued
+# ------------------------------------------------------------------------------------ prompts
 
 
 @attrs.frozen(kw_only=True)
@@ -177,9 +175,9 @@ class Generate:
     """One answer.
 
     ``max_tokens`` None means as many as fit. ``stop``: texts that end the answer and are not part
-    of it. ``logprobs``: how many alternatives to report for each token; 0 reports the drawn token
-    alone, None reports nothing. ``reuse_prefix``: whether the cache may serve this request and keep
-    what it computes; only requests with equal ``cache_salt`` share a prefix.
+    of it. ``logprobs``: how many alternatives to report for each token; 0 reports the sampled
+    token alone, None reports nothing. ``reuse_prefix``: whether the cache may serve this request
+    and keep what it computes; only requests with equal ``cache_salt`` share a prefix.
     """
 
     prompt: Prompt
