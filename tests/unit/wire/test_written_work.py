@@ -41,6 +41,7 @@ from paddler_trio.wire.trio.generate import (
     Work,
 )
 from paddler_trio.wire.trio.paddler_work import UnsupportedByPaddler
+from paddler_trio.wire.trio.request_frames import request_frame
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES, TAG, Start, parse_extension
 from paddler_trio.wire.trio.written_work import (
     MAX_PADDLER_WORK_BYTES,
@@ -218,3 +219,11 @@ def test_every_kind_of_work_has_these_bytes(work: Work, body: str, in_runs: bool
     assert parse_extension(json.loads(start)[TAG]) == Start(
         "7.1", work, 7, (1, 2), client="ab", isolated="engine"
     )
+
+
+def test_work_and_frames_show_their_size_and_not_their_text() -> None:
+    encoded = encode_work(ContinueFromRawPromptParams("secret " * 100, 5))
+    assert f"<{len(encoded.body)} bytes>" in repr(encoded)
+    frame = request_frame(encoded.request_frame("1", to_paddler=True).decode(), speaks_trio=False)
+    assert "id='1'" in repr(frame)
+    assert "secret" not in repr(encoded) + repr(frame)
