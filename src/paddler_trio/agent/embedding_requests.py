@@ -75,6 +75,9 @@ class EmbeddingRequests:
         factory=lambda: trio.CapacityLimiter(RENDERING_THREADS), init=False
     )
 
+    def __repr__(self) -> str:
+        return f"<EmbeddingRequests: {len(self._running)} running, {len(self._by_key)} portions>"
+
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
         self._nursery = requests
         self._models = models

@@ -138,6 +138,9 @@ class AgentRequests:
         self.embeddings = EmbeddingRequests(self.status, self._turns)
         self.questions = ModelQuestions()
 
+    def __repr__(self) -> str:
+        return f"<AgentRequests: {len(self._running)} generations, {self.embeddings}>"
+
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
         self._nursery = requests
         self._models = models
