@@ -18,14 +18,14 @@ from pathlib import Path
 import attrs
 
 from paddler_trio.apis.fields import Field, FieldSupport, Record
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
 from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
 
 PAGE = Path(__file__).parents[1] / "docs" / "openai.md"
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 
 MARKER = "<!-- From here on this page is written by tools/document_openai.py. -->\n"
 
@@ -54,14 +54,14 @@ def _limits() -> str:
     lines += ["| limit | what it bounds | default |", "|---|---|---|"]
     lines += [
         f"| `{field.name}` | {rows[field.name]} | {field.default:,} |"
-        for field in attrs.fields(SurfaceLimits)
+        for field in attrs.fields(ApiLimits)
     ]
     return "\n".join([*lines, ""])
 
 
 def _described_limits() -> Iterator[tuple[str, str]]:
     """The ``Attributes`` of the class's own docstring."""
-    text = inspect.getdoc(SurfaceLimits) or ""
+    text = inspect.getdoc(ApiLimits) or ""
     for names, note in re.findall(r"^  ([a-z_, ]+): (.*?)(?=^  [a-z_, ]+:|\Z)", text, re.M | re.S):
         for name in names.split(", "):
             yield name, " ".join(note.replace("``", "`").split())

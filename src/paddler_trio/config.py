@@ -83,10 +83,19 @@ def default_prefix_cache_bytes() -> int:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``; ConfigurationError if it is neither."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+    """Split ``host:port``, an IPv6 host in brackets.
+
+    Errors:
+      ConfigurationError: no host, no port, or a port outside 0 to 65535.
+    """
+    host, _, digits = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif any(each in host for each in ":[]"):
+        host = ""
+    if not (host and digits.isascii() and digits.isdigit() and int(digits) <= 65_535):
         raise ConfigurationError(
-            f"{address!r} is not an address: write host:port, such as 127.0.0.1:8060"
+            f"{address!r} is not an address: write host:port or [ipv6]:port with a port from 0 to "
+            "65535, such as 127.0.0.1:8060"
         )
-    return host.strip("[]"), int(port)
+    return host, int(digits)

@@ -61,3 +61,8 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield from leaves(inner)
     else:
         yield error
+
+
+def one_line(error: BaseException) -> str:
+    """Every exception in ``error`` with its type, on one line."""
+    return "; ".join(f"{type(leaf).__name__}: {leaf}".replace("\n", " ") for leaf in leaves(error))

@@ -19,21 +19,13 @@ import h2.connection
 import pytest
 import trio
 
-from paddler_trio.http.asgi import (
-    Receive,
-    Scope,
-    Send,
-    send_json,
-    watch_disconnect,
-)
+from paddler_trio.http.asgi import Receive, Scope, Send, send_json
+from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.json_body import json_body
-from paddler_trio.http.router import Params, Routes
-from paddler_trio.http.server import (
-    HttpLimits,
-    HttpServer,
-    direct_body_writer,
-    listen,
-)
+from paddler_trio.http.listening import listen
+from paddler_trio.http.router import Params, Router
+from paddler_trio.http.server import HttpServer
+from paddler_trio.http.streaming import direct_body_writer, watch_disconnect
 
 PATIENCE_S = 30
 
@@ -163,7 +155,7 @@ class Daemon:
     def __init__(self) -> None:
         self.asked: trio.MemorySendChannel[bytes]
         self.asked, self._to_say = trio.open_memory_channel[bytes](1)
-        self.routes = Routes()
+        self.routes = Router()
         self.routes.http("GET", "/health", self.health)
         self.routes.http("POST", "/json", self.json)
         self.routes.http("GET", "/stream", self.stream)

@@ -11,8 +11,12 @@ import attrs
 import trio
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
-from paddler_trio.http.asgi import App, Receive, Scope, Send, read_body, send_text, watch_disconnect
-from paddler_trio.http.server import HttpLimits, HttpServer, listen
+from paddler_trio.http.asgi import App, Receive, Scope, Send, read_body, send_text
+from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.json_body import Inflating
+from paddler_trio.http.listening import listen
+from paddler_trio.http.server import HttpServer
+from paddler_trio.http.streaming import watch_disconnect
 
 PATIENCE_S = 10
 """How long a test waits for what must happen; none is expected to come near it."""
@@ -106,6 +110,14 @@ async def serving(app: App, **limits: float) -> AsyncIterator[Served]:
                 listeners.cancel_scope.cancel()
                 connections.cancel_scope.cancel()
                 server.cut_all()
+
+
+def inflated(body: bytes, encoding: bytes, *, limit_bytes: int) -> bytearray:
+    """A compressed body, inflated at once; HttpProblem if it cannot be."""
+    inflating = Inflating.of(body, encoding, limit_bytes=limit_bytes)
+    assert inflating is not None
+    text = inflating.start()
+    return text if inflating.is_complete else inflating.finish()
 
 
 async def until(condition: Callable[[], bool]) -> None:

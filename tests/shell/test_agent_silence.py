@@ -20,8 +20,9 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.router import Params, Routes
-from paddler_trio.http.server import HttpServer, listen
+from paddler_trio.http.listening import listen
+from paddler_trio.http.router import Params, Router
+from paddler_trio.http.server import HttpServer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 
 PATIENCE_S = 30
@@ -121,7 +122,7 @@ async def balancer() -> AsyncIterator[tuple[str, Dispatcher]]:
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await agents.serve(scope, receive, send, params["agent_id"])
 
-    routes = Routes()
+    routes = Router()
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)
     server = HttpServer(routes, name="test")
     sockets = listen("127.0.0.1:0")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import pytest
 import trio
 import trio.testing
+from http_world import inflated
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,12 +27,11 @@ from paddler_trio.http.asgi import (
     send_empty,
     send_json,
     send_text,
-    watch_disconnect,
-    while_connected,
 )
-from paddler_trio.http.cors import Cors
-from paddler_trio.http.json_body import decompress, json_body
-from paddler_trio.http.router import Params, PathPattern, Routes
+from paddler_trio.http.cors import Cors, CorsRules
+from paddler_trio.http.json_body import json_body
+from paddler_trio.http.router import Params, PathPattern, Router, RouteTable
+from paddler_trio.http.streaming import watch_disconnect, while_connected
 
 JSON = (b"content-type", b"application/json")
 DISCONNECT: Message = {"type": "http.disconnect"}
@@ -80,7 +80,7 @@ class Answer:
         return b"".join(message.get("body", b"") for message in self.messages)
 
     def all(self, name: bytes) -> list[bytes]:
-        return [value for key, value in self.messages[0]["headers"] if key == name]
+        return [value for key, value in self.messages[0]["headers"] if key.lower() == name]
 
 
 # ----------------------------------------------------------------------------------- bodies
@@ -197,7 +197,7 @@ async def test_compressed_json_is_read(encoding: bytes, encode: type[bytes]) -> 
 async def test_a_compressed_body_is_bounded_after_decompression() -> None:
     bomb = gzip.compress(b" " * 10_000_000, mtime=0)
     with pytest.raises(HttpProblem) as refused:
-        decompress(bomb, b"gzip", limit_bytes=1_000_000)
+        inflated(bomb, b"gzip", limit_bytes=1_000_000)
     assert refused.value.status == 413
 
 
@@ -216,7 +216,7 @@ def test_damaged_and_unknown_encodings_are_refused(
     body: bytes, encoding: bytes, status: int
 ) -> None:
     with pytest.raises(HttpProblem) as refused:
-        decompress(body, encoding, limit_bytes=100)
+        inflated(body, encoding, limit_bytes=100)
     assert refused.value.status == status
 
 
@@ -229,10 +229,10 @@ def test_decompression_returns_the_body_or_says_it_is_too_long(
         (b"deflate", zlib.compress(body)),
     ):
         if len(body) <= limit_bytes:
-            assert decompress(packed, encoding, limit_bytes=limit_bytes) == body
+            assert inflated(packed, encoding, limit_bytes=limit_bytes) == body
         else:
             with pytest.raises(HttpProblem, match="413"):
-                decompress(packed, encoding, limit_bytes=limit_bytes)
+                inflated(packed, encoding, limit_bytes=limit_bytes)
 
 
 async def test_the_watcher_skips_what_is_left_of_the_body() -> None:
@@ -399,6 +399,51 @@ async def test_options_without_a_requested_method_is_an_ordinary_unrouted_reques
     assert (await ask_across("OPTIONS", ORIGIN)).status == 404
 
 
+LENIENT = CorsRules(
+    methods=(b"GET", b"POST"),
+    headers=None,
+    exposed=(b"x-request-id", b"retry-after"),
+    has_wildcard=True,
+    has_credentials=True,
+)
+PREFLIGHT = (
+    (b"access-control-request-method", b"POST"),
+    (b"access-control-request-headers", b"Authorization, x-own"),
+)
+
+
+async def ask_leniently(origins: list[str], method: str, *headers: tuple[bytes, bytes]) -> Answer:
+    answer = Answer()
+    await Cors(origins, LENIENT)(hello)(scope_of(method, "/", *headers), body_of(), answer.send)
+    return answer
+
+
+async def test_rules_may_allow_every_header_and_expose_some() -> None:
+    preflight = await ask_leniently(["http://127.0.0.1:8085"], "OPTIONS", ORIGIN, *PREFLIGHT)
+    assert preflight.status == 200
+    assert preflight.all(b"access-control-allow-headers") == [b"Authorization, x-own"]
+    assert preflight.all(b"access-control-allow-methods") == [b"GET, POST"]
+    read = await ask_leniently(["http://127.0.0.1:8085"], "GET", ORIGIN)
+    assert read.all(b"access-control-expose-headers") == [b"x-request-id, retry-after"]
+    assert read.all(b"access-control-allow-credentials") == [b"true"]
+
+
+async def test_a_wildcard_allows_every_origin_but_credentials_only_to_a_listed_one() -> None:
+    answer = await ask_leniently(["*"], "GET", ORIGIN)
+    assert answer.all(ALLOW_ORIGIN) == [ORIGIN[1]]
+    assert answer.all(b"access-control-allow-credentials") == []
+    strict = Answer()
+    await Cors(["*"])(hello)(scope_of("GET", "/", ORIGIN), body_of(), strict.send)
+    assert strict.all(ALLOW_ORIGIN) == []
+
+
+async def test_a_lenient_preflight_that_is_not_granted_is_200_without_permissions() -> None:
+    for origin in ((b"origin", b"http://evil"), (b"x", b"no origin at all")):
+        answer = await ask_leniently(["http://127.0.0.1:8085"], "OPTIONS", origin, *PREFLIGHT)
+        assert (answer.status, answer.body, answer.all(ALLOW_ORIGIN)) == (200, b"", [])
+        assert answer.all(b"access-control-allow-methods") == []
+
+
 # ------------------------------------------------------------------------------------ routes
 
 
@@ -418,7 +463,7 @@ def test_a_pattern_gives_back_the_segment_it_was_made_from(value: str, suffix: s
     "pattern", ["", "health", "/a{b}", "/{b}c", "/{a}/{b}", "/{a b}", "/{a", "/a}", "/{}"]
 )
 def test_malformed_patterns_are_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="wants an absolute path"):
+    with pytest.raises(ValueError, match="needs an absolute path"):
         PathPattern.parse(pattern)
 
 
@@ -450,8 +495,8 @@ async def accept_and_fail(scope: Scope, receive: Receive, send: Send, params: Pa
     raise KeyError("bug")
 
 
-def routes() -> Routes:
-    table = Routes()
+def routes() -> Router:
+    table = Router()
     table.http("GET", "/health", echo_params)
     table.http("GET", "/agent/{agent_id}/metadata", echo_params)
     table.http("GET", "/refuse", refuse)
@@ -481,10 +526,44 @@ async def test_routes_match_exactly() -> None:
         ("GET", "/agent/a/b/metadata"),
         ("POST", "/socket/a"),
         ("WEBSOCKET", "/socket"),
+        ("WEBSOCKET", "/socket/a"),
     ]:
         answer = await ask(method, path)
         assert (answer.status, answer.body) == (404, b""), (method, path)
         assert answer.all(b"content-length") == [b"0"]
+
+
+async def test_the_rest_of_a_path_may_hold_slashes_and_exact_paths_go_first() -> None:
+    table: RouteTable[str] = RouteTable()
+    table.add("GET", "/models/{tail...}", "one model")
+    table.add("POST", "/models/count", "count")
+    found = table.find("/models/org/name")
+    assert (found.handlers, found.params) == ({"GET": "one model"}, {"tail": "org/name"})
+    assert table.find("/models/count").handlers == {"POST": "count"}
+    assert table.find("/models/").handlers == table.find("/models").handlers == {}
+
+
+def test_a_route_has_one_handler() -> None:
+    table = routes()
+    for pattern in ("/health", "/agent/{agent_id}/metadata"):
+        with pytest.raises(ValueError, match="two handlers"):
+            table.http("GET", pattern, echo_params)
+
+
+async def test_what_is_not_routed_goes_to_the_other_application() -> None:
+    async def other(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_text(send, 200, "other")
+
+    router = Router(otherwise=other)
+    router.http("GET", "/health", echo_params)
+    for method, path, status in [
+        ("GET", "/x", 200),
+        ("GET", "/health", 200),
+        ("PUT", "/health", 404),
+    ]:
+        answer = Answer()
+        await router(scope_of(method, path), body_of(), answer.send)
+        assert (answer.status, answer.body == b"other") == (status, path == "/x")
 
 
 async def test_a_plain_get_on_a_websocket_path_is_refused() -> None:

@@ -17,7 +17,9 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
 from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS
-from paddler_trio.http.server import direct_body_writer, fix_disconnects, listen
+from paddler_trio.http.listening import listen
+from paddler_trio.http.quart_adapter import fix_disconnects
+from paddler_trio.http.streaming import direct_body_writer
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -91,7 +93,7 @@ def test_a_port_in_use_is_one_plain_error_that_says_what_to_do() -> None:
      "127.0.0.1:-1", "[::1]", "[::1:80", "127.0.0.1:²"],
 )  # fmt: skip
 def test_addresses_that_are_not_host_and_port_are_refused(address: str) -> None:
-    with pytest.raises(ConfigurationError, match="want host:port"):
+    with pytest.raises(ConfigurationError, match="write host:port"):
         listen(address)
 
 
@@ -246,6 +248,19 @@ async def test_an_answer_before_the_body_was_read_arrives_and_ends_the_connectio
             assert await client.read_to_end() == b""
         await client.stream.aclose()
         await until(lambda: served.server.statistics().open_connections == 0)
+
+
+async def test_an_answer_before_the_body_was_read_announces_that_it_is_the_last() -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_text(send, 501, "no")
+
+    async with serving(refuse) as served:
+        early, whole = await served.connect(), await served.connect()
+        await early.stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        assert b"connection: close" in (await early.response())[1]
+        for _ in range(2):
+            await whole.get("/")
+            assert b"connection" not in (await whole.response())[1]
 
 
 async def test_a_client_that_does_not_read_is_cut_at_the_write_deadline() -> None:

@@ -12,15 +12,17 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from http_world import inflated
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from paddler_trio.http import bounded_websocket, input_budget
 from paddler_trio.http.asgi import HttpProblem, Message, Receive, Scope, Send, read_body, send_json
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import FREE_BYTES, MIB, InputBudget
-from paddler_trio.http.json_body import MAX_INFLATION, decompress, json_body
-from paddler_trio.http.router import Params, Routes
-from paddler_trio.http.server import HttpServer, listen
+from paddler_trio.http.json_body import MAX_INFLATION, json_body
+from paddler_trio.http.listening import listen
+from paddler_trio.http.router import Params, Router
+from paddler_trio.http.server import HttpServer
 
 PATIENCE_S = 20
 JSON = b"Content-Type: application/json\r\n"
@@ -78,7 +80,7 @@ async def serving(limit_bytes: int = 4 * MIB, **limits: float) -> AsyncIterator[
             took.send_nowait(message["text"])
             await served.answer.wait()
 
-    routes = Routes()
+    routes = Router()
     routes.http("POST", "/echo", echo)
     routes.websocket("/socket", socket)
     server = HttpServer(
@@ -272,10 +274,10 @@ def test_inflation_is_bounded_by_a_ratio_beyond_the_first_mebibyte() -> None:
     import zlib
 
     first = zlib.compress(bytes(MIB))
-    assert len(decompress(first, b"deflate", limit_bytes=64 * MIB)) == MIB
+    assert len(inflated(first, b"deflate", limit_bytes=64 * MIB)) == MIB
     bomb = zlib.compress(bytes(32 * MIB))
     with pytest.raises(HttpProblem, match=rf"at most {MAX_INFLATION} bytes out of one"):
-        decompress(bomb, b"deflate", limit_bytes=64 * MIB)
+        inflated(bomb, b"deflate", limit_bytes=64 * MIB)
 
 
 async def test_large_text_goes_out_in_fragments_that_are_one_message(
@@ -292,7 +294,7 @@ async def test_large_text_goes_out_in_fragments_that_are_one_message(
             await send_text(text.encode())
         await receive()
 
-    routes = Routes()
+    routes = Router()
     routes.websocket("/socket", talk)
     sockets = listen("127.0.0.1:0")
     with trio.fail_after(PATIENCE_S):

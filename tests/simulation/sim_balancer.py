@@ -26,7 +26,7 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.inference_routes import InferenceRoutes
 from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.router import Params, Routes
+from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.balancer_tree import FLUSH_S
 from paddler_trio.nursery_tree.dispatcher import DispatchLimits
 
@@ -102,7 +102,7 @@ class _Balancer:
         async def agent_socket(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
             await agents.serve(scope, receive, send, params["agent_id"])
 
-        management = Routes()
+        management = Router()
         management.websocket("/api/v1/agent_socket/{agent_id}", agent_socket)
         inference = InferenceRoutes(self.dispatcher, self.states, self.goodbye).routes()
         await self.states.load()

@@ -7,7 +7,7 @@ from pathlib import Path
 from paddler_trio.agent import balancer_connection, balancer_link, engine_process
 from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.questions import MAX_QUESTIONS
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import api_v2, inference_socket
 from paddler_trio.config import BalancerConfig
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
@@ -45,7 +45,7 @@ def sizes() -> dict[str, str]:
 
 
 def test_every_row_of_the_table_is_what_the_constants_say() -> None:
-    config, limits, surface = BalancerConfig(), HttpLimits(), SurfaceLimits()
+    config, limits, surface = BalancerConfig(), HttpLimits(), ApiLimits()
     counts = json_limits.DEFAULT_LIMITS
     assert config.max_connections == limits.max_connections
     assert config.input_memory_bytes == budget.DEFAULT_BYTES

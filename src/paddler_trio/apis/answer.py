@@ -1,13 +1,13 @@
-"""What happened in one choice, whatever the dialect that tells it: results in, pieces out.
+"""The results of one choice as pieces that every API has: content, reasoning, calls, the end.
 
 :class:`AnswerReader` is the streaming half, :class:`Answer` collects a whole one. Both are pure.
 
 Log probabilities belong to the text that follows them. Those of tokens that became no content
 (reasoning, tool calls, the end of the turn, a stop text) are dropped, as OpenAI does.
 
-The text of a tool call is only told when nothing better came of it: if calls were read from it, or
-are still being read, it is theirs; if it turned out to be no call, it is content. What was cut off
-inside a call is neither: it has begun a call, and no more.
+The text of a tool call is held back: if calls were parsed from it, or still are being parsed, it is
+dropped; if it turned out to be no call, it is content. Text that was cut off inside a call is
+neither: the answer has begun a call, and no more.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class Ended:
 
     @property
     def is_cut_off(self) -> bool:
-        """The model had more to say."""
+        """The model had not ended its turn."""
         return self.reason != "stop"
 
     @property
     def finish_reason(self) -> str:
-        """OpenAI's word for it."""
+        """OpenAI's name of the reason."""
         if self.reason in {"length", "cells"}:
             return "length"
         return "tool_calls" if self.num_calls else "stop"
@@ -101,9 +101,9 @@ class AnswerReader:
     """One choice.
 
     Args:
-      raw_calls: the client wants tool calls as text of the content.
-      max_tokens: what was asked for; agents of Paddler's do not say why an answer ended.
-      is_verbatim: the blanks between the sections are text, too.
+      raw_calls: tool calls are text of the content.
+      max_tokens: the limit of the request; Paddler's agents do not report why an answer ended.
+      is_verbatim: blanks between the sections are text, too.
     """
 
     raw_calls: bool = False
@@ -119,7 +119,7 @@ class AnswerReader:
     _layout: Layout = attrs.field(factory=Layout, init=False)
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Piece]:
-        """The pieces these results are; results that end nothing and mean nothing give none."""
+        """The pieces of these results; results without a meaning here give none."""
         for result in results:
             tag = result_tag(result)
             value = result[tag] if isinstance(result, Mapping) else None
@@ -174,9 +174,9 @@ class AnswerReader:
             yield ReasoningDelta(text)
             return
         yield from _delta(*self._layout.before_reasoning())
-        told = self._layout.reasoning(text)
-        if told:
-            yield ReasoningDelta(told)
+        visible = self._layout.reasoning(text)
+        if visible:
+            yield ReasoningDelta(visible)
 
     def _call_token(self, text: str) -> Iterator[Piece]:
         if self.raw_calls:
@@ -199,7 +199,7 @@ class AnswerReader:
             yield ArgumentsDelta(index, arguments)
 
     def _whole_calls(self, calls: Sequence[object]) -> Iterator[Piece]:
-        """Calls that were told piece by piece already are not told again."""
+        """Calls that came in deltas already are not repeated."""
         if calls or self._call_text:
             self._begin_calls()
         if self._has_deltas:
@@ -212,13 +212,13 @@ class AnswerReader:
                     self.num_calls += 1
 
     def _begin_calls(self) -> None:
-        """What looked like calls is some."""
+        """The text that was held back is that of calls."""
         self._logprobs.clear()
         self._call_text, self._is_no_call = "", False
         self._layout.call()
 
     def _text_of_no_call(self) -> Iterator[Piece]:
-        """Before anything else: what turned out to be no call."""
+        """The text that was held back, if it turned out to be no call."""
         if not self._is_no_call:
             return
         text, self._call_text, self._is_no_call = self._call_text, "", False
@@ -229,7 +229,7 @@ class AnswerReader:
         ended = _ended(done, self.num_calls, self.max_tokens)
         self._logprobs.clear()
         if self._call_text:
-            # an agent of ours judges only calls that are complete, Paddler's any
+            # our agents parse only calls that are complete, Paddler's any
             is_judged = self._is_no_call and done.get("finish") is not None
             if ended.is_cut_off and not is_judged:
                 self._begin_calls()
@@ -275,7 +275,7 @@ def _ended(done: Mapping[str, object], num_calls: int, max_tokens: int | None) -
 
 
 def _with_images(usage: Mapping[str, int]) -> Mapping[str, int]:
-    """As all these dialects count: what an image became is part of the prompt."""
+    """As all these APIs count: the tokens of an image are part of the prompt."""
     seen = usage.get("input_image_tokens", 0) + usage.get("input_audio_tokens", 0)
     return {**usage, "prompt_tokens": usage["prompt_tokens"] + seen}
 
@@ -316,20 +316,20 @@ class Answer:
 
     @property
     def ended(self) -> Ended:
-        """How it ended; ask only when it has."""
+        """Its last piece; it must have ended."""
         assert self.reader.ended is not None
         return self.reader.ended
 
 
-# ---------------------------------------------------------------- figures, in OpenAI's words
+# ---------------------------------------------------------------------- usage and timings
 
 
 def usage_of(endings: Sequence[Ended], *, prompts: int = 1) -> Json:
-    """Choices share their prompts, so each prompt counts once; what was written adds up.
+    """OpenAI's ``usage``: each prompt counts once, the tokens of all its choices add up.
 
     Args:
       endings: of all choices, in their order: those of one prompt stand together.
-      prompts: how many different prompts there were.
+      prompts: how many different prompts the request had.
     """
     per_prompt = max(1, len(endings) // prompts)
     firsts = endings[::per_prompt]
@@ -352,33 +352,34 @@ def usage_of(endings: Sequence[Ended], *, prompts: int = 1) -> Json:
 
 
 def completion_tokens(ending: Ended) -> int:
-    """Everything the model wrote."""
+    """All tokens that the model generated."""
     kinds = ("content_tokens", "reasoning_tokens", "tool_call_tokens", "undeterminable_tokens")
     return sum(ending.usage.get(kind, 0) for kind in kinds)
 
 
 def timings_of(ending: Ended) -> Json:
     """llama-server's ``timings``: counts, milliseconds, and both ratios of them."""
-    told = ending.timings
-    cached = int(told.get("cached_n", ending.usage.get("cached_prompt_tokens", 0)))
+    reported = ending.timings
+    cached = int(reported.get("cached_n", ending.usage.get("cached_prompt_tokens", 0)))
     timings: Json = {
         "cache_n": cached,
-        **_prompt_speed(ending.usage["prompt_tokens"] - cached, told.get("prompt_ms", 0.0)),
+        **_prompt_speed(ending.usage["prompt_tokens"] - cached, reported.get("prompt_ms", 0.0)),
         **_generation_speed(
-            int(told.get("predicted_n", completion_tokens(ending))), told.get("predicted_ms", 0.0)
+            int(reported.get("predicted_n", completion_tokens(ending))),
+            reported.get("predicted_ms", 0.0),
         ),
     }
-    if "draft_n" in told:
-        timings["draft_n"] = told["draft_n"]
-        timings["draft_n_accepted"] = told.get("draft_accepted_n", 0)
+    if "draft_n" in reported:
+        timings["draft_n"] = reported["draft_n"]
+        timings["draft_n_accepted"] = reported.get("draft_accepted_n", 0)
     return timings
 
 
-def prompt_timings_of(news: Prefilled, took_ms: float) -> Json:
+def prompt_timings_of(prompt: Prefilled, took_ms: float) -> Json:
     """The same before there is a token."""
     return {
-        "cache_n": news.cached,
-        **_prompt_speed(news.done - news.cached, took_ms),
+        "cache_n": prompt.cached,
+        **_prompt_speed(prompt.done - prompt.cached, took_ms),
         **_generation_speed(0, 0.0),
     }
 
@@ -388,7 +389,7 @@ def _prompt_speed(count: int, took_ms: float) -> Json:
 
 
 def _generation_speed(count: int, took_ms: float) -> Json:
-    """The first token comes of the prompt's last pass: what took time are the ones after it."""
+    """The first token is sampled in the prompt's last pass: time counts from it on."""
     return _speed("predicted", count, max(0, count - 1), took_ms)
 
 
@@ -404,7 +405,7 @@ def _speed(name: str, count: int, timed: int, took_ms: float) -> Json:
 
 @attrs.define
 class Stopwatch:
-    """What is known of ``timings`` while tokens still come, measured where they are passed on."""
+    """The ``timings`` while tokens still come, measured where they are passed on."""
 
     now_s: Callable[[], float]
     began_s: float = attrs.field(init=False)
@@ -415,20 +416,20 @@ class Stopwatch:
     def __attrs_post_init__(self) -> None:
         self.began_s = self.now_s()
 
-    def prefilled(self, news: Prefilled) -> None:
-        """So much of the prompt is computed."""
+    def prefilled(self, prompt: Prefilled) -> None:
+        """Note how far the prompt is computed."""
         if self._first_token_s is None:
-            self._prompt = news
+            self._prompt = prompt
 
     def passed(self, num_tokens: int) -> None:
-        """So many tokens more were passed on."""
+        """Count tokens that were passed on."""
         self._num_tokens += num_tokens
         if num_tokens and self._first_token_s is None:
             self._first_token_s = self.now_s()
 
     def timings(self) -> Json | None:
-        """None before the first token. Of a prompt whose agent does not tell of it, only the time
-        is known; all numbers of tokens are 0."""
+        """None before the first token. If the agent reports no progress, only the time of the
+        prompt is known; its numbers of tokens are 0."""
         if self._first_token_s is None:
             return None
         prompt = Prefilled(0, 0, 0) if self._prompt is None else self._prompt

@@ -1,9 +1,9 @@
-"""What a client of this surface is told when it gets no answer, or not a whole one.
+"""Errors of the APIs: refusals, and answers that failed or broke off.
 
-Everything that can go wrong becomes one value, :class:`ApiError`; each dialect writes it in its own
-envelope. Which status means what is decided by what the official clients make of it: 400, 401, 404,
-413, 422 are the sender's to mend, 429 and 503 are tried again after ``Retry-After``, 504 took too
-long. Overload is never a 500.
+Everything that can go wrong becomes one value, :class:`ApiError`; each API writes it in its own
+envelope. The statuses follow what the official clients do with them: 400, 401, 404, 413, 422 are
+the sender's to correct, 429 and 503 are retried after ``Retry-After``, 504 took too long. Overload
+is never a 500.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _CODES = {
 }
 _PATH = re.compile(r"([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*(:)?")
 _OF_CONSTRAINTS = frozenset({"invalid_grammar", "grammar_with_thinking", "grammar_unsatisfiable"})
-_SENDERS_FAULT = ("the prompt is empty", "cannot continue:")
-"""How agents begin to say that a prompt cannot be one; Paddler's protocol has no result for it."""
+_PROMPT_ERRORS = ("the prompt is empty", "cannot continue:")
+"""How agents' errors about the prompt itself begin; Paddler's protocol has no result for them."""
 _PROMPT_TOO_LONG = re.compile(
     r"the prompt has (at least )?(\d+) tokens, but one slot of this agent holds (\d+)"
 )
@@ -64,7 +64,7 @@ _PROMPT_TOO_LONG = re.compile(
 
 @attrs.frozen
 class _Meaning:
-    """How a result that ends a stream without an answer is told."""
+    """The error of a result that ends a stream without an answer."""
 
     status: int
     code: str
@@ -82,7 +82,7 @@ _OWN_NAMES = {
     "text": "prompt",
     "tokens": "prompt",
 }
-"""Native fields whose name is another here."""
+"""Native fields that have another name in the APIs."""
 
 _MEANINGS: Mapping[str, _Meaning] = {
     "BadRequest": _Meaning(400, "invalid_value"),
@@ -106,14 +106,14 @@ _MEANINGS: Mapping[str, _Meaning] = {
 
 
 class ApiError(PaddlerError):
-    """A refusal or failure, told the same whatever the dialect.
+    """A refusal or failure, whatever the API.
 
     Args:
       status: of the response, if it has not begun.
       message: a sentence that names the field, the value and the limit.
-      param: the path of the field that is to blame, such as ``messages[2].content``.
-      code: a short word for programs; made from the status if it is not given.
-      type: OpenAI's class of error; made from the status if it is not given.
+      param: the path of the wrong field, such as ``messages[2].content``.
+      code: an identifier for programs; by default it follows from the status.
+      type: OpenAI's class of error; by default it follows from the status.
       details: further members of the error object.
     """
 
@@ -124,7 +124,7 @@ class ApiError(PaddlerError):
         *,
         param: str | None = None,
         code: str | None = None,
-        type: str | None = None,  # noqa: A002  # the envelope's own word
+        type: str | None = None,  # noqa: A002  # as in the envelope
         headers: Iterable[Header] = (),
         details: Mapping[str, object] | None = None,
     ) -> None:
@@ -138,7 +138,7 @@ class ApiError(PaddlerError):
         self.details = dict(details or {})
 
     def envelope(self, *, with_details: bool = True) -> dict[str, object]:
-        """OpenAI's: ``{"error": {"message", "type", "param", "code"}}``, and what else is told."""
+        """OpenAI's: ``{"error": {"message", "type", "param", "code"}}``, and ``details``."""
         error: dict[str, object] = {
             "message": self.message,
             "type": self.type,
@@ -149,13 +149,13 @@ class ApiError(PaddlerError):
 
 
 def invalid(message: str, param: str | None, *, code: str = "invalid_value") -> ApiError:
-    """A 400 that says which field is wrong."""
+    """A 400 for the field ``param``."""
     return ApiError(400, message, param=param, code=code)
 
 
 @contextmanager
-def blaming(*, prompt: str, constraint: str | None) -> Iterator[None]:
-    """Inside, errors of agents say which of this request's fields they mean."""
+def naming_fields(*, prompt: str, constraint: str | None) -> Iterator[None]:
+    """Errors of agents raised inside get the names of this request's fields."""
     try:
         yield
     except ApiError as error:
@@ -169,27 +169,27 @@ def blaming(*, prompt: str, constraint: str | None) -> Iterator[None]:
 
 
 def renamed(sentence: str, native: str, own: str) -> str:
-    """What an agent says of ``native``, said of ``own``, which is the same to the client."""
+    """An agent's ``sentence`` about its field ``native``, about the client's ``own`` instead."""
     rest = sentence.removeprefix(native)
     return f"{own}: {sentence}" if rest == sentence else own + rest
 
 
 def unsupported(param: str, reason: str) -> ApiError:
-    """A field this server knows and cannot honour."""
+    """A field that this server knows and cannot honour."""
     return ApiError(
         400, f"{param} is not supported: {reason}", param=param, code="unsupported_parameter"
     )
 
 
 def from_problem(problem: HttpProblem) -> ApiError:
-    """What a shared part of the balancer refused, in this surface's words."""
+    """A refusal by a shared part of the balancer."""
     return ApiError(problem.status, problem.text or "refused", headers=problem.headers)
 
 
 def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
     """A request that no agent ended.
 
-    ``retry_after_s`` is told where trying again is advice worth giving.
+    ``retry_after_s`` goes into statuses that clients retry.
     """
     headers = [(b"retry-after", b"%d" % retry_after_s)] if failure.code in {429, 503} else []
     return ApiError(failure.code, failure.description, headers=headers)
@@ -198,7 +198,7 @@ def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
 def prompt_too_long(
     num_prompt_tokens: int, num_cells: int, *, param: str = "messages", is_least: bool = False
 ) -> ApiError:
-    """A prompt does not fit a slot of ``num_cells``. ``is_least``: nobody counted its tokens."""
+    """A prompt does not fit a slot of ``num_cells``. ``is_least``: it has at least these tokens."""
     least = "at least " if is_least else ""
     return ApiError(
         400,
@@ -213,7 +213,7 @@ def prompt_too_long(
 
 
 def from_result(result: RawResult) -> ApiError | None:
-    """What an ending result means; None for ``Done`` and for every result that ends nothing."""
+    """The error of an ending result; None for ``Done`` and for results that end nothing."""
     tag = result_tag(result)
     meaning = _MEANINGS.get(tag)
     if meaning is None:
@@ -231,22 +231,22 @@ def from_result(result: RawResult) -> ApiError | None:
     if too_long is not None:
         return prompt_too_long(int(too_long[2]), int(too_long[3]), is_least=bool(too_long[1]))
     if tag == "ChatTemplateError":
-        param = _blamed(text) or param
+        param = _field_at_fault(text) or param
     if tag == "MultimodalNotSupported":
         text = f"image input is not supported: {text}"
-    if tag == "SamplerError" and text.startswith(_SENDERS_FAULT):
+    if tag == "SamplerError" and text.startswith(_PROMPT_ERRORS):
         return invalid(text, "prompt")
     return ApiError(meaning.status, text, param=param, code=meaning.code)
 
 
-def _blamed(text: str) -> str | None:
+def _field_at_fault(text: str) -> str | None:
     """The field that a message begins with, such as ``messages[1].role: …``; None if none."""
     match = _PATH.match(text)
     return _own_name(match[0].removesuffix(":")) if match is not None and match[2] else None
 
 
 def _own_name(field: str) -> str:
-    """A native field's path in the words of this surface."""
+    """A native field's path, under the name that it has in the APIs."""
     for prefix in ("prompt.", "sampling."):
         field = field.removeprefix(prefix)
     match = _PATH.match(field)

@@ -1,7 +1,7 @@
-"""One HTTP request to this surface and its response: the body in, the headers every answer has.
+"""One HTTP request to an API and its response: the body, and the headers of every response.
 
-An exchange knows nothing of chats or tokens. It reads the body within the limits, makes or takes
-the request id, and sends either one JSON document or the beginning of a stream.
+An exchange knows no chats and no tokens. It reads the body within the limits, makes or takes the
+request id, and sends either one JSON document or the beginning of a stream.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ import trio
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.fields import Record
 from paddler_trio.apis.ignored_fields import HEADER, IgnoredFields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.http.asgi import (
-    BODY_DEADLINE_S,
+    BodyTooLargeError,
     Header,
     Message,
     Receive,
     Scope,
     Send,
     header,
-    is_json_media_type,
-    read_body,
+    send_json,
 )
-from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
-from paddler_trio.http.json_body import UnreadableJsonError, input_of, understood
+from paddler_trio.http.json_body import (
+    MediaTypeError,
+    UnreadableJsonError,
+    input_of,
+    json_body,
+)
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
@@ -47,11 +51,11 @@ class Exchange:
     """See the module docstring.
 
     Args:
-      id: what the client calls this request, or what we call it; told in ``x-request-id``.
-      tail: what follows the prefix of a prefix route; empty on others.
-      client, priority: for whom the queue counts it.
-      is_exact: the answer has what OpenAI's own schema has, and nothing else.
-      ignored: hears of the fields of the request that change nothing; the response names them.
+      id: the client's name of this request, or ours; the response has it as ``x-request-id``.
+      tail: the rest of the path on a route that leaves it open; empty on others.
+      client, priority: as the queue counts it.
+      is_exact: the response has what OpenAI's own schema has, and nothing else.
+      ignored: collects the fields that change nothing; the response names them.
     """
 
     scope: Scope
@@ -65,7 +69,7 @@ class Exchange:
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
     goes_on: bool = attrs.field(default=False, init=False)
-    """What is worked on is more than the body: what was stored before it belongs to it."""
+    """The prompt is more than the body: stored items come before it."""
     _send: Send = attrs.field(kw_only=True)
 
     @classmethod
@@ -81,8 +85,8 @@ class Exchange:
     ) -> Exchange:
         """``is_strict``: fields that would be ignored are refused.
 
-        HttpProblem 400 for headers that say nonsense about who asks."""
-        client, priority = who_asks(scope)
+        HttpProblem 400 for bad values of the client's or the priority's header."""
+        client, priority = client_of(scope)
         return cls(
             scope=scope,
             receive=receive,
@@ -102,70 +106,74 @@ class Exchange:
 
     @property
     def is_large(self) -> bool:
-        """Whether working on it would make everybody else wait."""
+        """Whether work on it belongs into a thread, so that the event loop does not wait."""
         return self.goes_on or self.room.used_bytes > INLINE_BYTES
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, computed off the event loop if the request is large."""
+        """The result of ``work``, computed off the event loop if the request is large."""
         return await self.room.off_loop(work) if self.is_large else work()
 
     async def read(
         self,
-        limits: SurfaceLimits,
-        read: Callable[[dict[str, object], SurfaceLimits, IgnoredFields], T],
+        limits: ApiLimits,
+        read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T],
     ) -> T:
-        """What ``read`` makes of the body, which must be one JSON object.
+        """The value that ``read`` returns for the body, which must be one JSON object.
 
         ``read`` may run in a thread.
 
         Errors:
-          ApiError: 400 not JSON or not an object, 413 too large, 415 not said to be JSON; or what
-            ``read`` raises.
+          ApiError: 400 not JSON or not an object, 413 too large, 415 not announced as JSON; or
+            what ``read`` raises.
           HttpProblem: 408, 503, or a content encoding that is damaged.
-          ClientGoneError: the client left in the middle of it.
+          ClientGoneError: the client left in the middle of its body.
         """
-        media_type = header(self.scope, b"content-type")
-        if not is_json_media_type(media_type):
-            said = (media_type or b"nothing").decode("latin-1")[:80]
-            raise ApiError(
-                415, f"the content type is {said}; send the body as application/json", param=None
-            )
-        announced = header(self.scope, b"content-length")
-        if announced is not None and int(announced) > limits.max_body_bytes:
-            raise ApiError(
-                413,
-                f"the request body has {int(announced)} bytes, the limit max_body_bytes is "
-                f"{limits.max_body_bytes}",
-            )
-        raw = await read_body(
-            self.receive, limit_bytes=limits.max_body_bytes, deadline_s=BODY_DEADLINE_S
-        )
-        counts = JsonLimits(
-            max_values=limits.max_json_values, max_containers=limits.max_json_containers
-        )
 
-        def understand(body: object) -> T:
+        def read_object(body: object) -> T:
             if not isinstance(body, dict):
                 raise ApiError(400, "the body must be a JSON object", code="invalid_json")
             check_nesting(body, limits.max_nesting)
             return read(body, limits, self.ignored)
 
         try:
-            return await understood(
-                self.scope, raw, understand, limit_bytes=limits.max_body_bytes, limits=counts
+            return await json_body(
+                self.scope,
+                self.receive,
+                read_object,
+                limit_bytes=limits.max_body_bytes,
+                limits=JsonLimits(
+                    max_values=limits.max_json_values, max_containers=limits.max_json_containers
+                ),
             )
+        except MediaTypeError as error:
+            media_type = (error.media_type or b"nothing").decode("latin-1")[:80]
+            raise ApiError(
+                415,
+                f"the content type is {media_type}; send the body as application/json",
+                param=None,
+            ) from error
+        except BodyTooLargeError as error:
+            if error.announced_bytes is None:
+                raise
+            raise ApiError(
+                413,
+                f"the request body has {error.announced_bytes} bytes, the limit max_body_bytes is "
+                f"{limits.max_body_bytes}",
+            ) from error
         except UnreadableJsonError as error:
-            raise ApiError(error.status, f"the body is {error}", code="invalid_json") from error
+            raise ApiError(
+                error.status, f"the body is {error.reason}", code="invalid_json"
+            ) from error
 
     async def read_record(
-        self, limits: SurfaceLimits, record: Callable[[SurfaceLimits], Record]
+        self, limits: ApiLimits, record: Callable[[ApiLimits], Record]
     ) -> dict[str, object]:
         """The values of a body that ``record`` describes; the errors of ``read``."""
         return await self.read(
             limits, lambda body, limits, ignored: record(limits).read(body, "", ignored)
         )
 
-    # ------------------------------------------------------------------ the answer
+    # ---------------------------------------------------------------- the response
 
     async def send(self, message: Message) -> None:
         self.has_started = True
@@ -174,30 +182,26 @@ class Exchange:
     async def send_json(
         self, status: int, value: object, *, headers: Iterable[Header] = ()
     ) -> None:
-        """The whole answer as one JSON document."""
+        """The whole response as one JSON document."""
         large = self.is_large
         body = await self.room.off_loop(lambda: dumps_in_runs(value)) if large else dumps(value)
-        await self.send_bytes(status, body, content_type=b"application/json", headers=headers)
-
-    async def send_bytes(
-        self, status: int, body: bytes, *, content_type: bytes, headers: Iterable[Header] = ()
-    ) -> None:
-        framing = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-        await self.begin(status, [*framing, *headers])
-        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        await send_json(self.send, status, body, headers=[*headers, *self._own_headers()])
 
     async def begin(self, status: int, headers: Iterable[Header]) -> None:
         """Send the status and the headers, ours included; the body is the caller's."""
+        headers = [*headers, *self._own_headers()]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _own_headers(self) -> list[Header]:
         took_ms = round((trio.current_time() - self.began_s) * 1000)
-        ours = [
+        own = [
             (b"x-request-id", self.id.encode()),
             (b"openai-processing-ms", b"%d" % took_ms),
             (b"openai-version", b"2020-10-01"),
         ]
         if (ignored := self.ignored.header()) is not None:
-            ours.append((HEADER, ignored))
-        start = {"type": "http.response.start", "status": status, "headers": [*headers, *ours]}
-        await self.send(start)
+            own.append((HEADER, ignored))
+        return own
 
 
 def request_id(scope: Scope) -> str:

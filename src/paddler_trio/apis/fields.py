@@ -1,10 +1,9 @@
-"""Tables of fields: what a request may say, what comes of it, and what is refused by name.
+"""Tables of fields: the members of a request body, and how each is supported.
 
-A field is *honoured*, *accepted* (it is valid and changes nothing here, and the documentation says
-so), *ignored* (it is a hint that cannot be honoured, and the answer is as good without it), or
-*refused*: known, and impossible to honour, so that the answer would not be the one that was asked
-for. Ignored and refused are only values that ask for something. A field that no table knows is
-ignored as well. ``null`` is as good as absent.
+A field is *honoured*, *accepted* (valid, documented, and without effect here), *ignored* (a hint
+that cannot be honoured; the answer is as good without it), or *refused*: known, and impossible to
+honour, so that the answer would not be the requested one. Only values that ask for something are
+ignored or refused. A field that no table has is ignored too. ``null`` counts as absent.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import attrs
 from paddler_trio.apis.api_errors import ApiError, invalid, unsupported
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.ignored_fields import member as path_of
-from paddler_trio.apis.shapes import Anything, Shape, shown, wrong
+from paddler_trio.apis.shapes import Anything, OneOf, Shape, shown, wrong
 
 
 class FieldSupport(StrEnum):
@@ -44,8 +43,13 @@ class Field:
     neutral: tuple[object, ...] = attrs.field(default=(), kw_only=True)
 
 
+def tag(value: str, note: str = "Which kind it is.", *, is_required: bool = True) -> Field:
+    """``type``, whose only value is ``value``."""
+    return Field("type", OneOf((value,)), note, is_required=is_required)
+
+
 def accepted(name: str, shape: Shape, note: str) -> Field:
-    """Valid, and without effect; ``note`` says why that is right."""
+    """Valid, and without effect; ``note`` is the reason."""
     return Field(name, shape, note, support=FieldSupport.ACCEPTED)
 
 
@@ -61,7 +65,7 @@ def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
 
 @attrs.frozen
 class Record:
-    """An object with these members; others mean nothing here."""
+    """An object with these members; others have no meaning here."""
 
     name: str
     fields: tuple[Field, ...]
@@ -78,14 +82,14 @@ class Record:
         return names
 
     @property
-    def words(self) -> str:
+    def expected(self) -> str:
         return "an object"
 
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> dict[str, object]:
-        """What was given and means something, under the fields' own names.
+        """The values of the fields that are honoured or accepted, under the fields' own names.
 
         Errors:
           ApiError: 400 with the path of the first member that is wrong or missing, or is ignored
@@ -94,7 +98,7 @@ class Record:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         values: dict[str, object] = {}
-        said_as: dict[str, str] = {}
+        given_as: dict[str, str] = {}
         for name, member in value.items():
             field = self._by_name.get(name)
             if field is None:
@@ -113,9 +117,9 @@ class Record:
                 continue
             read = field.shape.read(member, where, ignored)
             if field.name in values and values[field.name] != read:
-                raise invalid(f"{said_as[field.name]} and {name} say different things", where)
+                raise invalid(f"{given_as[field.name]} and {name} say different things", where)
             values[field.name] = read
-            said_as[field.name] = name
+            given_as[field.name] = name
         for field in self.fields:
             if field.is_required and field.name not in values:
                 where = path_of(path, field.name)

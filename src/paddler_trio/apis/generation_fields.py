@@ -6,7 +6,7 @@ OpenAI's own, llama.cpp's and vLLM's: the latter two are what people add with ``
 from __future__ import annotations
 
 from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import (
     Anything,
     Either,
@@ -37,7 +37,7 @@ _SPECULATIVE: dict[str, Shape] = {
 
 
 def sampling_fields() -> tuple[Field, ...]:
-    """How tokens are drawn; what is absent is as the cluster's parameters say."""
+    """How tokens are sampled; the cluster's parameters stand in for absent fields."""
     whole = Integer(-1, MAX_INT32)
     return (
         Field("temperature", Number(0, 2), "0 draws the most likely token always."),
@@ -89,7 +89,7 @@ def sampling_fields() -> tuple[Field, ...]:
     )
 
 
-def ending_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
     """When an answer ends."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars", least_chars=1)
     return (
@@ -110,7 +110,7 @@ def ending_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
     )
 
 
-def constraint_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
     """What the answer must look like; at most one of these and ``response_format``."""
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     text = Text(limits.max_grammar_bytes, "max_grammar_bytes", least_chars=1)
@@ -151,7 +151,7 @@ def cache_fields() -> tuple[Field, ...]:
     )
 
 
-def bias_field(limits: SurfaceLimits) -> Field:
+def bias_field(limits: ApiLimits) -> Field:
     bias = Either((Number(-1e6, 1e6), Flag()))
     token = Either((Integer(0, MAX_INT32), Text(256, least_chars=1)))
     most, name = limits.max_logit_biases, "max_logit_biases"

@@ -1,7 +1,7 @@
-"""What a request is drawn with, as llama-server tells it: pure.
+"""The sampling settings of a request under llama-server's names: pure.
 
-Everything it has a name for is told, so that clients may show or copy any of it: what the request
-asked for, else what the cluster has, else what the engine does when nobody says anything.
+Every setting that llama-server names is there, so that clients can show or copy it: the request's,
+else the cluster's, else the engine's default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paddler_trio.wire.trio.generate import Generate, LogitBias, SamplingOverrid
 Json = dict[str, object]
 
 RANDOM_SEED = 2**32 - 1
-"""llama.cpp's word for a seed that nobody chose."""
+"""llama.cpp's value for a random seed."""
 
 _SHOWN = (
     "temperature",
@@ -57,9 +57,9 @@ _DEFAULTS: Mapping[str, object] = {
     "samplers": list(STAGES),
     "ignore_eos": False,
 }
-"""What holds where neither request nor cluster sets anything."""
+"""The settings where neither request nor cluster has one."""
 
-_NOT_HERE: Mapping[str, object] = {
+_UNSUPPORTED: Mapping[str, object] = {
     "adaptive_target": -1.0,
     "adaptive_decay": 0.9,
     "n_keep": 0,
@@ -71,15 +71,14 @@ _NOT_HERE: Mapping[str, object] = {
     "backend_sampling": False,
     "lora": [],
 }
-"""What this server cannot do, as llama-server tells it of itself when nobody asked for it."""
+"""Settings that this server does not have, with llama-server's defaults."""
 
 
 def sampling_settings(parameters: Mapping[str, object], sampling: SamplingOverrides) -> Json:
-    """How tokens are drawn.
+    """How tokens are sampled.
 
     Args:
-      parameters: the cluster's ``InferenceParameters`` as wire JSON; what else they hold is not
-        looked at.
+      parameters: the cluster's ``InferenceParameters`` as wire JSON.
     """
     requested = unstructure(sampling)
     assert isinstance(requested, dict)
@@ -87,7 +86,7 @@ def sampling_settings(parameters: Mapping[str, object], sampling: SamplingOverri
     for name in _SHOWN:
         shown_as = PARAMETERS[name].server_name if name in PARAMETERS else name
         settings[shown_as] = requested.get(name, parameters.get(name, _DEFAULTS[name]))
-    return settings | dict(_NOT_HERE)
+    return settings | dict(_UNSUPPORTED)
 
 
 def generation_settings(
@@ -98,11 +97,11 @@ def generation_settings(
     with_timings: bool = False,
     end_tokens: Iterable[int] = (),
 ) -> Json:
-    """Everything about one request.
+    """All settings of one request.
 
     Args:
-      end_tokens: the tokens that end an answer; with ``ignore_eos`` they are never drawn, which is
-        told as biases of null.
+      end_tokens: the tokens that end an answer; with ``ignore_eos`` they are never sampled, which
+        is shown as biases of null.
     """
     sampling, constraint = generate.sampling, generate.constraint
     biases = [*sampling.logit_bias]

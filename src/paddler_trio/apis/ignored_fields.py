@@ -1,7 +1,7 @@
-"""Fields that change nothing of an answer, and how their sender hears of them. Pure.
+"""Fields that change nothing of an answer, and the header that reports them. Pure.
 
-Programs send fields of other servers: labels, hints, settings of somebody else's routing. An answer
-without them is an answer all the same, so they are ignored, and every response names them in
+Programs send fields of other servers: labels, hints, settings of another router. An answer without
+them is complete all the same, so they are ignored, and every response names them in
 ``X-Paddler-Ignored-Fields``. With ``--strict-openai-fields`` they are refused instead.
 """
 
@@ -52,33 +52,33 @@ class IgnoredFields:
         self.add(path, name)
 
     def add(self, path: str, name: str) -> None:
-        """Report this one; what is long is cut, and what is many is looked at no further."""
+        """Report this one; a long name is cut, and of many only the first are looked at."""
         self._num_met += 1
         if len(self.names) >= MAX_NAMES or self._num_met > MAX_MET:
             self._is_more = True
             return
         where = _INDEX.sub("[]", member(path[:MAX_NAME_CHARS], name[:MAX_NAME_CHARS]))
-        told = _UNSAFE.sub("?", where)[:MAX_NAME_CHARS]
-        if told not in self.names:
-            self.names.append(told)
+        plain = _UNSAFE.sub("?", where)[:MAX_NAME_CHARS]
+        if plain not in self.names:
+            self.names.append(plain)
 
     def header(self) -> bytes | None:
         """The value of the response's header; None if nothing was ignored."""
         if not self.names:
             return None
-        told, size_bytes = list[str](), 0
+        shown, size_bytes = list[str](), 0
         is_more = self._is_more
         for name in self.names:
             size_bytes += len(name) + len(", ")
             if size_bytes > MAX_HEADER_BYTES - len(_MORE):
                 is_more = True
                 break
-            told.append(name)
-        return ", ".join([*told, _MORE] if is_more else told).encode()
+            shown.append(name)
+        return ", ".join([*shown, _MORE] if is_more else shown).encode()
 
 
 STRICT = IgnoredFields(is_strict=True)
-"""For readers that have nobody to report to; it never keeps a name."""
+"""For readers without a response to report in; it never keeps a name."""
 
 
 def member(path: str, name: str) -> str:
@@ -88,13 +88,13 @@ def member(path: str, name: str) -> str:
 
 @attrs.define
 class IgnoredFieldsLog:
-    """Which names the log has: each once in the life of the process, and not more than so many."""
+    """Which names were logged: each once in the life of the process, ``max_names`` at most."""
 
     max_names: int = 256
     _names: set[str] = attrs.field(factory=set, init=False)
 
-    def news(self, ignored: IgnoredFields) -> list[str]:
-        """Those that the log has not."""
+    def unlogged(self, ignored: IgnoredFields) -> list[str]:
+        """Those to log now; they count as logged from here on."""
         fresh = [name for name in ignored.names if name not in self._names]
         fresh = fresh[: self.max_names - len(self._names)]
         self._names.update(fresh)

@@ -14,7 +14,7 @@ import httpx
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.surface import SurfaceSettings
+from paddler_trio.apis.backend import ApiSettings
 from paddler_trio.http.input_budget import BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
 from paddler_trio.wire.trio.generate import ConversationPrompt, Generate
@@ -24,7 +24,7 @@ Json = dict[str, object]
 
 
 async def fetch_images(
-    works: Sequence[Generate], settings: SurfaceSettings, room: Reservation
+    works: Sequence[Generate], settings: ApiSettings, room: Reservation
 ) -> Sequence[Generate]:
     """The same works with every image as a data URI; the messages of all are the same.
 
@@ -76,7 +76,7 @@ def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json]]:
     return found
 
 
-async def _fetched(url: str, place: str, settings: SurfaceSettings, room: Reservation) -> str:
+async def _fetched(url: str, place: str, settings: ApiSettings, room: Reservation) -> str:
     _must_be_allowed(url, place, settings)
     limits = settings.limits
     try:
@@ -114,7 +114,7 @@ async def _fetched(url: str, place: str, settings: SurfaceSettings, room: Reserv
     return await room.off_loop(as_data)
 
 
-def _must_be_allowed(url: str, place: str, settings: SurfaceSettings) -> None:
+def _must_be_allowed(url: str, place: str, settings: ApiSettings) -> None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -1,9 +1,9 @@
-"""The blanks between the sections of an answer: layout, of which no client is told. Pure.
+"""Blanks between the sections of an answer: layout, which no client gets. Pure.
 
 The rules are those of a whole answer (``docs/answers.md``): reasoning has no blanks at its ends;
 content has none after reasoning or beside a call, and keeps one where a call stood between two
-texts; content that stands alone stays as it is to the letter. Blanks at the end of a text wait
-until what comes next says what they are, so that a stream and a whole answer tell the same.
+texts; content that stands alone stays exactly as it is. Blanks at the end of a text are held until
+the next piece shows what they are, so that a stream and a whole answer have the same text.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ class _Section(Enum):
 
 @attrs.define
 class Layout:
-    """One answer. Each method takes what comes next, and gives what is certain by then.
+    """One answer. Each method takes the next piece and returns the text that is certain by then.
 
-    What is given back are pairs of text and the log probabilities of its tokens; those of blanks
-    that were layout are dropped with them.
+    Content comes with the log probabilities of its tokens; those of layout are dropped with it.
     """
 
     _section: _Section | None = None
     """That of the newest text."""
     _other: _Section | None = None
-    """The newest one that was no content."""
+    """The newest section that was no content."""
     _has_content: bool = False
-    """Something of the content was told."""
+    """Some content was returned."""
     _has_text: bool = False
-    """Something of the newest section was told."""
+    """Some text of the newest section was returned."""
     _has_reasoning: bool = False
     _held: str = ""
     """Blanks that may be layout."""
@@ -57,15 +56,15 @@ class Layout:
             is_after_call = self._other is _Section.CALL and self._has_content
             text = self._gap + begun if is_after_call else begun
         whole = self._held + text
-        told = whole.rstrip()
-        self._held = whole[len(told) :]
+        text = whole.rstrip()
+        self._held = whole[len(text) :]
         self._held_logprobs += logprobs
-        if not told:
+        if not text:
             return "", ()
         self._has_text = self._has_content = True
         self._gap = ""
         entries, self._held_logprobs = self._held_logprobs, []
-        return told, entries
+        return text, entries
 
     def reasoning(self, text: str) -> str:
         """More reasoning; the text is empty if all of it waits or is layout."""
@@ -75,11 +74,11 @@ class Layout:
             text = text.lstrip()
             text = "\n" + text if text and self._has_reasoning else text
         whole = self._held + text
-        told = whole.rstrip()
-        self._held = whole[len(told) :]
-        if told:
+        text = whole.rstrip()
+        self._held = whole[len(text) :]
+        if text:
             self._has_text = self._has_reasoning = True
-        return told
+        return text
 
     def before_reasoning(self) -> tuple[str, Sequence[Logprob]]:
         """Reasoning comes next: blanks after content that it does not belong to are content."""
@@ -96,12 +95,12 @@ class Layout:
         """The answer is over: blanks at the end of content are content."""
         if self._section is not _Section.CONTENT:
             return "", ()
-        told, self._held = self._held, ""
+        text, self._held = self._held, ""
         entries, self._held_logprobs = self._held_logprobs, []
-        return told, entries
+        return text, entries
 
     def _turn_to(self, section: _Section) -> None:
-        """What is held now is layout."""
+        """Begin a section: the blanks that are held are layout."""
         if self._section is _Section.CONTENT:
             self._gap = _one_blank(self._gap + self._held)
         self._held = ""
@@ -112,5 +111,5 @@ class Layout:
 
 
 def _one_blank(blanks: str) -> str:
-    """What is left of the blanks between two texts that a call stood between."""
+    """The blank that stays of those around a call between two texts."""
     return "\n" if "\n" in blanks else blanks[:1]

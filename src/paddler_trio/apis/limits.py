@@ -1,4 +1,4 @@
-"""What one request to this surface may ask for; every limit is named in the error it causes."""
+"""The limits of one request to an API; the error that a limit causes names it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from paddler_trio.errors import ConfigurationError
 
 
 @attrs.frozen(kw_only=True)
-class SurfaceLimits:
-    """Sizes and counts of one request, and the pace of its answer.
+class ApiLimits:
+    """Sizes and counts of one request, and the times of its answer.
 
     Attributes:
       max_body_bytes: of a body, before and after decompression; images travel inside it.
@@ -60,8 +60,8 @@ class SurfaceLimits:
     hold_start_s: float = attrs.field(default=1.0, validator=ge(0))
 
     @classmethod
-    def parse(cls, settings: Iterable[str]) -> SurfaceLimits:
-        """From ``name=value`` each; ConfigurationError that says what is wrong with one."""
+    def parse(cls, settings: Iterable[str]) -> ApiLimits:
+        """From ``name=value`` each; ConfigurationError for one that is wrong."""
         types = {field.name: type(field.default) for field in attrs.fields(cls)}
         values: dict[str, int | float] = {}
         for setting in settings:

@@ -1,9 +1,9 @@
-"""The shapes of a conversation: messages of every role, their parts, tools, and their choice."""
+"""The fields of a conversation: messages of every role, their parts, tools, and their choice."""
 
 from __future__ import annotations
 
-from paddler_trio.apis.fields import Field, Record, accepted, refused
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.fields import Field, Record, accepted, refused, tag
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import (
     Anything,
     Either,
@@ -17,7 +17,7 @@ from paddler_trio.apis.shapes import (
     Text,
 )
 
-_TYPE_TEXT = Field("type", OneOf(("text",)), "A part that is text.", is_required=True)
+_TYPE_TEXT = tag("text", "A part that is text.")
 _NAME = Field("name", Text(256), "Who speaks; templates that know names show it.")
 _CACHE_CONTROL = accepted("cache_control", FreeObject(), "Prefixes are found by their tokens.")
 
@@ -39,7 +39,7 @@ def _image_part() -> Record:
     )
     detail = accepted("detail", OneOf(("auto", "low", "high")), "Images are sized for the model.")
     return _part(
-        Field("type", OneOf(("image_url",)), "A part that is an image.", is_required=True),
+        tag("image_url", "A part that is an image."),
         Field(
             "image_url",
             Either((Record("image", (url, detail)), Text(least_chars=1))),
@@ -52,7 +52,7 @@ def _image_part() -> Record:
 
 def _refusal_part() -> Record:
     return _part(
-        Field("type", OneOf(("refusal",)), "An earlier refusal.", is_required=True),
+        tag("refusal", "An earlier refusal."),
         Field("refusal", Text(), "Its text.", is_required=True),
         name="refusal part",
     )
@@ -79,7 +79,7 @@ def _tool_call() -> Record:
         "tool call",
         (
             Field("id", Text(256), "What the tool's answer refers to."),
-            Field("type", OneOf(("function",)), "The only kind there is."),
+            tag("function", "The only kind there is.", is_required=False),
             Field("function", function, "What was called.", is_required=True),
             accepted("index", Integer(0), "As streams number calls; order is what counts."),
         ),
@@ -99,13 +99,13 @@ def message_shape() -> Shape:
     image = ("image_url", _image_part())
     refusal = ("refusal", _refusal_part())
 
-    def said(*parts: tuple[str, Record], needed: bool = True) -> Field:
+    def content(*parts: tuple[str, Record], needed: bool = True) -> Field:
         note = "A text, or a list of parts."
         return Field("content", _content(*parts), note, is_required=needed)
 
     assistant = _message(
         "assistant",
-        said(text, refusal, needed=False),
+        content(text, refusal, needed=False),
         _NAME,
         Field("tool_calls", ListOf(_tool_call(), 0, 256), "Calls it made."),
         Field(
@@ -123,26 +123,26 @@ def message_shape() -> Shape:
     return Tagged(
         "role",
         {
-            "system": _message("system", said(text), _NAME),
-            "developer": _message("developer", said(text), _NAME),
-            "user": _message("user", said(text, image), _NAME),
+            "system": _message("system", content(text), _NAME),
+            "developer": _message("developer", content(text), _NAME),
+            "user": _message("user", content(text, image), _NAME),
             "assistant": assistant,
             "tool": _message(
                 "tool",
-                said(text),
+                content(text),
                 Field("tool_call_id", Text(256), "The call this answers."),
                 _NAME,
             ),
             "function": _message(
                 "function",
-                said(text),
+                content(text),
                 Field("name", Text(256), "The function this answers.", is_required=True),
             ),
         },
     )
 
 
-def tool_shape(limits: SurfaceLimits) -> Shape:
+def tool_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     function = Record(
         "function",
@@ -159,7 +159,7 @@ def tool_shape(limits: SurfaceLimits) -> Shape:
             "function": Record(
                 "tool",
                 (
-                    Field("type", OneOf(("function",)), "The only kind.", is_required=True),
+                    tag("function", "The only kind."),
                     Field("function", function, "The function.", is_required=True),
                     _CACHE_CONTROL,
                 ),
@@ -174,7 +174,7 @@ def tool_choice_shape() -> Shape:
     named = Record(
         "named tool",
         (
-            Field("type", OneOf(("function",)), "The only kind.", is_required=True),
+            tag("function", "The only kind."),
             Field("function", Record("tool name", (name,)), "The tool.", is_required=True),
         ),
     )
@@ -193,7 +193,7 @@ def tool_choice_shape() -> Shape:
     chosen = Record(
         "allowed tools choice",
         (
-            Field("type", OneOf(("allowed_tools",)), "A part of the tools.", is_required=True),
+            tag("allowed_tools", "A part of the tools."),
             Field("allowed_tools", allowed, "Which.", is_required=True),
         ),
     )

@@ -1,4 +1,4 @@
-"""What the fleet serves, by the names that requests may use."""
+"""The model that the fleet serves, by the names that requests may use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.surface import Surface
+from paddler_trio.apis.backend import Backend
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
@@ -25,7 +25,7 @@ from paddler_trio.wire.paddler.desired_state import (
 class ServedModel:
     """``id`` is the file's name without its ending; ``aliases`` name the same.
 
-    Neither tells where agents keep it, nor the address it came from, which may hold a secret.
+    Neither shows where agents keep it, nor the address it came from, which may hold a secret.
     """
 
     id: str
@@ -36,7 +36,7 @@ class ServedModel:
 
 
 def names_of(model: DesiredModel) -> ServedModel | None:
-    """How a model that is wanted is called; None if none is."""
+    """The names of the desired model; None if none is desired."""
     match model:
         case NoModel():
             return None
@@ -56,15 +56,15 @@ def _names(file: str, *others: str) -> ServedModel:
     return ServedModel(own, tuple(dict.fromkeys(n for n in (name, *others) if n and n != own)))
 
 
-def served_model(surface: Surface) -> ServedModel | None:
+def served_model(backend: Backend) -> ServedModel | None:
     """What the fleet serves or is about to."""
-    applicable = surface.states.applicable
+    applicable = backend.states.applicable
     return None if applicable is None else names_of(applicable.model)
 
 
-def cluster_parameters(surface: Surface) -> Mapping[str, object]:
+def cluster_parameters(backend: Backend) -> Mapping[str, object]:
     """What requests leave to the cluster, as wire JSON; empty while nothing is desired."""
-    applicable = surface.states.applicable
+    applicable = backend.states.applicable
     if applicable is None:
         return {}
     parameters = unstructure(applicable.inference_parameters)
@@ -72,16 +72,16 @@ def cluster_parameters(surface: Surface) -> Mapping[str, object]:
     return parameters
 
 
-def model_name(surface: Surface, asked: str | None) -> str:
+def model_name(backend: Backend, asked: str | None) -> str:
     """The name to answer under: the one that was asked for, else the served model's.
 
     Errors:
       ApiError: 404 if names are taken strictly and this one is not served.
     """
-    served = served_model(surface)
+    served = served_model(backend)
     if asked is None:
         return "none" if served is None else served.id
-    if surface.settings.strict_model_names and (served is None or not served.is_called(asked)):
+    if backend.settings.strict_model_names and (served is None or not served.is_called(asked)):
         raise no_such_model(asked, served)
     return asked
 
@@ -97,15 +97,15 @@ def no_such_model(name: str, served: ServedModel | None) -> ApiError:
     )
 
 
-def fingerprint(surface: Surface) -> str:
+def fingerprint(backend: Backend) -> str:
     """Names the model and all its settings: answers under equal ones may be compared."""
-    return "b" + surface.states.digest[:12]
+    return "b" + backend.states.digest[:12]
 
 
-def must_generate(surface: Surface) -> None:
+def must_generate(backend: Backend) -> None:
     """ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
-    agents = surface.dispatcher.agents.values()
-    if not surface.states.generates_tokens and not any(agent.speaks_trio for agent in agents):
+    agents = backend.dispatcher.agents.values()
+    if not backend.states.generates_tokens and not any(agent.speaks_trio for agent in agents):
         raise ApiError(
             501,
             "token generation is disabled while the cluster is configured for embeddings",
@@ -113,9 +113,9 @@ def must_generate(surface: Surface) -> None:
         )
 
 
-def cells_at_most(surface: Surface) -> int | None:
-    """No slot of any agent holds more tokens than this; None while nobody can tell."""
-    applicable = surface.states.applicable
+def cells_at_most(backend: Backend) -> int | None:
+    """No slot of any agent holds more tokens than this; None while no agent reports it."""
+    applicable = backend.states.applicable
     if applicable is None:
         return None
     return applicable.inference_parameters.context_size or None  # 0: as the model was trained

@@ -1,4 +1,4 @@
-"""The OpenAPI document of this surface, made from the tables that read the requests."""
+"""The OpenAPI document of the APIs, made from the tables that read their requests."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from functools import lru_cache
 from importlib.metadata import version
 
 from paddler_trio.apis.anthropic.anthropic_fields import count_tokens_record, messages_record
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Record
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.llama_server.rerank import rerank_record
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
 from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
 from paddler_trio.apis.responses.responses_fields import input_tokens_record, responses_record
-from paddler_trio.apis.surface import Surface
 
 Json = dict[str, object]
 
 ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 502, 503, 504)
 
 
-def records(limits: SurfaceLimits) -> dict[tuple[str, str], Record]:
+def records(limits: ApiLimits) -> dict[tuple[str, str], Record]:
     """The body of every route that takes one, by path and a sentence on what it is for."""
     return {
         ("/v1/chat/completions", "Answer a conversation"): chat_record(limits),
@@ -56,7 +56,7 @@ GETS = {
 
 
 @lru_cache(maxsize=8)
-def openapi(limits: SurfaceLimits, *, is_strict: bool = False) -> Json:
+def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
     """The whole document, OpenAPI 3.1; ``is_strict``: fields that are not described are refused."""
     schemas: Json = {"Error": _error_schema(), "AnthropicError": _anthropic_error_schema()}
     paths: Json = {}
@@ -158,6 +158,6 @@ def _anthropic_error_schema() -> Json:
     }
 
 
-async def document(surface: Surface, exchange: Exchange) -> None:
-    told = openapi(surface.limits, is_strict=surface.settings.strict_fields)
-    await exchange.send_json(200, told)
+async def document(backend: Backend, exchange: Exchange) -> None:
+    body = openapi(backend.limits, is_strict=backend.settings.strict_fields)
+    await exchange.send_json(200, body)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from paddler_trio.apis.api_errors import invalid, unsupported
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import Anything, shown
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Prompts:
     is_several: bool
 
 
-def read_prompts(value: object, limits: SurfaceLimits, *, param: str = "prompt") -> Prompts:
+def read_prompts(value: object, limits: ApiLimits, *, param: str = "prompt") -> Prompts:
     """The prompts of a request; inputs of an embeddings request have the same forms.
 
     Errors:

@@ -1,8 +1,11 @@
-"""The shapes of JSON that requests are made of: one object both reads a value and describes it.
+"""The shapes of JSON values in request bodies: one object both validates a value and describes it.
 
-``read`` gives the value back, made plain (whole numbers as ``int``), or raises an error with the
-path of what is wrong; ``schema`` is the same knowledge as JSON Schema, for the OpenAPI document. So
-the document cannot promise what the reader refuses.
+``read`` returns the value, normalised (whole numbers as ``int``), or raises an error with the path
+of what is wrong; ``schema`` describes the same values as JSON Schema, for the OpenAPI document. So
+the document cannot promise what the validator refuses.
+
+Bodies of the native routes have no shapes here: their classes travel on agent links too, and
+`paddler_trio.http.json_body.structured` validates them as the wire does.
 """
 
 from __future__ import annotations
@@ -23,14 +26,14 @@ class Shape(Protocol):
     """See the module docstring."""
 
     @property
-    def words(self) -> str:
-        """What it is, to stand after "must be"."""
+    def expected(self) -> str:
+        """A description that completes "must be"."""
         ...
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         """The value; ApiError 400 with ``param`` if it has another shape.
 
-        ``ignored`` is told of what is left out.
+        ``ignored`` collects the members that are left out.
         """
         ...
 
@@ -40,20 +43,20 @@ class Shape(Protocol):
 
 
 def shown(value: object) -> str:
-    """A value as it stands in an error message: JSON, cut short."""
+    """A value for an error message: JSON, cut short."""
     text = dumps(value).decode()
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
 
 
 def wrong(shape: Shape, value: object, path: str) -> ApiError:
-    """The error of a value that has not this shape."""
-    return invalid(f"{path} is {shown(value)}, must be {shape.words}", path, code="invalid_type")
+    """The error for a value of another shape."""
+    return invalid(f"{path} is {shown(value)}, must be {shape.expected}", path, code="invalid_type")
 
 
 @attrs.frozen
 class Flag:
     @property
-    def words(self) -> str:
+    def expected(self) -> str:
         return "true or false"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> bool:
@@ -65,7 +68,7 @@ class Flag:
         return {"type": "boolean"}
 
 
-def _range_words(least: float | None, most: float | None) -> str:
+def _range_text(least: float | None, most: float | None) -> str:
     match least, most:
         case None, None:
             return ""
@@ -84,8 +87,8 @@ class Integer:
     most: int | None = None
 
     @property
-    def words(self) -> str:
-        return "a whole number" + _range_words(self.least, self.most)
+    def expected(self) -> str:
+        return "a whole number" + _range_text(self.least, self.most)
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> int:
         if isinstance(value, float) and value.is_integer():
@@ -95,7 +98,7 @@ class Integer:
         if (self.least is not None and value < self.least) or (
             self.most is not None and value > self.most
         ):
-            raise invalid(f"{path} is {shown(value)}, must be {self.words}", path)
+            raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return value
 
     def schema(self) -> dict[str, object]:
@@ -108,8 +111,8 @@ class Number:
     most: float | None = None
 
     @property
-    def words(self) -> str:
-        return "a number" + _range_words(self.least, self.most)
+    def expected(self) -> str:
+        return "a number" + _range_text(self.least, self.most)
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -119,7 +122,7 @@ class Number:
             or (self.most is not None and value > self.most)
             or abs(value) > 3e38
         ):
-            raise invalid(f"{path} is {shown(value)}, must be {self.words}", path)
+            raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return float(value)
 
     def schema(self) -> dict[str, object]:
@@ -135,7 +138,7 @@ class Text:
     least_chars: int = 0
 
     @property
-    def words(self) -> str:
+    def expected(self) -> str:
         return "a string" if not self.least_chars else "a string that is not empty"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> str:
@@ -148,7 +151,7 @@ class Text:
                 path,
             )
         if len(value) < self.least_chars:
-            raise invalid(f"{path} is empty, must be {self.words}", path)
+            raise invalid(f"{path} is empty, must be {self.expected}", path)
         return value
 
     def schema(self) -> dict[str, object]:
@@ -164,14 +167,14 @@ class OneOf:
     choices: tuple[str, ...]
 
     @property
-    def words(self) -> str:
-        return "one of " + ", ".join(f'"{word}"' for word in self.choices)
+    def expected(self) -> str:
+        return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> str:
         if not isinstance(value, str):
             raise wrong(self, value, path)
         if value not in self.choices:
-            raise invalid(f"{path} is {shown(value)}, must be {self.words}", path)
+            raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return value
 
     def schema(self) -> dict[str, object]:
@@ -186,7 +189,7 @@ class Anything:
     limit: str = ""
 
     @property
-    def words(self) -> str:
+    def expected(self) -> str:
         return "JSON"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
@@ -213,7 +216,7 @@ class FreeObject:
     most_bytes: int | None = None
 
     @property
-    def words(self) -> str:
+    def expected(self) -> str:
         return "an object"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> dict[str, object]:
@@ -245,7 +248,7 @@ class ListOf:
     limit: str = ""
 
     @property
-    def words(self) -> str:
+    def expected(self) -> str:
         return "a list"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
@@ -276,8 +279,8 @@ class PairOf:
     second: Shape
 
     @property
-    def words(self) -> str:
-        return f"a list of two: {self.first.words}, then {self.second.words}"
+    def expected(self) -> str:
+        return f"a list of two: {self.first.expected}, then {self.second.expected}"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
         if not isinstance(value, list) or len(value) != 2:
@@ -299,23 +302,23 @@ class PairOf:
 
 @attrs.frozen
 class Either:
-    """One of several shapes, told apart by the kind of JSON: the first that fits is taken."""
+    """One of several shapes, distinguished by the kind of JSON: the first that fits is taken."""
 
     shapes: tuple[Shape, ...]
 
     @property
-    def words(self) -> str:
-        return " or ".join(shape.words for shape in self.shapes)
+    def expected(self) -> str:
+        return " or ".join(shape.expected for shape in self.shapes)
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
-        told: ApiError | None = None
+        best: ApiError | None = None
         for shape in self.shapes:
             try:
                 return shape.read(value, path, ignored)
             except ApiError as error:
                 if error.param != path or error.code != "invalid_type":
-                    told = told or error  # the kind was right, so what it says is the news
-        raise told or wrong(self, value, path)
+                    best = best or error  # the kind is right: its error says more
+        raise best or wrong(self, value, path)
 
     def schema(self) -> dict[str, object]:
         return {"anyOf": [shape.schema() for shape in self.shapes]}
@@ -323,9 +326,9 @@ class Either:
 
 @attrs.frozen
 class Tagged:
-    """An object whose member ``tag`` says which of several records it is.
+    """An object whose member ``tag`` selects one of several records.
 
-    ``ignores_others``: what has another tag is left out, and read as its tag alone.
+    ``ignores_others``: an object with another tag is ignored, and read as its tag alone.
     """
 
     tag: str
@@ -334,29 +337,29 @@ class Tagged:
     ignores_others: bool = False
 
     @property
-    def words(self) -> str:
+    def expected(self) -> str:
         return f"an object with {self.tag}"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
-        known = ", ".join(f'"{word}"' for word in self.records)
-        word = value.get(self.tag, self.default)
-        if word is None:
+        known = ", ".join(f'"{tag}"' for tag in self.records)
+        given = value.get(self.tag, self.default)
+        if given is None:
             raise ApiError(
                 400,
                 f"{path}.{self.tag} is missing, must be one of {known}",
                 param=f"{path}.{self.tag}",
                 code="missing_required_parameter",
             )
-        if not isinstance(word, str) or word not in self.records:
-            if self.ignores_others and isinstance(word, str) and not ignored.is_strict:
-                ignored.add(path, word)
-                return {self.tag: word}
+        if not isinstance(given, str) or given not in self.records:
+            if self.ignores_others and isinstance(given, str) and not ignored.is_strict:
+                ignored.add(path, given)
+                return {self.tag: given}
             raise invalid(
-                f"{path}.{self.tag} is {shown(word)}, must be one of {known}", f"{path}.{self.tag}"
+                f"{path}.{self.tag} is {shown(given)}, must be one of {known}", f"{path}.{self.tag}"
             )
-        return self.records[word].read(value, path, ignored)
+        return self.records[given].read(value, path, ignored)
 
     def schema(self) -> dict[str, object]:
         return {"oneOf": [record.schema() for record in self.records.values()]}

@@ -1,4 +1,4 @@
-"""What passes between the runner of native requests and the dialect that tells of them."""
+"""The interface between native requests and the API that encodes their results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paddler_trio.nursery_tree.request import RawResult
 
 @attrs.frozen
 class Step:
-    """What came of one choice at once: results that end nothing, or end it with ``Done``.
+    """Results of one choice that arrived together; ``Done`` is the only ending among them.
 
-    ``tokens`` are the ids drawn for it; empty if the agent does not say.
+    ``tokens`` are the ids that were sampled; empty if the agent does not report them.
     """
 
     choice: int
@@ -31,7 +31,7 @@ class StreamEncoder(Protocol):
         ...
 
     def take(self, step: Step) -> bytes:
-        """What this step adds to the stream; may be nothing."""
+        """The events of this step; may be none."""
         ...
 
     def closing(self) -> bytes:

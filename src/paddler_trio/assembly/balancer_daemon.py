@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
 
 import attrs
 import trio
 
-from paddler_trio.apis.surface_routes import openai_surface
+from paddler_trio.apis.api_router import CORS_RULES
+from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.inference_routes import InferenceRoutes
+from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes
 from paddler_trio.balancer.state_database import open_state_database, state_file
 from paddler_trio.balancer.state_lock import locked
@@ -20,47 +20,21 @@ from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.http.allowed_hosts import AllowedHosts, allowed_names, own_names
 from paddler_trio.http.api_keys import KeyScope
-from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send
+from paddler_trio.http.asgi import App
 from paddler_trio.http.authentication import Authentication, Refuse, refuse_in_plain_text
+from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.cors import Cors
 from paddler_trio.http.exposure import beyond_loopback, check_exposure
 from paddler_trio.http.input_budget import PUBLIC_SHARE, InputBudget
 from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.listening import listen
 from paddler_trio.http.origins import Origins
-from paddler_trio.http.server import HttpLimits, HttpServer, listen
+from paddler_trio.http.router import by_path
+from paddler_trio.http.server import HttpServer
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
-
-
-class Surface(Protocol):
-    """Further routes over the same requests; the balancer itself does not know them."""
-
-    def alone(self, probes: App) -> App:
-        """On a port of its own, where ``probes`` answers the questions of supervisors."""
-        ...
-
-    def beside(self, native: App) -> App:
-        """On the inference port, where ``native`` answers what these routes do not."""
-        ...
-
-    def across_origins(self, app: App, allowed_origins: Iterable[str], *, otherwise: App) -> App:
-        """``app`` with answers to browsers on these routes; ``otherwise`` answers on others."""
-        ...
-
-    def serves(self, path: str) -> bool:
-        """Whether ``path`` is answered in the format of these routes."""
-        ...
-
-    async def refuse(
-        self, scope: Scope, receive: Receive, send: Send, problem: HttpProblem
-    ) -> None:
-        """Answer a request with ``problem``, in that format."""
-        ...
-
-
-MakeSurface: TypeAlias = Callable[[BalancerConfig, Dispatcher, DesiredStateKeeper], Surface]
 
 
 @attrs.frozen(eq=False)
@@ -69,7 +43,7 @@ class BoundBalancer:
 
     config: BalancerConfig
     listeners: list[list[socket.socket]]
-    """Of inference, management and, if it is wanted, the surface's own."""
+    """Of inference, management and, if there is one, ``--compat-openai-addr``."""
     keys: KeyRing = attrs.field(factory=KeyRing)
 
     @classmethod
@@ -82,10 +56,10 @@ class BoundBalancer:
         try:
             # one by one: what was bound before an error is there to be closed
             listeners.extend(listen(address) for address in addresses if address is not None)
-            inference, management, *surface = listeners
+            inference, management, *apis = listeners
             check_exposure(
                 keys,
-                inference=[*inference, *(each for listener in surface for each in listener)],
+                inference=[*inference, *(each for listener in apis for each in listener)],
                 management=management,
                 insecure_management=config.insecure_management,
             )
@@ -114,9 +88,7 @@ async def serve_balancer(
     names = await own_names() if beyond_loopback(sockets) else frozenset[str]()
 
     def assemble() -> BalancerParts:
-        return balancer_parts(
-            bound, openai_surface, host_names=names, reloads=notifier.is_listening
-        )
+        return balancer_parts(bound, host_names=names, reloads=notifier.is_listening)
 
     with locked(state_file(bound.config.state_database)):
         await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
@@ -124,7 +96,6 @@ async def serve_balancer(
 
 def balancer_parts(
     bound: BoundBalancer,
-    make_surface: MakeSurface,
     *,
     host_names: frozenset[str] = frozenset(),
     reloads: bool = False,
@@ -153,44 +124,53 @@ def balancer_parts(
     management = ManagementRoutes(
         dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
     )
-    surface = make_surface(config, dispatcher, states)
+    api, exact_api = api_routers(config, dispatcher, states)
     use = Authentication(keys, KeyScope.INFERENCE)
     manage = Authentication(keys, KeyScope.MANAGEMENT, is_waived=config.insecure_management)
     origins = config.inference_cors_allowed_hosts
     changes = Origins(origins, flag="--inference-cors-allowed-host")
+    native_cors, api_cors = Cors(origins), Cors(origins, CORS_RULES)
     names = allowed_names(config.allowed_hosts) | host_names
 
     def guarded(
         app: App,
         listener: Sequence[socket.socket],
-        changes: Origins,
-        keys: Authentication,
+        *,
+        cors: Cors,
+        changes: Origins = changes,
+        keys: Authentication = use,
         refuse: Refuse = refuse_in_plain_text,
     ) -> App:
         """``app`` as its port serves it: under which names, to which pages, for which keys."""
         hosts = AllowedHosts(
-            names, is_loopback=not beyond_loopback(listener), asks_for_key=lambda: keys.asks_for_key
+            names, is_loopback=not beyond_loopback(listener), requires_key=lambda: keys.requires_key
         )
-        return hosts(changes(keys(app, refuse=refuse), refuse=refuse), refuse=refuse)
+        return cors(hosts(changes(keys(app, refuse=refuse), refuse=refuse), refuse=refuse))
 
-    inference_sockets, management_sockets, *surface_sockets = bound.listeners
-    pages = Cors(origins)
-    clients = guarded(
-        surface.beside(inference.routes()), inference_sockets, changes, use, _refusing_for(surface)
-    )
-    operators = guarded(
-        management.app(),
-        management_sockets,
-        Origins(config.management_cors_allowed_hosts, flag="--management-cors-allowed-host"),
-        manage,
-    )
+    inference_sockets, management_sockets, *api_sockets = bound.listeners
     apps = {
-        "inference": surface.across_origins(clients, origins, otherwise=pages(clients)),
-        "management": Cors(config.management_cors_allowed_hosts)(operators),
+        "inference": by_path(
+            api.serves,
+            guarded(api, inference_sockets, cors=api_cors, refuse=api.refuse),
+            otherwise=guarded(inference.routes(), inference_sockets, cors=native_cors),
+        ),
+        "management": guarded(
+            management.app(),
+            management_sockets,
+            cors=Cors(config.management_cors_allowed_hosts),
+            changes=Origins(
+                config.management_cors_allowed_hosts, flag="--management-cors-allowed-host"
+            ),
+            keys=manage,
+        ),
     }
-    for listener in surface_sockets:
-        alone = guarded(surface.alone(inference.probes()), listener, changes, use, surface.refuse)
-        apps["compat openai"] = surface.across_origins(alone, origins, otherwise=pages(alone))
+    for listener in api_sockets:
+        refuse = exact_api.refuse
+        apps["compat openai"] = by_path(
+            PROBES.__contains__,
+            guarded(inference.probes(), listener, cors=native_cors, refuse=refuse),
+            otherwise=guarded(exact_api, listener, cors=api_cors, refuse=refuse),
+        )
     limits = HttpLimits(max_connections=config.max_connections)
     servers = [
         HttpServer(
@@ -211,13 +191,3 @@ def balancer_parts(
         measure_lag=lag.run,
         reload=keys.reload if keys.path is not None or reloads else None,
     )
-
-
-def _refusing_for(surface: Surface) -> Refuse:
-    """Refusals on the port where the surface and the native routes both answer."""
-
-    async def refuse(scope: Scope, receive: Receive, send: Send, problem: HttpProblem) -> None:
-        answer = surface.refuse if surface.serves(scope["path"]) else refuse_in_plain_text
-        await answer(scope, receive, send, problem)
-
-    return refuse

@@ -1,8 +1,8 @@
 """``/api/v2`` on the inference port: the extended request, and questions about the model.
 
 ``POST /api/v2/generate`` streams the same lines as Paddler's routes, with more kinds of results in
-them; see ``wire/paddler/results.py``. What is wrong with a request before it waits for a slot is
-answered by its status; what only the model can judge arrives as its last line. The questions take
+them; see ``wire/paddler/results.py``. An error that shows before a request waits for a slot is the
+status of its response; an error that only the model can find is its last line. The questions take
 no slot.
 """
 
@@ -10,26 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import attrs
 
 from paddler_trio.balancer.model_questions import ask_model
-from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import (
-    HttpProblem,
-    Receive,
-    Scope,
-    Send,
-    send_json,
-    while_connected,
-)
-from paddler_trio.http.client_identity import who_asks
-from paddler_trio.http.json_body import json_body
-from paddler_trio.http.router import Handler, Params, Routes
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.http.client_identity import client_of
+from paddler_trio.http.json_body import json_body, structured
+from paddler_trio.http.router import Handler, Params, Router
+from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.codec import structure
 from paddler_trio.wire.trio.generate import (
     DescribeModel,
     Detokenize,
@@ -45,8 +37,6 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 Stream: TypeAlias = Callable[[Scope, Receive, Send, Generate], Awaitable[None]]
 """Answers a request with the lines of one piece of work."""
 
-T = TypeVar("T")
-
 
 @attrs.frozen(eq=False)
 class ApiV2:
@@ -55,7 +45,7 @@ class ApiV2:
     dispatcher: Dispatcher
     stream: Stream
 
-    def add_to(self, routes: Routes) -> None:
+    def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
         routes.http("POST", "/api/v2/generate", self._generate)
         routes.http("POST", "/api/v2/tokenize", self._asks(Tokenize))
@@ -65,7 +55,7 @@ class ApiV2:
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         def read(value: object) -> Generate:
-            return _fields(value, Generate)
+            return structured(value, Generate, tag="Generate")
 
         work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
         await self.stream(scope, receive, send, work)
@@ -76,7 +66,7 @@ class ApiV2:
     def _asks(self, shape: type[Tokenize | Detokenize | RenderPrompt]) -> Handler:
         async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
             def read(value: object) -> Question:
-                return _fields(value, shape)
+                return structured(value, shape, tag=shape.__name__)
 
             question = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
             await self._answer(question, scope, receive, send)
@@ -84,7 +74,7 @@ class ApiV2:
         return handle
 
     async def _answer(self, question: Question, scope: Scope, receive: Receive, send: Send) -> None:
-        client, _ = who_asks(scope)
+        client, _ = client_of(scope)
         try:
             answer = await while_connected(
                 receive, partial(ask_model, self.dispatcher, question, client=client)
@@ -92,12 +82,3 @@ class ApiV2:
         except QuestionRefusedError as refused:
             raise HttpProblem(refused.code, refused.problem) from refused
         await send_json(send, 200, answer)
-
-
-def _fields(value: object, shape: type[T]) -> T:
-    """The fields of a body, without the tag that they have on a link."""
-    try:
-        return structure({shape.__name__: value}, shape)
-    except WireError as error:
-        problem = str(error).replace(f"@ $.{shape.__name__}", "@ $")
-        raise HttpProblem(400, f"Json deserialize error: {problem}") from error

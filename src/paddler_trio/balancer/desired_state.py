@@ -1,8 +1,8 @@
-"""What the fleet should serve: stored, published, and told to every agent that differs.
+"""The desired state of the fleet: stored, published, and sent to every agent.
 
 Publishing is one synchronous step: the applicable state changes and every agent is sent it before
 anything else runs, so an agent that joins meanwhile cannot get the old one. An identical state is
-a no-op: nobody reloads because of it (W32).
+a no-op: no agent reloads because of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger("state")
 
 @attrs.define(eq=False)
 class DesiredStateKeeper:
-    """The one writer of the desired state. ``load`` must have run before anything asks."""
+    """The only writer of the desired state. ``load`` must have run before anything reads it."""
 
     database: StateDatabase
     dispatcher: Dispatcher
@@ -43,7 +43,7 @@ class DesiredStateKeeper:
         """Read the stored state and publish it; StateDatabaseError if it cannot be read.
 
         A state that would be refused today was stored by an older version: it stays in force, and
-        the agents say what keeps them from serving it.
+        the agents report why they cannot serve it.
         """
         desired, extras = await self.database.read()
         problem = desired_state_problem(desired)
@@ -55,10 +55,10 @@ class DesiredStateKeeper:
         """Store and publish a whole new state; the last of several concurrent ones wins.
 
         Args:
-          extras: what to wish beside it; None keeps what is wished now.
+          extras: settings beside it; None keeps the current ones.
 
         Returns:
-          The digest by which agents of ours say what they serve.
+          The digest under which our agents report what they serve.
 
         Errors:
           StateDatabaseError: it could not be stored; the old state stays in force.
@@ -66,15 +66,15 @@ class DesiredStateKeeper:
         Cancellation: the state is either stored and published, or neither.
         """
         async with self._writing:
-            wishes = self._extras if extras is None else extras
+            new_extras = self._extras if extras is None else extras
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 30):
-                await self.database.write(desired, wishes)
-            self._publish(desired, wishes)
+                await self.database.write(desired, new_extras)
+            self._publish(desired, new_extras)
         return self._digest
 
     @property
     def extras(self) -> Extras:
-        """What is wished beside the desired state."""
+        """The settings beside the desired state."""
         return self._extras
 
     @property
@@ -97,7 +97,7 @@ class DesiredStateKeeper:
         )
 
     def introduce(self, agent: AgentConnection) -> None:
-        """A new agent hears what to serve."""
+        """Send the state to a new agent."""
         if self._applicable is not None:
             agent.send_state(self._applicable, self._extras)
 

@@ -15,9 +15,10 @@ import attrs
 import trio
 
 from paddler_trio.balancer.writing import encoded
-from paddler_trio.http.asgi import Header, Receive, Scope, Send, watch_disconnect
+from paddler_trio.http.asgi import Header, Receive, Scope, Send
 from paddler_trio.http.input_budget import Reservation
 from paddler_trio.http.json_body import input_of
+from paddler_trio.http.streaming import cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
@@ -42,15 +43,11 @@ class EmbeddingFanOut:
     ) -> None:
         """Answer the whole request; leaving this coroutine stops every sub-batch."""
         lines, gathered = trio.open_memory_channel[bytes](0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                watch_disconnect, receive, nursery.cancel_scope.cancel, name="client watch"
-            )
+        async with cancelled_on_disconnect(receive) as nursery:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             nursery.start_soon(self._gather, lines, input_of(scope), name="embedding sub-batches")
             async for line in gathered:
                 await send({"type": "http.response.body", "body": line, "more_body": True})
-            nursery.cancel_scope.cancel(reason="every sub-batch has ended")
         done = response_line(None, secrets.token_urlsafe(16), {"Embedding": "Done"})
         await send({"type": "http.response.body", "body": done + b"\n"})
 

@@ -1,9 +1,10 @@
 """Server-sent events of a view: the first at once, then each that differs, latest wins.
 
-A change that this view does not show, such as an agent's counters in Paddler's shape, is none.
+A change that the view does not show, such as an agent's counters in Paddler's format, sends
+nothing.
 
-A comment goes out whenever nothing else did for a while, more often than Paddler's ten seconds,
-because its Python client gives up after five silent ones.
+A comment goes out after every silence, more often than Paddler's ten seconds, because its Python
+client gives up after five silent ones.
 """
 
 from __future__ import annotations
@@ -11,31 +12,30 @@ from __future__ import annotations
 import trio
 
 from paddler_trio.balancer.shared_view import SharedView
-from paddler_trio.http.asgi import Receive, Scope, Send, watch_disconnect
+from paddler_trio.http import sse
+from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Handler, Params
+from paddler_trio.http.streaming import cancelled_on_disconnect
 
 KEEP_ALIVE_S = 3.0
+_KEEP_ALIVE = sse.comment("keep-alive")
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
-    (b"content-encoding", b"identity"),
-    (b"x-accel-buffering", b"no"),
+    *sse.UNBUFFERED,
 ]
 
 
 def event_stream(view: SharedView, *, goodbye: trio.Event) -> Handler:
-    """A route that streams a view until the client leaves or we do."""
+    """A handler that streams a view until the client leaves or ``goodbye`` is set."""
 
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                watch_disconnect, receive, nursery.cancel_scope.cancel, name="client watch"
-            )
+        async with cancelled_on_disconnect(receive) as nursery:
             nursery.start_soon(_until, goodbye, nursery.cancel_scope, name="goodbye watch")
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             view.watchers += 1
             try:
-                await _tell(send, view)
+                await _send_texts(send, view)
             finally:
                 view.watchers -= 1
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -43,16 +43,16 @@ def event_stream(view: SharedView, *, goodbye: trio.Event) -> Handler:
     return serve
 
 
-async def _tell(send: Send, view: SharedView) -> None:
+async def _send_texts(send: Send, view: SharedView) -> None:
     """The view and keep-alives until cancelled."""
-    told = view.begin()
-    await _send(send, b"data: " + told + b"\n\n: keep-alive\n\n")
+    sent = view.begin()
+    await _send(send, sse.data_event(sent) + _KEEP_ALIVE)
     while True:
-        text = b": keep-alive"
+        event = _KEEP_ALIVE
         with trio.move_on_after(KEEP_ALIVE_S):
-            told = await view.next(told)
-            text = b"data: " + told
-        await _send(send, text + b"\n\n")
+            sent = await view.next(sent)
+            event = sse.data_event(sent)
+        await _send(send, event)
 
 
 async def _send(send: Send, body: bytes) -> None:

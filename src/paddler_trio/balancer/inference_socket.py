@@ -2,8 +2,8 @@
 
 Each request has a task here that copies its outbox to the one writer; when the client does not
 read, the writer stalls, the outboxes fill, and those requests are stopped, one by one, without
-touching anybody else's. A frame that cannot be understood is answered when it names a request,
-instead of leaving the client to wait for ever.
+touching those of other clients. A frame that does not parse is answered if it names a request, so
+that the client does not wait for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.bounded_websocket import text_sender
-from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.http.json_body import input_of
 from paddler_trio.http.router import Params
@@ -62,11 +62,11 @@ class InferenceSocket:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         """One client, from the upgrade to the end of its connection."""
-        who = who_asks(scope)
+        identity = client_of(scope)
         await receive()
         await send({"type": "websocket.accept"})
         frames, outgoing = trio.open_memory_channel[bytes](0)
-        client = _Client(self.dispatcher, self.states, frames, input_of(scope), *who)
+        client = _Client(self.dispatcher, self.states, frames, input_of(scope), *identity)
         try:
             async with trio.open_nursery() as connection:
                 connection.start_soon(
@@ -77,13 +77,13 @@ class InferenceSocket:
                     async with trio.open_nursery() as reading:
                         reading.start_soon(client.announce_mode, name="mode notifications")
                         reading.start_soon(
-                            self._say_goodbye, reading.cancel_scope, name="goodbye watch"
+                            self._wait_for_goodbye, reading.cancel_scope, name="goodbye watch"
                         )
                         await client.read(receive)
                         reading.cancel_scope.cancel(reason="the client closed the connection")
                     if not self.goodbye.is_set():
-                        connection.cancel_scope.cancel(reason="nobody is there to be told")
-                # from here on the requests have ended and what they said is written
+                        connection.cancel_scope.cancel(reason="the client is gone")
+                # from here on the requests have ended and their frames are written
         finally:
             client.stop_all()
         if self.goodbye.is_set():
@@ -96,8 +96,8 @@ class InferenceSocket:
                     }
                 )
 
-    async def _say_goodbye(self, reading: trio.CancelScope) -> None:
-        """Take nothing more; the last lines of requests that have just ended still go out."""
+    async def _wait_for_goodbye(self, reading: trio.CancelScope) -> None:
+        """Read nothing more; the last lines of requests that have just ended still go out."""
         await self.goodbye.wait()
         reading.cancel(reason="balancer is shutting down")
 
@@ -132,12 +132,12 @@ class _Client:
                 await self.frames.send(reply)
 
     def stop_all(self) -> None:
-        """The client is gone: nobody wants any of its requests."""
+        """The client is gone: stop all of its requests."""
         for request in self._in_flight.values():
             request.stop()
 
     async def announce_mode(self) -> None:
-        """Say when the cluster turns to embeddings and back; only transitions."""
+        """Notify the client when the cluster turns to embeddings and back; only transitions."""
         ordinal = self.states.mode_changed.ordinal
         generates = True
         while True:
@@ -155,7 +155,7 @@ class _Client:
     # ------------------------------------------------------------- private
 
     async def _read(self, text: str) -> _Frame:
-        """A long frame is read in a thread, so that nobody's tokens wait for it."""
+        """A long frame is parsed in a thread, so that the event loop does not wait for it."""
         if len(text) <= INLINE_BYTES:
             return _read(text)
         return await self.room.off_loop(partial(_read, text))
@@ -168,7 +168,7 @@ class _Client:
                 if request_id is None or request_id in self._in_flight:
                     return None
                 return error_line(request_id, status, f"Json deserialize error: {problem}")
-            case _Asked():
+            case _Submission():
                 return self._start(frame)
             case StopRespondingTo(request_id):
                 request = self._in_flight.get(request_id)
@@ -178,16 +178,16 @@ class _Client:
                 log.info("a client sent an error", id=frame.request_id)
         return None
 
-    def _start(self, asked: _Asked) -> bytes | None:
-        request_id = asked.id
+    def _start(self, submission: _Submission) -> bytes | None:
+        request_id = submission.id
         if request_id in self._in_flight:
             return error_line(
                 request_id,
                 400,
                 f'Request id "{request_id}" is already in flight on this connection',
             )
-        if asked.problem is not None:
-            return error_line(request_id, 400, f"Invalid request parameters: {asked.problem}")
+        if submission.problem is not None:
+            return error_line(request_id, 400, f"Invalid request parameters: {submission.problem}")
         if not self.states.generates_tokens:
             return response_line(
                 None, request_id, {"GeneratedToken": {"TokenGenerationDisabled": _DISABLED}}
@@ -201,11 +201,11 @@ class _Client:
             )
         room = self.room.another()
         try:
-            room.grow(asked.work.size_bytes)
+            room.grow(submission.work.size_bytes)
         except BudgetSpentError as spent:
             return error_line(request_id, 503, str(spent))
         request = self.dispatcher.submit(
-            request_id, asked.work, client=self.name, priority=self.priority
+            request_id, submission.work, client=self.name, priority=self.priority
         )
         if request.failure is not None:  # refused at once: no task is worth it
             room.close()
@@ -236,7 +236,7 @@ class _Client:
 
 
 @attrs.frozen
-class _Asked:
+class _Submission:
     """A request; ``problem`` is what is wrong with its tools."""
 
     id: str
@@ -246,14 +246,14 @@ class _Asked:
 
 @attrs.frozen
 class _Unreadable:
-    """A frame that is none, and the request it names; ``status`` as in HTTP."""
+    """A frame that does not parse, and the request it names; ``status`` as in HTTP."""
 
     id: str | None
     status: int
     problem: str
 
 
-_Frame: TypeAlias = _Asked | StopRespondingTo | ErrorEnvelope | _Unreadable
+_Frame: TypeAlias = _Submission | StopRespondingTo | ErrorEnvelope | _Unreadable
 
 
 def _read(text: str) -> _Frame:
@@ -267,4 +267,4 @@ def _read(text: str) -> _Frame:
     work, problem = message.request, None
     if isinstance(work, ContinueFromConversationHistoryParams):
         problem = tool_schema_problem(work)
-    return _Asked(message.id, encode_work(work, in_runs=len(text) > INLINE_BYTES), problem)
+    return _Submission(message.id, encode_work(work, in_runs=len(text) > INLINE_BYTES), problem)

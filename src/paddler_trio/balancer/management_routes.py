@@ -1,13 +1,15 @@
-"""The management port: what operators ask, and where agents dial in.
+"""The routes of the management port: for operators, and for agents that connect.
 
-Ordinary routes are Quart's; event streams and the agent socket are raw ASGI, dispatched by path
-before it. ``/api/v1`` is Paddler's and frozen: nothing is added to its bodies. What we add lives
-under ``/api/v2``, in response headers, and in ``/livez`` and ``/readyz``.
+Quart has the routes that answer at once. Event streams, probes and the agent socket are routes of
+our router, which comes first: they outlive what Quart expects of a request. ``/api/v1`` is
+Paddler's and frozen: nothing is added to its bodies. Our additions are under ``/api/v2``, in
+response headers, and in ``/livez`` and ``/readyz``.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import attrs
 import trio
@@ -17,26 +19,33 @@ from quart_trio import QuartTrio
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.event_stream import event_stream
-from paddler_trio.balancer.inference_routes import health, structured
+from paddler_trio.balancer.inference_routes import health
 from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
-from paddler_trio.errors import LinkError, StateDatabaseError, WireError
-from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, is_json_media_type
+from paddler_trio.errors import LinkError, StateDatabaseError
+from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send
 from paddler_trio.http.input_budget import InputBudget
-from paddler_trio.http.json_body import MAX_JSON_BODY_BYTES, decompress, whole_body_first
+from paddler_trio.http.json_body import (
+    MAX_JSON_BODY_BYTES,
+    check_media_type,
+    decoded,
+    structured,
+)
 from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.router import Params, Routes
-from paddler_trio.http.server import fix_disconnects
+from paddler_trio.http.quart_adapter import adapted
+from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.printed_tree import running_tree
-from paddler_trio.wire.codec import dumps, loads, unstructure
+from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, desired_state_problem
 from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState, Extras
 
 AGENT_ANSWER_S = 3.0
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
+
+T = TypeVar("T")
 
 
 @attrs.define(eq=False)
@@ -68,42 +77,19 @@ class ManagementRoutes:
         )
 
     def app(self) -> App:
-        """Raw routes first, everything else to Quart."""
-        raw = Routes()
-        raw.http(
-            "GET",
-            "/api/v1/agents/stream",
-            event_stream(self._agents_v1, goodbye=self.goodbye),
-        )
-        raw.http(
-            "GET",
-            "/api/v2/agents/stream",
-            event_stream(self._agents_v2, goodbye=self.goodbye),
-        )
-        raw.http(
-            "GET",
-            "/api/v1/buffered_requests/stream",
-            event_stream(self._buffered_requests, goodbye=self.goodbye),
-        )
-        raw.http("GET", "/health", health)
-        raw.http("GET", "/livez", health)
-        raw.websocket("/api/v1/agent_socket/{agent_id}", self._agent)
-        ordinary = whole_body_first(fix_disconnects(cast("App", self._quart())))
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            path = scope["path"]
-            if (
-                scope["type"] == "websocket"
-                or path.endswith("/stream")
-                or path in ("/health", "/livez")
-                or path.startswith("/api/v1/agent_socket/")
-                or scope["method"] == "HEAD"  # Quart would answer it wherever it answers GET
-            ):
-                await raw(scope, receive, send)
-            else:
-                await ordinary(scope, receive, send)
-
-        return app
+        """Our router with the streams and the socket; Quart for everything else."""
+        quart = adapted(cast("App", self._quart()), max_body_bytes=MAX_JSON_BODY_BYTES)
+        router = Router(otherwise=quart)
+        for path, view in (
+            ("/api/v1/agents/stream", self._agents_v1),
+            ("/api/v2/agents/stream", self._agents_v2),
+            ("/api/v1/buffered_requests/stream", self._buffered_requests),
+        ):
+            router.http("GET", path, event_stream(view, goodbye=self.goodbye))
+        router.http("GET", "/health", health)
+        router.http("GET", "/livez", health)
+        router.websocket("/api/v1/agent_socket/{agent_id}", self._agent)
+        return router
 
     # ------------------------------------------------------------ the app
 
@@ -113,7 +99,6 @@ class ManagementRoutes:
     def _quart(self) -> QuartTrio:
         app = QuartTrio(__name__, static_folder=None)
         app.config["RESPONSE_TIMEOUT"] = None
-        app.config["MAX_CONTENT_LENGTH"] = MAX_JSON_BODY_BYTES
         app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
         app.url_map.strict_slashes = True
         app.url_map.merge_slashes = False
@@ -123,14 +108,13 @@ class ManagementRoutes:
         async def not_found(_: Exception) -> Response:
             return Response(b"", 404)
 
-        @app.errorhandler(413)
-        async def too_large(_: Exception) -> Response:
-            text = f"Request body is over the limit of {MAX_JSON_BODY_BYTES} bytes"
-            return Response(text, 413, content_type="text/plain; charset=utf-8")
-
         @app.errorhandler(HttpProblem)
         async def refused(problem: HttpProblem) -> Response:
-            return Response(problem.text, problem.status, content_type="text/plain; charset=utf-8")
+            plain = "text/plain; charset=utf-8"
+            response = Response(problem.text, problem.status, content_type=plain)
+            for name, value in problem.headers:
+                response.headers[name.decode()] = value.decode()
+            return response
 
         @app.get("/readyz")
         async def ready() -> Response:
@@ -156,7 +140,8 @@ class ManagementRoutes:
 
         @app.put("/api/v1/balancer_desired_state")
         async def put_desired_state() -> Response:
-            return await self._replace(structured(await _body(), BalancerDesiredState))
+            desired = await _body(lambda value: structured(value, BalancerDesiredState))
+            return await self._replace(desired)
 
         @app.get("/api/v2/balancer_desired_state")
         async def get_extended_state() -> Response:
@@ -165,7 +150,7 @@ class ManagementRoutes:
 
         @app.put("/api/v2/balancer_desired_state")
         async def put_extended_state() -> Response:
-            both = structured(await _body(), ExtendedDesiredState)
+            both = await _body(lambda value: structured(value, ExtendedDesiredState))
             return await self._replace(both.state, both.extras)
 
         @app.get("/api/v1/balancer_applicable_state")
@@ -257,17 +242,13 @@ class ManagementRoutes:
         raise HttpProblem(504, "")
 
 
-async def _body() -> object:
-    if not is_json_media_type(request.headers.get("content-type", "").encode()):
-        raise HttpProblem(400, "Content type error")
+async def _body(read: Callable[[object], T]) -> T:
+    """The JSON body of Quart's request, read as `paddler_trio.http.json_body` reads all others."""
+    scope = cast("Scope", request.scope)
+    check_media_type(scope)
     data = await request.get_data(cache=False)
     assert isinstance(data, bytes)
-    encoding = request.headers.get("content-encoding", "identity").encode()
-    text = decompress(data, encoding, limit_bytes=MAX_JSON_BODY_BYTES)
-    try:
-        return loads(text)
-    except WireError as error:
-        raise HttpProblem(400, f"Json deserialize error: {error}") from error
+    return await decoded(scope, bytearray(data), read, limit_bytes=MAX_JSON_BODY_BYTES)
 
 
 def _json(value: object) -> Response:

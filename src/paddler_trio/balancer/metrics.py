@@ -1,4 +1,4 @@
-"""Prometheus text for ``/metrics``: Paddler's three gauges first, letter by letter, then ours."""
+"""Prometheus text for ``/metrics``: Paddler's three gauges first, byte by byte, then ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gauge:
 
 
 def gauges(statistics: LedgerStatistics) -> tuple[Gauge, ...]:
-    """What both Prometheus and statsd report."""
+    """The gauges of Prometheus and statsd alike."""
     return (
         Gauge("slots_processing", "Number of processing slots", statistics.slots_processing),
         Gauge("slots_total", "Number of total slots", statistics.slots_total),
@@ -31,7 +31,7 @@ def gauges(statistics: LedgerStatistics) -> tuple[Gauge, ...]:
 
 
 def input_gauges(budget: InputBudget, lag: LoopLag) -> tuple[Gauge, ...]:
-    """What clients make this process hold, and how late its event loop was."""
+    """The input held for clients, and the lag of the event loop."""
     return (
         Gauge("input_bytes", "Bytes held of requests under way", budget.held_bytes),
         Gauge("input_bytes_limit", "Bytes that may be held of them", budget.limit_bytes),

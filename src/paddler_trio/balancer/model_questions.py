@@ -1,7 +1,7 @@
-"""Questions about the model, put to whichever agent of ours serves it.
+"""Questions about the model, for any agent of ours that serves it.
 
-They take no slot and are quick. While nobody serves they wait as long as a request may wait in the
-buffer; an agent that leaves in the middle is one less to ask.
+They take no slot and are quick. While no agent serves, a question waits as long as a request may
+wait in the buffer; if an agent leaves in the middle, another one is asked.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("wri
 
 
 async def ask_model(dispatcher: Dispatcher, question: Question, *, client: str = "") -> object:
-    """What the model that is served says, as JSON; see ``wire/trio/generate.py`` for its shape.
+    """An agent's answer as JSON; see ``wire/trio/generate.py`` for its shape.
 
-    ``client`` is whom agents give turns to. Cancellation: the agent is told to stop.
+    ``client`` is the client whose turns it takes on the agent. Cancellation: the agent is sent a
+    stop.
 
     Errors:
       QuestionRefusedError: the question is to blame (400), or its answer would be too large.

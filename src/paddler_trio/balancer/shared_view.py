@@ -1,9 +1,8 @@
-"""A view of the balancer's state as JSON text, rendered once for all who look at it.
+"""A view of the balancer's state as JSON text, rendered once for all of its readers.
 
-Whoever asks gets the state as it is now. Watchers get every text that differs from the last, but
-no more often than all of them together can be served cheaply: the more bytes a change costs, the
-longer the pause after it. What changed in between is seen as one change, and the last state is
-always told.
+A single read returns the state as it is now. Watchers get every text that differs from the last,
+but no more often than all of them together can be served cheaply: the more bytes a change costs,
+the longer the pause after it. Changes in between count as one, and the last state is always sent.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class SharedView:
     """See the module docstring.
 
     Args:
-      render: the text, from the state as it is; synchronous, asked at most once a change.
+      render: the text, from the current state; synchronous, called at most once a change.
       changes: notified when the text may differ.
     """
 
@@ -42,9 +41,9 @@ class SharedView:
     _text: bytes = attrs.field(default=b"", init=False)
     _rendered: int = attrs.field(default=-1, init=False)
     """The number of changes that ``_text`` shows."""
-    _told: bytes = attrs.field(default=b"", init=False)
+    _sent: bytes = attrs.field(default=b"", init=False)
     """The text that watchers get; the same object for all of them."""
-    _told_changes: int = attrs.field(default=-1, init=False)
+    _sent_changes: int = attrs.field(default=-1, init=False)
     _pause_ends_s: float = attrs.field(default=0.0, init=False)
 
     def current(self) -> bytes:
@@ -55,29 +54,29 @@ class SharedView:
         return self._text
 
     def begin(self) -> bytes:
-        """What a new watcher gets at once; then it asks :meth:`next`."""
-        self._tell()
-        return self._told
+        """The first text for a new watcher; :meth:`next` has the others."""
+        self._refresh()
+        return self._sent
 
     async def next(self, last: bytes) -> bytes:
         """The next text that is not ``last``."""
         while True:
-            has_news = self._told_changes != self.changes.ordinal
+            has_news = self._sent_changes != self.changes.ordinal
             if has_news and trio.current_time() >= self._pause_ends_s:
-                self._tell()
-            if self._told != last:
+                self._refresh()
+            if self._sent != last:
                 await trio.lowlevel.checkpoint()
-                return self._told
-            if self._told_changes == self.changes.ordinal:
-                await self.changes.wait_beyond(self._told_changes)
+                return self._sent
+            if self._sent_changes == self.changes.ordinal:
+                await self.changes.wait_beyond(self._sent_changes)
             else:
                 await trio.sleep_until(self._pause_ends_s)
 
-    def _tell(self) -> None:
+    def _refresh(self) -> None:
         text = self.current()
-        self._told_changes = self.changes.ordinal
-        if text != self._told:
-            self._told = text
+        self._sent_changes = self.changes.ordinal
+        if text != self._sent:
+            self._sent = text
             cost = (len(text) + BYTES_OF_A_SEND) * self.watchers
             pause_s = min(LONGEST_PAUSE_S, cost / WATCHERS_BYTES_A_SECOND)
             self._pause_ends_s = trio.current_time() + pause_s

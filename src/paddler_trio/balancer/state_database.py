@@ -1,15 +1,15 @@
-"""Where the desired state survives a restart: nowhere, or one JSON file.
+"""The store of the desired state: memory, or one JSON file.
 
 The file is Paddler's: ``{"balancer_desired_state": {...}, "version": "1"}``. It is replaced as a
 whole (temporary file, fsync, rename, fsync of the folder), so a crash leaves the old one or the
-new one. A file that cannot be understood is never touched: the operator is told, and decides.
-What is no regular file (a symbolic link, a FIFO, a device) is refused before it is opened; a link
-would be replaced by the first write, and the file it names would not.
+new one. A file that does not parse is never touched: the error names it, and the operator decides.
+A file that is not regular (a symbolic link, a FIFO, a device) is refused before it is opened; the
+first write would replace a link, and not the file it names.
 
-Extras, for which Paddler's format has no word, are kept the same way in a file of their own beside
-it: ``PATH.v2.json`` with ``{"extras": {...}, "version": "2"}``. Without wishes there is none. Where
-both change, this file is written first and says which state its extras go with and which extras
-they replace; whoever reads it after a crash between the two files takes those that fit.
+Extras, for which Paddler's format has no field, are kept the same way in a file of their own beside
+it: ``PATH.v2.json`` with ``{"extras": {...}, "version": "2"}``. Without extras there is none. If
+both change, this file is written first, with the digest of the state that its extras belong to and
+with the extras that they replace; a read after a crash between the two files takes those that fit.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class FileDatabase:
     path: Path
     _version: str = attrs.field(default=FORMAT_VERSION, init=False)
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
-    """What the files say, once they were read."""
-    _is_settled: bool = attrs.field(default=True, init=False)
-    """The file of the extras names no others that it replaced."""
+    """Those in the files, once they were read."""
+    _is_final: bool = attrs.field(default=True, init=False)
+    """The file of the extras holds no others that it replaces."""
 
     async def read(self) -> tuple[BalancerDesiredState, Extras]:
         return await trio.to_thread.run_sync(self._read_both)
@@ -87,31 +87,31 @@ class FileDatabase:
         if document.replaced is not None:  # a crash came between the two files
             if document.state != _digest(state):
                 self._extras = document.replaced
-            self._is_settled = False
-            self._settle(self._extras)
+            self._is_final = False
+            self._write_extras(self._extras)
         return state, self._extras
 
     def _write_both(self, state: BalancerDesiredState, extras: Extras) -> None:
-        if extras == self._extras and self._is_settled:
+        if extras == self._extras and self._is_final:
             self._write(state)
             return
         pending = _ExtrasDocument(extras, state=_digest(state), replaced=self._extras)
-        self._is_settled = False
+        self._is_final = False
         _replace(self._extras_path, unstructure(pending))
         try:
             self._write(state)
         except StateDatabaseError:
-            self._settle(self._extras)
+            self._write_extras(self._extras)
             raise
         self._extras = extras
-        self._settle(extras)
+        self._write_extras(extras)
 
-    def _settle(self, extras: Extras) -> None:
-        """Only these extras count from now on. If that cannot be written, what is there says the
-        same as long as the state stays, and the next write says it anew."""
+    def _write_extras(self, extras: Extras) -> None:
+        """Only these extras count from now on. If that cannot be written, the file still means the
+        same as long as the state stays, and the next write repeats it."""
         try:
             _replace(self._extras_path, unstructure(_ExtrasDocument(extras)))
-            self._is_settled = True
+            self._is_final = True
         except StateDatabaseError as error:
             log.warning("the file of the extras still names replaced ones", reason=str(error))
 
@@ -176,7 +176,7 @@ class _ExtrasDocument:
     state: str | None = attrs.field(default=None, metadata=OMITTED)
     """Digest of the state that the extras go with, while that is being written."""
     replaced: Extras | None = attrs.field(default=None, metadata=OMITTED)
-    """What goes with any other state."""
+    """The extras of any other state."""
 
 
 def _digest(state: BalancerDesiredState) -> str:
@@ -184,7 +184,7 @@ def _digest(state: BalancerDesiredState) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """All of a file; nothing if there is none. Blocking."""
+    """The content of a file; empty if there is none. Blocking."""
     try:
         _check_kind(path, path.lstat().st_mode)
         # should it be another file by now, this neither follows a link nor waits for a writer

@@ -1,8 +1,8 @@
-"""What of an agent's word about itself is believed, kept and shown.
+"""Limits on the status that an agent reports about itself.
 
-Everything here is sent to whoever watches the fleet, again and again, so it has limits far above
-what agents say honestly. A number that the balancer counts with ends the link when it is out of
-range; a text that is only shown is cut.
+The status is sent to every watcher of the fleet, again and again, so its parts have limits, far
+above the sizes of real agents. A number that the balancer computes with ends the link when it is
+out of range; a text that is only shown is cut.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _T = TypeVar("_T", bound=attrs.AttrsInstance)
 
 
 def identity_problem(agent_id: str, name: str | None) -> str | None:
-    """Why nobody may be called so; None if an agent may."""
+    """Why an agent may not have this id or name; None if it may."""
     for what, text in (("id", agent_id), ("name", name or "")):
         if len(text) > MAX_NAME_CHARS:
             return (
@@ -49,7 +49,7 @@ def bounded_status(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatus
     """The status with texts and issues within their limits; the same object if they are.
 
     Raises:
-      WireError: it offers a number of slots that no agent has.
+      WireError: its number of slots is out of range.
     """
     if not 0 <= status.slots_total <= MAX_SLOTS:
         raise WireError(f"slots_total is {status.slots_total}, must be 0 to {MAX_SLOTS}")
@@ -62,8 +62,8 @@ def bounded_status(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatus
 
 
 def bounded_report(report: Report) -> Report:
-    """The same of what our agents add; ``progress`` is put into 0..1, and of the engine's figures
-    numbers are kept."""
+    """The same for the report that our agents add; ``progress`` is clamped to 0..1, and of the
+    engine's stats only numbers are kept."""
     progress = report.progress
     return _evolved(
         report,
@@ -120,13 +120,15 @@ def _cut(text: str | None, limit: int) -> str | None:
         return None
     if len(text) > limit:
         text = text[: limit - 1] + "…"
-    if not text.isascii():  # a frame of ours may carry half a surrogate pair, which cannot be told
+    if (
+        not text.isascii()
+    ):  # a frame of ours may carry half a surrogate pair, which UTF-8 does not have
         text = text.encode(errors="replace").decode()
     return text
 
 
 def _evolved(value: _T, **changes: object) -> _T:
-    """``value`` itself if nothing changes: who compares by identity sees that."""
+    """``value`` itself if nothing changes, so that a comparison by identity shows it."""
     if all(getattr(value, name) == changed for name, changed in changes.items()):
         return value
     return attrs.evolve(value, **changes)  # type: ignore[misc]  # a class of attrs, whichever

@@ -29,7 +29,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paddler_trio.config import split_address
 from paddler_trio.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.machine import available_memory_bytes, granted_cores, read_cpu_flags
 
 BUNDLED_SHA256 = "f1e18e5bb688c08a6f4682eda2c89205b7bce4ef80a39de7e95a0d76f4ca20fd"
@@ -209,16 +211,16 @@ def look_at_bundled_model(path: Path = BUNDLED_MODEL) -> Finding:
 
 def look_at_address(service: str, option: str, address: str) -> Finding:
     """Whether ``address`` (``host:port``, ``[v6]:port``) can be bound, or who has it already."""
-    host, _, port_text = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port_text.isdecimal() or int(port_text) > 65535:
-        seen = f"{address!r} is not host:port with a port up to 65535"
-        return Finding(service, "broken", seen, f"give {option} an address like 127.0.0.1:8061")
+    try:
+        host, port = split_address(address)
+    except ConfigurationError as error:
+        todo = f"give {option} an address like 127.0.0.1:8061"
+        return Finding(service, "broken", str(error), todo)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((host, int(port_text)))
+            trial.bind((host, port))
             trial.listen(1)
     except OSError as error:
         answer = _ask_who_answers(f"http://{address}")

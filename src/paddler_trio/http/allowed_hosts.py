@@ -1,12 +1,13 @@
-"""Under which names a port that asks for no API key may be reached.
+"""Protection against DNS rebinding: the ``Host`` names allowed on a port without API keys.
 
-A page may let its own name point at an address of its reader's network, the loopback included (DNS
-rebinding). To the browser page and service are one origin then, and nothing keeps the page from
-asking and reading what it likes. What it cannot change is the ``Host`` of what it asks: its name.
+A page can let its own name resolve to an address of its reader's network, the loopback included.
+For the browser, page and service are then one origin, and the page may send and read anything. It
+cannot change the ``Host`` of its requests, which is its name.
 
-So on such a port the ``Host`` has to be a name that nobody can rebind: an address; ``localhost``;
-where the port is bound beyond the loopback also this machine's own name, or one that no public DNS
-answers for; and whatever the operator allows. Where a key is asked for, a page has none.
+So on such a port the ``Host`` has to be a name that an attacker cannot rebind: an address;
+``localhost``; on a port bound beyond the loopback also this machine's own name, or one that no
+public DNS resolves; and the names that the operator allows. Where a key is required there is no
+such check: a page has none.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ log = structlog.get_logger("hosts")
 
 FLAG = "--allowed-host"
 LOCAL_SUFFIXES = (".local", ".internal", ".home.arpa")
-"""Reserved for private networks: like a name without a dot, no public DNS answers for them."""
-FQDN_PATIENCE_S = 1.0
-MAX_TOLD_CHARS = 100
+"""Reserved for private networks: like a name without a dot, no public DNS resolves them."""
+FQDN_TIMEOUT_S = 1.0
+MAX_SHOWN_CHARS = 100
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]*)\]|([^\[\]:@/\\?#\s]*))(?::[0-9]*)?")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*")
@@ -39,24 +40,24 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*")
 
 @attrs.frozen(eq=False)
 class AllowedHosts:
-    """Wraps applications so that they answer only under names that nobody else can take.
+    """Wraps applications so that they answer only under names that cannot be rebound.
 
     Args:
       names: beside addresses and ``localhost``; lower case. See `allowed_names`, `own_names`.
       is_loopback: the port is bound to the loopback alone.
-      asks_for_key: whether the port asks for an API key, at this moment.
+      requires_key: whether the port requires an API key, at this moment.
     """
 
     names: frozenset[str]
     is_loopback: bool
-    asks_for_key: Callable[[], bool]
+    requires_key: Callable[[], bool]
 
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
         """Return ``app`` with the hosts of its requests checked."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             host = header(scope, b"host")
-            if not host or self.asks_for_key() or self.allows(host.decode("latin-1")):
+            if not host or self.requires_key() or self.allows(host.decode("latin-1")):
                 await app(scope, receive, send)  # without a Host it is no browser
                 return
             problem = self._problem(host.decode("latin-1"))
@@ -69,7 +70,7 @@ class AllowedHosts:
         return answer
 
     def allows(self, host: str) -> bool:
-        """Judge the value of a ``Host`` header; its port does not matter."""
+        """Whether the value of a ``Host`` header is allowed; its port does not matter."""
         name = _name_in(host)
         if name is None:
             return False
@@ -82,16 +83,16 @@ class AllowedHosts:
     def _problem(self, host: str) -> HttpProblem:
         name = _name_in(host)
         advice = "use an address or localhost"
-        if name is not None and _NAME.fullmatch(name) and len(name) <= MAX_TOLD_CHARS:
+        if name is not None and _NAME.fullmatch(name) and len(name) <= MAX_SHOWN_CHARS:
             advice += f", or start the balancer with {FLAG} {name} if that is its name"
-        told = repr(host[:MAX_TOLD_CHARS])
+        shown = repr(host[:MAX_SHOWN_CHARS])
         return HttpProblem(
-            403, f"Host {told} is not allowed on a port that asks for no API key: {advice}"
+            403, f"Host {shown} is not allowed on a port that asks for no API key: {advice}"
         )
 
 
 def allowed_names(values: Iterable[str]) -> frozenset[str]:
-    """The names an operator allows; ConfigurationError for what is not the name of a host."""
+    """The names that an operator allows; ConfigurationError for one that is no host name."""
     names = frozenset(value.lower().removesuffix(".") for value in values)
     for name in names:
         if not _NAME.fullmatch(name):
@@ -103,9 +104,9 @@ def allowed_names(values: Iterable[str]) -> frozenset[str]:
 
 
 async def own_names() -> frozenset[str]:
-    """What this machine calls itself, with its domain if that is known within a second."""
+    """This machine's name, and the name with its domain if that resolves within a second."""
     names = {socket.gethostname()}
-    with trio.move_on_after(FQDN_PATIENCE_S):
+    with trio.move_on_after(FQDN_TIMEOUT_S):
         names.add(await trio.to_thread.run_sync(socket.getfqdn, abandon_on_cancel=True))
     return frozenset(name.lower().removesuffix(".") for name in names)
 

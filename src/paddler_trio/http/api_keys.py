@@ -1,8 +1,8 @@
 """API keys at rest: names, scopes and salted digests; a key itself is written nowhere.
 
-A key is 32 random bytes in text form. Nobody can guess one, so one SHA-256 over salt and key is
-all that a reader of the file would have to break, and cannot; a slow hash is for passwords that
-people choose, and would cost every request what it costs an attacker. See
+A key is 32 random bytes in text form. It cannot be guessed, so one SHA-256 over salt and key
+protects it from a reader of the file; a slow hash is for passwords that people choose, and would
+cost every request what it costs an attacker. See
 ``docs/decisions/0020-api-keys.md``.
 
 ``guarded`` are the scopes that ask for a key. A scope joins when its first key is made and never
@@ -32,7 +32,7 @@ KEY_PREFIX = "pt-"
 KEY_BYTES = 32
 SALT_BYTES = 16
 MAX_SECRET_BYTES = 128
-"""No key is as long; a longer secret is nobody's and is not hashed."""
+"""No key is as long; a longer secret is not hashed."""
 MAX_KEYS = 1024
 """Every request compares with all of them: at this number that takes about a millisecond."""
 MAX_FILE_BYTES = 1_048_576
@@ -73,7 +73,7 @@ class KeyFile:
     guarded: frozenset[KeyScope] = frozenset()
 
     def find(self, secret: bytes) -> StoredKey | None:
-        """Whose key this is. Takes as long for a wrong key as for a right one: all are compared."""
+        """The key of ``secret``; as slow for a wrong one as for a right one: all are compared."""
         if len(secret) > MAX_SECRET_BYTES:
             return None
         found = None
@@ -119,9 +119,9 @@ class KeyFile:
 
     @classmethod
     def parse(cls, text: str) -> KeyFile:
-        """Strict: ConfigurationError that says what is wrong, without a word of what stands there.
+        """Strict; the ConfigurationError quotes nothing of the text.
 
-        What stands there may be a key in plain text that somebody put in the wrong file.
+        It may be a key in plain text that somebody put in the wrong file.
         """
         try:
             content = json.loads(text)
@@ -143,7 +143,7 @@ class KeyFile:
 
 
 def new_secret() -> str:
-    """A key nobody has; printable, without a character that a shell or a header would mind."""
+    """A fresh key; printable, without a character that a shell or a header would interpret."""
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
@@ -179,7 +179,7 @@ def read_key_file(path: Path) -> KeyFile:
 def write_key_file(path: Path, content: KeyFile) -> None:
     """Replace the file in one step; only its owner may read it.
 
-    Written by root it belongs to whom its directory belongs: the daemon that has to read it need
+    If root writes it, it belongs to the owner of its directory: the daemon that has to read it need
     not be root.
     """
     folder = path.parent
@@ -200,7 +200,7 @@ def write_key_file(path: Path, content: KeyFile) -> None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """Alone with the file among all who say so too; ConfigurationError without its directory."""
+    """Hold the lock of the file's directory; ConfigurationError if there is no directory."""
     try:
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

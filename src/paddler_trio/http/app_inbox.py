@@ -1,16 +1,17 @@
-"""What has arrived for one application call and was not read yet.
+"""The messages that have arrived for one application call and were not received yet.
 
 The connection's reader puts messages in; the application takes them out. The inbox is bounded in
 messages and in bytes, so that a slow application makes the reader wait, the kernel's buffer fill
 and the client wait in turn. It differs from a channel in three ways that matter at the end:
 
-* the end (a disconnect) needs no room: it is told even when the inbox is full;
-* after the end, and after the application has returned, whatever is still put in is dropped, so
-  the reader can never be stuck on an application that stopped listening;
-* everything put in before the end is read before the end, and the end is read any number of times.
+* the end (a disconnect) needs no room: it is delivered even when the inbox is full;
+* after the end, and after the application has returned, further messages are dropped, so an
+  application that has stopped reading cannot block the reader;
+* every message put in before the end is received before it, and the end is received any number of
+  times.
 
-What it holds is counted in the budget of all inputs: a request's body until the request has ended,
-because it is kept in one form or another as long, and a WebSocket message until the next is read.
+The input budget counts what it holds: a request's body until the request has ended, because it is
+kept in one form or another as long, and a WebSocket message until the next one is received.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from paddler_trio.http.input_budget import (
 )
 
 MAX_MESSAGES = 16
-"""Enough that a reader and an application never meet in lockstep; bytes bound the large ones."""
+"""Enough that reader and application do not run in lockstep; bytes bound the large ones."""
 
 
 class AppInbox:
@@ -37,15 +38,15 @@ class AppInbox:
 
     Args:
       max_bytes: payload held at most; one message larger than this passes alone.
-      room: what the bodies in it are counted in. Messages of a WebSocket were counted when they
-        arrived, before they were whole.
+      room: counts the bodies in it. Messages of a WebSocket were counted when they arrived, before
+        they were whole.
     """
 
     def __init__(self, *, max_bytes: int, room: Reservation | None = None) -> None:
         self._max_bytes = max_bytes
         self._room = room or InputBudget().reservation()
         self._refusal: BudgetSpentError | None = None
-        self._given_bytes = 0
+        self._received_bytes = 0
         self._held_bytes = 0
         self._messages: deque[tuple[Message, int]] = deque()
         self._end: Message | None = None
@@ -78,8 +79,8 @@ class AppInbox:
           HttpProblem: 503, there is no room for the next piece of the body.
         """
         await trio.lowlevel.checkpoint()
-        self._room.shrink(self._given_bytes)  # of the message before: it was dealt with
-        self._given_bytes = 0
+        self._room.shrink(self._received_bytes)  # the message before was processed
+        self._received_bytes = 0
         while not self._messages:
             if self._refusal is not None:
                 retry_after = [(b"retry-after", b"%d" % RETRY_AFTER_S)]
@@ -89,7 +90,7 @@ class AppInbox:
             await self._readers.park()
         message, size_bytes = self._messages.popleft()
         self._held_bytes -= size_bytes
-        self._given_bytes = message.get(HELD, 0)
+        self._received_bytes = message.get(HELD, 0)
         self._writers.unpark()
         return message
 
@@ -102,7 +103,7 @@ class AppInbox:
             self._readers.unpark_all()
 
     def discard(self) -> None:
-        """The application has returned: let go of what it left."""
+        """The application has returned: drop the messages that it left."""
         self._dropping = True
         self._messages.clear()
         self._held_bytes = 0

@@ -1,8 +1,8 @@
 """The application calls of one connection, and how each of them ends.
 
 Hypercorn starts a call for every request and WebSocket through its "task group". Ours gives each
-an `AppInbox`, so that a disconnect always reaches it and the reader never waits for a call that
-has ended; knows which are running; and is where an exception of theirs stops.
+call an `AppInbox`, so that a disconnect always reaches it and the reader never waits for a call
+that has ended. It keeps the running calls and is the boundary for their exceptions.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import trio
 from hypercorn.config import Config
 
+from paddler_trio.errors import one_line
 from paddler_trio.http.app_inbox import AppInbox
 from paddler_trio.http.arrivals import ARRIVALS, Arrivals
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
@@ -21,18 +22,16 @@ from paddler_trio.http.bounded_websocket import TEXT_FRAMES, BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.protocol import Http11Protocol
+from paddler_trio.http.streaming import DIRECT_BODY
 
 logger = logging.getLogger(__name__)
 
 HTTP_INBOX_BYTES = 262_144
 """Body bytes held for an application that has not read them yet."""
 
-DIRECT_BODY = "paddler_trio.direct_body"
-"""The ASGI extension that `direct_body_writer` looks for."""
-
 
 class AppTasks:
-    """The application calls of one connection; what hypercorn knows as a task group."""
+    """The application calls of one connection; hypercorn's task group."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class AppTasks:
         scope: Scope,
         send: Callable[[Any], Awaitable[None]],
     ) -> Callable[[Message], Awaitable[None]]:
-        """Start the application on a request; return where the reader puts its messages."""
+        """Start the application on a request; return the function that delivers messages to it."""
         protocol = self.protocol
         assert protocol is not None
         stream = protocol.stream
@@ -87,7 +86,7 @@ class AppTasks:
         self._nursery.start_soon(task, *args)
 
     def disconnect(self) -> None:
-        """Tell every call still running that the client has left."""
+        """Deliver a disconnect to every call that is still running."""
         for inbox, message in self._inboxes.items():
             inbox.end(message)
 
@@ -103,8 +102,8 @@ class AppTasks:
             try:
                 await self._app(scope, inbox.receive, send)
             except* ClientGoneError as gone:
-                # Expected of a call that writes to a client that left: nobody is there to tell.
-                logger.debug("%s: %s", scope["path"], gone.exceptions)
+                # expected of a call that writes to a client that has left
+                logger.debug("%s: %s", scope["path"], one_line(gone))
             except* Exception:
                 logger.exception("application failed on %s", scope["path"])
             inbox.discard()

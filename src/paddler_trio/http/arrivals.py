@@ -1,4 +1,4 @@
-"""When a WebSocket's peer was last heard, for whoever must tell its silence from our own."""
+"""When a WebSocket's peer last sent something, to distinguish its silence from our own stall."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paddler_trio.http.asgi import Scope
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 
 ARRIVALS: Final = "paddler_trio.arrivals"
-"""The ASGI extension in which a WebSocket's application finds them."""
+"""The ASGI extension in which a WebSocket's application finds its `Arrivals`."""
 
 
 class _Reader(Protocol):
@@ -19,7 +19,7 @@ class _Reader(Protocol):
 
 @attrs.frozen(eq=False)
 class Arrivals:
-    """What has come from the other end of one WebSocket."""
+    """The messages that have come from the other end of one WebSocket."""
 
     _socket: BoundedWebSocket
     _reader: _Reader
@@ -27,14 +27,14 @@ class Arrivals:
     @property
     def last_s(self) -> float:
         """When the latest piece of a message was read, on Trio's clock; pongs are none."""
-        return self._socket.heard_s
+        return self._socket.last_arrival_s
 
     def has_unread(self) -> bool:
-        """Whether something has come since and waits to be read."""
+        """Whether more has arrived since and waits to be read."""
         return self._reader.has_unread()
 
 
 def arrivals_of(scope: Scope) -> Arrivals | None:
-    """Those of this WebSocket; None where no server of ours gave it any."""
+    """Those of this WebSocket; None under another server."""
     arrivals: Arrivals | None = scope.get("extensions", {}).get(ARRIVALS)
     return arrivals

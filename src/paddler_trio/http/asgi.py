@@ -1,12 +1,12 @@
-"""The little of ASGI that the balancer's own routes need: types, request bodies, responses.
+"""The part of ASGI that the balancer's own routes need: types, request bodies, responses.
 
-A route is an ordinary coroutine over ``scope``, ``receive`` and ``send``. It reads its body here,
-where every way a client can misuse one is already turned into the answer Paddler gives, and it
-answers here, where no response leaves without a ``Content-Length``.
+A handler is an ordinary coroutine over ``scope``, ``receive`` and ``send``. `read_body` turns every
+misuse of a request body into the refusal that Paddler gives; the ``send_*`` functions set the
+``Content-Length``.
 
-Two things a route may meet are exceptions: ``HttpProblem``, a refusal with its status and text,
-and ``ClientGoneError``, after which there is nobody to answer. `Routes` turns the first into a
-response and the second into silence, so a route never catches either.
+A handler may raise two exceptions: ``HttpProblem``, a refusal with its status and text, and
+``ClientGoneError``, when the client has left. The router answers the first and drops the second, so
+a handler catches neither.
 
 The aliases keep ASGI's ``Any``: a message is an open mapping whose values depend on its ``type``,
 and Quart's and hypercorn's applications are typed no better.
@@ -15,12 +15,12 @@ and Quart's and hypercorn's applications are typed no better.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import trio
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.http.input_budget import PrefillController
+from paddler_trio.http.input_budget import UploadDeadline
 from paddler_trio.wire import codec
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -29,7 +29,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
-T = TypeVar("T")
 
 BODY_DEADLINE_S = 60.0
 """How long a client may take to send a whole body."""
@@ -37,14 +36,22 @@ BODY_DEADLINE_S = 60.0
 TEXT_PLAIN = b"text/plain; charset=utf-8"
 
 
-class HttpProblem(PaddlerError):  # noqa: N818  # an answer to give, not a fault of ours
-    """A request is refused: ``status`` and ``text`` (UTF-8, may be empty) are the whole answer."""
+class HttpProblem(PaddlerError):  # noqa: N818  # a response to send, not a fault of ours
+    """A refusal; ``status`` and ``text`` (UTF-8, may be empty) are the whole response."""
 
     def __init__(self, status: int, text: str, headers: Iterable[Header] = ()) -> None:
         super().__init__(f"{status} {text}")
         self.status = status
         self.text = text
         self.headers = tuple(headers)
+
+
+class BodyTooLargeError(HttpProblem):
+    """413: a body is longer than ``limit_bytes``; its ``Content-Length`` is ``announced_bytes``."""
+
+    def __init__(self, limit_bytes: int, *, announced_bytes: int | None = None) -> None:
+        super().__init__(413, f"Request body is over the limit of {limit_bytes} bytes")
+        self.announced_bytes = announced_bytes
 
 
 class ClientGoneError(PaddlerError):
@@ -67,77 +74,36 @@ async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) ->
 
     Errors:
       HttpProblem: 413 as soon as more than ``limit_bytes`` arrived; 408 when the body is not
-        complete ``deadline_s`` after the call, or holds room and comes too slowly; 503 when there
-        is no room for it.
+        complete ``deadline_s`` after the call, or reserves room and arrives too slowly; 503 when
+        the input budget has no room for it.
       ClientGoneError: the client left in the middle of its body.
     """
     body = bytearray()  # not a list of pieces: a client could send one byte in each
     began_s = trio.current_time()
-    pace = PrefillController(began_s, deadline_s)
-    with trio.CancelScope(deadline=pace.deadline_s) as patience:
+    upload = UploadDeadline(began_s, deadline_s)
+    with trio.CancelScope(deadline=upload.deadline_s) as reading:
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 raise ClientGoneError(f"client left after {len(body)} bytes of its request body")
             piece = message.get("body", b"")
             if len(body) + len(piece) > limit_bytes:
-                raise too_large(limit_bytes)
+                raise BodyTooLargeError(limit_bytes)
             body += piece
             if not message.get("more_body", False):
                 return body
-            pace.came(len(piece), trio.current_time())
-            patience.deadline = pace.deadline_s
+            upload.received(len(piece), trio.current_time())
+            reading.deadline = upload.deadline_s
     waited_s = trio.current_time() - began_s
     raise HttpProblem(408, f"Request body incomplete after {waited_s:.3g} s ({len(body)} bytes)")
 
 
-def too_large(limit_bytes: int) -> HttpProblem:
-    """A body that is longer than it may be."""
-    return HttpProblem(413, f"Request body is over the limit of {limit_bytes} bytes")
-
-
 def is_json_media_type(value: bytes | None) -> bool:
-    """Tell whether a ``Content-Type`` has the subtype ``json`` or one that ends in ``+json``."""
+    """Whether a ``Content-Type`` has the subtype ``json`` or one that ends in ``+json``."""
     if value is None:
         return False
     kind, slash, subtype = value.split(b";", 1)[0].strip().lower().partition(b"/")
     return bool(kind and slash) and (subtype == b"json" or subtype.endswith(b"+json"))
-
-
-async def watch_disconnect(receive: Receive, on_gone: Callable[[], None]) -> None:
-    """Call ``on_gone`` once when the client leaves; run it beside a response, body already read.
-
-    Cancel it *before* the last piece of the response: the server reports the end of a request
-    as a disconnect too, and a watcher still listening would cancel the send that ends it.
-    """
-    while True:
-        message = await receive()
-        if message["type"] in {"http.disconnect", "websocket.disconnect"}:
-            on_gone()
-            return
-
-
-async def while_connected(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
-    """The result of ``work``, which is cancelled when the client leaves; body already read.
-
-    Errors:
-      ClientGoneError: the client left first.
-      Exception: whatever ``work`` raises, as it raised it.
-    """
-    results: list[T] = []
-    failures: list[Exception] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch_disconnect, receive, nursery.cancel_scope.cancel)
-        try:
-            results.append(await work())
-        except Exception as error:  # noqa: BLE001  # raised below, without the nursery's group
-            failures.append(error)
-        nursery.cancel_scope.cancel(reason="the work is done")
-    if failures:
-        raise failures[0]
-    if not results:
-        raise ClientGoneError("client left before its answer was computed")
-    return results[0]
 
 
 # --------------------------------------------------------------------------------- responses
@@ -162,7 +128,7 @@ async def send_json(
     """Answer with compact JSON; ``value`` is plain data, or ``bytes`` that are JSON already.
 
     Errors:
-      WireError: ``value`` holds something JSON cannot say, such as NaN.
+      WireError: ``value`` holds something that JSON has no notation for, such as NaN.
     """
     body = value if isinstance(value, bytes) else codec.dumps(value)
     await send_bytes(send, status, body, content_type=b"application/json", headers=headers)

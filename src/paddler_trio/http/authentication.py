@@ -1,13 +1,12 @@
-"""Who may come in: an application behind a key, whichever of its surfaces answers.
+"""Authentication by API key, in front of any application.
 
 A key comes as ``Authorization: Bearer`` or as ``x-api-key``. Without a valid one the answer is 401,
-with one that is for something else 403, each in the words of the surface that was asked; a
-WebSocket is refused before it is accepted. From here on the request is known by the *name* of its
-key: in the log, in metrics, and as the client the queue is fair to. The key itself goes no
-further.
+with one of another scope 403, each in the format of the API; a WebSocket is refused before it is
+accepted. From here on the request is identified by the *name* of its key: in the log, in metrics,
+and as the client to which the queue is fair. The key itself goes no further.
 
-Probes stay open, since supervisors have no keys, and so does a preflight, which has none by its
-nature; it is answered outside of this, by ``Cors``.
+Probes stay open, since supervisors have no keys, and so does a preflight, which cannot carry one;
+``Cors`` answers it before a request comes here.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from paddler_trio.http.router import refuse_upgrade
 log = structlog.get_logger("keys")
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/v1/health", "/models"})
-"""``/models`` is how clients of llama-server, which asks no key for it either, probe a server."""
+"""Clients of llama-server probe a server with ``/models``, which needs no key there either."""
 
 MAX_LOGGED_CHARS = 200
-"""Of a path: who is refused does not decide how fast the log grows."""
+"""Of a path: a client that is refused cannot make the log grow fast."""
 
 _REALM = 'Bearer realm="paddler-trio"'
 
@@ -41,16 +40,16 @@ Refuse: TypeAlias = Callable[[Scope, Receive, Send, HttpProblem], Awaitable[None
 async def refuse_in_plain_text(
     scope: Scope, receive: Receive, send: Send, problem: HttpProblem
 ) -> None:
-    """As Paddler's routes answer."""
+    """The refusal of Paddler's routes."""
     await send_text(send, problem.status, problem.text, headers=problem.headers)
 
 
 @attrs.frozen(eq=False)
 class Authentication:
-    """Wraps applications so that what they serve takes a key of ``scope``.
+    """Wraps applications so that they require a key of ``scope``.
 
     Args:
-      is_waived: the operator wants no key asked for here, whatever the file says.
+      is_waived: the operator requires no key here, whatever the key file has.
     """
 
     keys: KeyRing
@@ -58,8 +57,8 @@ class Authentication:
     is_waived: bool = False
 
     @property
-    def asks_for_key(self) -> bool:
-        """Whether requests need a key, as things are; probes never do."""
+    def requires_key(self) -> bool:
+        """Whether requests need a key now; probes never do."""
         return not self.is_waived and self.scope in self.keys.guarded
 
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
@@ -69,7 +68,7 @@ class Authentication:
             if scope["type"] not in ("http", "websocket") or self.keys.path is None:
                 await app(scope, receive, send)
                 return
-            key, problem = self._judge(scope)
+            key, problem = self._check(scope)
             if problem is not None:
                 self.keys.refusals += 1
                 log.warning(
@@ -93,19 +92,19 @@ class Authentication:
 
         return answer
 
-    def _judge(self, scope: Scope) -> tuple[StoredKey | None, HttpProblem | None]:
-        """The key that came, if it is one of ours, and why it does not do."""
-        key, came = None, False
+    def _check(self, scope: Scope) -> tuple[StoredKey | None, HttpProblem | None]:
+        """The key of the request, if it is known, and the refusal, if there is one."""
+        key, is_sent = None, False
         for secret in _secrets(scope):
-            came = True
+            is_sent = True
             key = key or self.keys.find(secret)
         is_open = scope["type"] == "http" and scope["path"] in OPEN_PATHS
-        if is_open or not self.asks_for_key:
+        if is_open or not self.requires_key:
             return key, None
         if key is None:
-            what = "this API key is not known here" if came else "an API key is required"
+            what = "this API key is not known here" if is_sent else "an API key is required"
             advice = "send one as `Authorization: Bearer KEY` or `x-api-key: KEY`"
-            challenge = _REALM + (', error="invalid_token"' if came else "")
+            challenge = _REALM + (', error="invalid_token"' if is_sent else "")
             return None, HttpProblem(
                 401, f"{what}: {advice}", [(b"www-authenticate", challenge.encode())]
             )
@@ -119,9 +118,9 @@ class Authentication:
 
 
 def _secrets(scope: Scope) -> Iterator[bytes]:
-    """The keys the request carries, two at most: clients that speak to several services send both.
+    """The keys of the request, two at most: clients of several services send both headers.
 
-    Of several headers of one name the first counts, so that no request asks for more hashing.
+    Of several headers of one name the first counts, which bounds the hashing for one request.
     """
     scheme, _, secret = (header(scope, b"authorization") or b"").strip().partition(b" ")
     bearer = secret.strip() if scheme.lower() == b"bearer" else b""

@@ -1,17 +1,17 @@
-"""A WebSocket as hypercorn speaks it, with bounds and with honest ends.
+"""Hypercorn's WebSocket, with bounds, and with a close code for every end.
 
-Hypercorn answers an over-long message with 1009 but goes on collecting it and never tells the
+Hypercorn answers an over-long message with 1009 but goes on collecting it and does not inform the
 application, closes a malformed stream without a close frame, reports every end as 1006 and leaves
 the connection of a refused handshake open. Here:
 
 * a message over the limit, counted in UTF-8 bytes, or a malformed frame gets its close frame, the
-  application is told with the same code, and nothing further is kept;
-* a message for which the budget of all inputs has no room is answered with 1013, try again later;
-* a message that does not arrive in time is answered with 1008: it holds room;
+  application gets the same code, and nothing further is kept;
+* a message for which the input budget has no room is answered with 1013, try again later;
+* a message that does not arrive in time is answered with 1008, because it holds room;
 * so is a client that sends pings or very small frames faster than it could need to: each costs what
   a large one does;
-* so is one in more fragments than its length explains: each costs the event loop 10 us;
-* the code and reason a client closed with reach the application, after everything it sent before;
+* so is a message in more fragments than its length explains: each costs the event loop 10 us;
+* the code and reason with which a client closed reach the application, after all it sent before;
 * a refused handshake ends its connection.
 """
 
@@ -34,13 +34,13 @@ from paddler_trio.http.input_budget import (
     HELD,
     INPUT,
     BudgetSpentError,
-    PrefillController,
     Reservation,
+    UploadDeadline,
 )
 from paddler_trio.http.token_bucket import TokenBucket
 
 TEXT_FRAMES = "paddler_trio.text_frames"
-"""The ASGI extension that `text_sender` looks for."""
+"""The ASGI extension in which `text_sender` finds its socket."""
 
 FRAGMENT_BYTES = 1_048_576
 """Of a message that is longer, each frame; control frames may pass between them."""
@@ -52,20 +52,20 @@ REASON_CHARS = 120
 FREE_FRAGMENTS = 1024
 LEAST_FRAGMENT_BYTES = 256
 """A message has at most so many fragments, and one more for each of these bytes. Parsing a frame
-takes 10 us: without a limit 400 KB in frames of one byte stop everybody for four seconds."""
+takes 10 us: without a limit 400 KB in frames of one byte stop the event loop for four seconds."""
 
 MESSAGE_DEADLINE_S = 60.0
 """How long a message may take from its first byte to its last."""
 
 SMALL_FRAME_BYTES = 32
-"""Frames that bring less than this are counted, and pings and pongs: shorter than any request."""
+"""Shorter frames are counted, and pings and pongs; every request is longer."""
 SMALL_FRAMES = 2048
 SMALL_FRAMES_PER_S = 200.0
-"""So many small frames are taken at once, and then in each second."""
+"""The burst of small frames that is allowed, and the rate after it."""
 
 
 class BoundedWebSocket(WSStream):
-    """A WebSocket whose messages are bounded and whose every end is told and closed."""
+    """A WebSocket with bounded messages, whose every end is reported and closed."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class BoundedWebSocket(WSStream):
         self._message_frames = 0
         self._char_bytes = 1
         self._held_bytes = 0
-        self._pace: PrefillController | None = None
+        self._upload: UploadDeadline | None = None
         self._frame_bytes = 0
         self._small_frames = TokenBucket(SMALL_FRAMES, SMALL_FRAMES_PER_S, trio.current_time())
-        self.heard_s = trio.current_time()
-        """When the latest piece of a message came."""
+        self.last_arrival_s = trio.current_time()
+        """When the latest piece of a message arrived."""
         self._on_abuse = on_abuse
 
     async def send_text(self, text: bytes) -> None:
         """Send ``text``, UTF-8, as one message; no more of it once either side has closed.
 
         Past wsproto, which takes text decoded to encode it again, and in fragments: a message of
-        many MiB would otherwise take a tenth of a second of everybody's time.
+        many MiB would otherwise block the event loop for a tenth of a second.
         """
         opcode = TEXT
         for start in range(0, max(1, len(text)), FRAGMENT_BYTES):
@@ -131,7 +131,7 @@ class BoundedWebSocket(WSStream):
                 await self._fail(CloseReason.POLICY_VIOLATION, reason)
                 return
             if isinstance(event, Message):
-                self.heard_s = trio.current_time()
+                self.last_arrival_s = trio.current_time()
                 self._message_bytes += _utf8_length(event.data)
                 if self._message_bytes > self._limit_bytes:
                     reason = f"message over the limit of {self._limit_bytes} bytes"
@@ -155,7 +155,7 @@ class BoundedWebSocket(WSStream):
                     self._message_bytes = self._message_chars = self._held_bytes = 0
                     self._message_frames = 0
                     self._char_bytes = 1
-                    self._pace = None
+                    self._upload = None
                     await self._put(message)
             elif isinstance(event, Ping):
                 await self._send_wsproto_event(event.response())
@@ -168,7 +168,7 @@ class BoundedWebSocket(WSStream):
                 await self._end(event.code, event.reason)
 
     def _may_send(self, event: Event) -> bool:
-        """Count the frame that ends with this event, if it is a small one."""
+        """Count the frame that ends with this event, if it is small; False if too many came."""
         if isinstance(event, Message):
             self._frame_bytes += len(event.data)
             if not event.frame_finished:
@@ -181,16 +181,16 @@ class BoundedWebSocket(WSStream):
         return self._small_frames.take(trio.current_time())
 
     def _count(self, data: str | bytes | bytearray) -> None:
-        """Take room for a piece of a message: as text it takes what its widest character does."""
+        """Reserve room for a piece of a message; the widest character decides the size of text."""
         self._message_chars += len(data)
         if isinstance(data, str):
             self._char_bytes = max(self._char_bytes, _char_bytes(data))
         size_bytes = self._message_chars * self._char_bytes
         self._room.grow(size_bytes - self._held_bytes)
         self._held_bytes = size_bytes
-        if self._pace is None:
-            self._pace = PrefillController(trio.current_time(), MESSAGE_DEADLINE_S)
-        self._pace.came(len(data), trio.current_time())
+        if self._upload is None:
+            self._upload = UploadDeadline(trio.current_time(), MESSAGE_DEADLINE_S)
+        self._upload.received(len(data), trio.current_time())
 
     @property
     def _room(self) -> Reservation:
@@ -199,11 +199,11 @@ class BoundedWebSocket(WSStream):
         return room
 
     async def _send_pings(self) -> None:
-        """Every few seconds; and look whether a message that began still comes."""
+        """Ping every few seconds, and check the deadline of a message that has begun."""
         while not self.closed:
             await self._send_wsproto_event(Ping())
             await trio.sleep(self._ping_interval_s)
-            if self._pace is not None and self._pace.deadline_s < trio.current_time():
+            if self._upload is not None and self._upload.deadline_s < trio.current_time():
                 reason = f"message incomplete: {self._message_bytes} bytes came and no more"
                 await self._fail(CloseReason.POLICY_VIOLATION, reason)
 
@@ -213,7 +213,7 @@ class BoundedWebSocket(WSStream):
 
     async def _fail(self, code: int, reason: str) -> None:
         self._on_abuse(reason)
-        self._pace = None
+        self._upload = None
         self.buffer.clear()
         self._room.shrink(self._held_bytes)
         self._held_bytes = 0
@@ -253,7 +253,7 @@ def _utf8_length(data: str | bytes | bytearray) -> int:
 
 
 def text_sender(scope: Scope, send: Send) -> Callable[[bytes], Awaitable[None]]:
-    """How this WebSocket's application sends text that is encoded already."""
+    """The function with which this WebSocket's application sends text that is encoded already."""
     sender: Callable[[bytes], Awaitable[None]] | None = scope.get("extensions", {}).get(TEXT_FRAMES)
 
     async def send_decoded(text: bytes) -> None:

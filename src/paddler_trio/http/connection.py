@@ -9,11 +9,11 @@ WebSocket pings as children. Invariants:
   its application ends, or in `PausedGate`, and all of it lies in one cancel scope, ``_reading``.
   That scope's deadline is the header and keep-alive deadline; a request lifts it.
 * A write is shielded, because half a chunk on the wire cannot be taken back, and has a deadline,
-  because a client that stops reading would otherwise hold the task for ever, and a nearer one
+  because a client that stops reading would otherwise hold the task for ever; the deadline is nearer
   while the server ends. A write that fails closes the socket: nothing may follow half a chunk.
-* Our end is gentle: after the last byte we close our side, then discard what still comes for a
-  bounded time. Closing with unread bytes would reset the connection under the answer. A server
-  that ends shortens that time: many a client notices only at its next request that we closed.
+* We close gracefully: after the last byte we close our side, then discard for a bounded time what
+  still arrives. Closing with unread bytes would reset the connection under the response. A server
+  that ends shortens that time: some clients notice only at their next request that we closed.
 * `cut` is synchronous and ends everything at once, shielded writes included.
 """
 
@@ -32,7 +32,7 @@ from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.worker_context import WorkerContext
 
-from paddler_trio.errors import leaves
+from paddler_trio.errors import one_line
 from paddler_trio.http.app_tasks import AppTasks
 from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 65_536
 WRITE_PIECE_BYTES = 262_144
-"""A long write is done in such pieces, to see that the client reads."""
+"""A long write is done in pieces of this size, each with a deadline."""
 
 SMALL_READ_BYTES = 64
 SMALL_READS = 1024
 SMALL_READS_PER_S = 100.0
-"""So many reads may bring less than ``SMALL_READ_BYTES`` at once, and then in each second."""
+"""The burst of reads below ``SMALL_READ_BYTES`` that is allowed, and the rate after it."""
 SMALL_READS_PAUSE_S = 0.02
-"""Beyond it the next read waits, so that the kernel joins what comes in small segments."""
+"""Beyond it the next read waits, so that the kernel joins small segments."""
 
 
 class HttpConnection:
@@ -60,7 +60,7 @@ class HttpConnection:
     Args:
       app: called once for each request and each WebSocket.
       stream: the accepted socket; closed when `run` returns.
-      budget, share: what its requests may hold together with all others.
+      budget, share: of the input of its requests.
       on_abuse: called for each rule the client broke, after it was logged.
     """
 
@@ -99,6 +99,12 @@ class HttpConnection:
         self._gone = False
         self._waits_for_bytes = False
 
+    def __repr__(self) -> str:
+        state = "closed" if self._gone else "idle" if self._idle else "in a request"
+        draining = ", draining" if self.draining else ""
+        ahead = f"{len(self._ahead)} bytes ahead"
+        return f"<HttpConnection with {self.peer}: {state}{draining}, {ahead}>"
+
     async def run(self) -> None:
         """Serve until the client leaves, a deadline passes, or the response said it was the last.
 
@@ -116,7 +122,7 @@ class HttpConnection:
             self._ahead_room.close()
             self._stream.socket.close()
 
-    # ------------------------------------------------------------------ what the owner may ask
+    # -------------------------------------------------------------------- for the owner
 
     def drain(self) -> None:
         """Take no request after the one in progress; without one, end now."""
@@ -131,15 +137,15 @@ class HttpConnection:
         self._whole.cancel()
         self._give_up()
 
-    # -------------------------------------------------------------- what the protocol may ask
+    # ------------------------------------------------------------------ for the protocol
 
     async def send(self, event: Event) -> None:
-        """Carry out what the protocol decided; a client that has gone is not an error here."""
+        """Carry out a decision of the protocol; a client that has left is not an error here."""
         if isinstance(event, RawData):
             try:
                 await self.write(event.data)
             except ClientGoneError as gone:
-                # ASGI applications are told by http.disconnect, never by their send.
+                # ASGI reports it by http.disconnect, never by send
                 logger.debug("%s: %s", self.peer, gone)
         elif isinstance(event, Closed):
             self._begin_linger()
@@ -164,10 +170,10 @@ class HttpConnection:
             if written_bytes == len(data):
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 return
-        await self._write_patiently(memoryview(data)[written_bytes:])
+        await self._write_rest(memoryview(data)[written_bytes:])
 
     async def receive(self) -> bytes:
-        """Read what has come; empty at the end, however it came about."""
+        """The next bytes from the client; empty at the end, whatever ended the connection."""
         if not self._ahead:
             return await self._receive_some(RECEIVE_BYTES)
         await trio.lowlevel.checkpoint()
@@ -177,13 +183,13 @@ class HttpConnection:
         return data
 
     async def wait_gone(self) -> None:
-        """Wait until the client has closed its side; what it sends before is received later.
+        """Wait until the client has closed its side; bytes that it sent before are received later.
 
-        Its end lies behind all it has sent, so that is read and held here: a little always, more
-        while the budget of all inputs is little used. The rest stays in the kernel, whose full
-        buffer makes the client wait, and only a hang-up is waited for: trio waits for something to
-        read, which is there already, but an epoll of our own asks for less, and can itself be
-        waited for.
+        Its end of file lies behind all bytes that it has sent, so those are read and held here: a
+        little always, more while the input budget is little used. The rest stays in the kernel,
+        whose full buffer makes the client wait. From then on only a hang-up is awaited: trio's
+        ``wait_readable`` would return at once, but an epoll of our own can watch for the hang-up
+        alone, and be awaited itself.
         """
         while (room_bytes := self._room_ahead_bytes()) > 0:
             data = b""
@@ -206,9 +212,9 @@ class HttpConnection:
             await trio.lowlevel.wait_readable(hang_ups.fileno())
 
     def has_unread(self) -> bool:
-        """Tell whether bytes, or the end, have come that were not looked at yet."""
+        """Whether bytes, or the end, have arrived that were not read yet."""
         if self._ahead or not self._waits_for_bytes:
-            return True  # the reader is busy with what came
+            return True  # the reader is busy
         descriptor = self._stream.socket.fileno()
         if descriptor < 0:
             return True  # closed: the reader is about to see it
@@ -217,7 +223,7 @@ class HttpConnection:
         return bool(poller.poll(0))
 
     def client_gone(self) -> None:
-        """Stop reading; the calls in progress are told."""
+        """Stop reading; the calls in progress get a disconnect."""
         self._reading.cancel()
 
     def report_abuse(self, reason: str) -> None:
@@ -283,7 +289,7 @@ class HttpConnection:
         return data
 
     def _write_now(self, data: bytes) -> int:
-        """Write what fits into the kernel's buffer; return how many bytes that was."""
+        """Write as much as fits into the kernel's buffer; return the number of bytes."""
         try:
             return os.write(self._stream.socket.fileno(), data)
         except BlockingIOError:
@@ -292,9 +298,9 @@ class HttpConnection:
             self._give_up()
             raise ClientGoneError(f"connection broke during a write: {error.strerror}") from error
 
-    async def _write_patiently(self, data: memoryview) -> None:
+    async def _write_rest(self, data: memoryview) -> None:
         try:
-            self._write_turn.acquire_nowait()  # no checkpoint: nothing may come between the parts
+            self._write_turn.acquire_nowait()  # no checkpoint between the parts of a write
         except trio.WouldBlock:
             await self._write_turn.acquire()
         try:
@@ -353,13 +359,8 @@ class HttpConnection:
         return trio.current_time() + (self._limits.drain_write_timeout_s if self.draining else inf)
 
     def _give_up(self) -> None:
-        """Close the socket under whoever waits for it."""
+        """Close the socket, also under a task that waits for it."""
         self._gone = True
         self._lingering.cancel()
         self._reading.cancel()
         self._stream.socket.close()
-
-
-def one_line(error: BaseException) -> str:
-    """Name every exception in ``error`` on one line."""
-    return "; ".join(f"{type(leaf).__name__}: {leaf}".replace("\n", " ") for leaf in leaves(error))

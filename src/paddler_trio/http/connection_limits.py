@@ -1,4 +1,4 @@
-"""How much of the server one client may use, and for how long."""
+"""The limits of one client of the server, in size and time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class HttpLimits:
       max_target_bytes: path and query of one request; RFC 9112 recommends 8000 at least.
       max_websocket_message_bytes: one reassembled message; Paddler accepts 50 MiB.
       max_read_ahead_bytes: read of what a client sent after a request still being answered, beyond
-        the first 32 KiB only while the budget of all inputs is little used; the rest stays in the
-        kernel and makes the client wait.
+        the first 32 KiB only while the input budget is little used; the rest stays in the kernel
+        and makes the client wait.
       ping_interval_s: between two pings of ours on a WebSocket, the first right after it was
         accepted; their pongs are not checked, they give TCP_USER_TIMEOUT something to time.
     """

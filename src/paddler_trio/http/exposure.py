@@ -1,4 +1,4 @@
-"""What stands open to whom: judged once, when the ports are bound and the keys are read."""
+"""Which ports are open without a key: checked once, when they are bound and the keys are read."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ def check_exposure(
     management: Sequence[socket.socket],
     insecure_management: bool,
 ) -> None:
-    """Warn about open inference; ConfigurationError for open management that nobody asked for.
+    """Warn about open inference; ConfigurationError for open management without its flag.
 
-    Open means: reachable beyond the loopback, and no key is asked for. Who may manage can make
-    agents load any model, from anywhere, and read every conversation by posing as an agent.
+    Open means: reachable beyond the loopback, and no key is required. A client of open management
+    can make agents load any model from anywhere, and can read every conversation by posing as an
+    agent.
     """
     exposed = beyond_loopback(management)
     if exposed and insecure_management:
         log.warning(
-            "MANAGEMENT IS OPEN: whoever reaches it may change the model and pose as an agent",
+            "MANAGEMENT IS OPEN: every client that reaches it may change the model and pose as "
+            "an agent",
             addresses=exposed,
         )
     elif exposed and KeyScope.MANAGEMENT not in keys.guarded:
@@ -43,14 +45,14 @@ def check_exposure(
     exposed = beyond_loopback(inference)
     if exposed and KeyScope.INFERENCE not in keys.guarded:
         log.warning(
-            "INFERENCE IS OPEN: whoever reaches it may use the models; give --api-key-file with a "
-            "key of the scope inference (`paddler-trio key new`)",
+            "INFERENCE IS OPEN: every client that reaches it may use the models; give "
+            "--api-key-file with a key of the scope inference (`paddler-trio key new`)",
             addresses=exposed,
         )
 
 
 def beyond_loopback(sockets: Sequence[socket.socket]) -> list[str]:
-    """The addresses among those of ``sockets`` that others than this machine may reach."""
+    """The addresses of ``sockets`` that other machines may reach."""
     return [
         bound_address(each)
         for each in sockets

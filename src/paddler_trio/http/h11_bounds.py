@@ -1,14 +1,13 @@
-"""h11's reading of header lines and chunk headers, with a bound on what it can cost.
+"""h11's parsing of header lines and chunk headers, with bounded cost.
 
-As h11 0.16 writes its patterns, the blanks of a line that is refused in the end are shared out
-between two parts in every way there is: one header line, trailer or chunk header of 64 KB holds up
-the process for more than ten seconds, before anybody was asked for a key. And all the lines that
-came are decoded before they can be counted. The patterns here accept exactly the same lines without
-giving back what they have taken, and lines are counted first.
+The patterns of h11 0.16 backtrack over the blanks of a line that does not match: one header line,
+trailer or chunk header of 64 KB blocks the process for more than ten seconds, before any key was
+checked. And h11 decodes all lines before it counts them. The patterns here accept exactly the same
+lines without backtracking, and lines are counted first.
 
 A body in chunks of one byte costs h11 and hypercorn two events and a message for each, more than a
 hundred times what the same bytes cost in one chunk. `JoiningChunkedReader` makes one event of all
-the whole chunks that one read brought: a client that writes small chunks is as welcome as any.
+the whole chunks of one read, so a client that writes small chunks costs no more than others.
 
 h11 has no setting for any of it: `bound_parsing` replaces them inside it, for the whole process.
 ``pyproject.toml`` keeps the version that was read for this.
@@ -33,7 +32,7 @@ HEADER_LINE = re.compile(
 CHUNK_HEADER = re.compile(rb"(?P<chunk_size>[0-9A-Fa-f]{1,20}+)(?:(?P<chunk_ext>;.*)|[ \t]*+)\r\n")
 
 USUAL_CHUNK_HEADER = re.compile(rb"([0-9A-Fa-f]{1,8}+)(?:;[^\r\n]{0,64}+|[ \t]{0,64}+)\r\n")
-"""Some of what `CHUNK_HEADER` accepts: found at the beginning of a text without looking far."""
+"""A subset of `CHUNK_HEADER` that needs no long look-ahead."""
 
 _decode_lines = _readers._decode_header_lines
 

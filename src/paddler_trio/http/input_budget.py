@@ -1,21 +1,21 @@
-"""What all clients together may make this process hold, and who decodes what they sent.
+"""How many bytes of input the process holds for all clients together, and where it decodes them.
 
 One budget counts the bytes of every request body and every WebSocket message of all ports: what
-has arrived and is not answered yet, what became of it after decompression, and the frame for an
-agent that was made of it. A request that would go over it is refused with 503, a WebSocket message
-with close code 1013, at the moment its bytes arrive; everybody else's go on.
+has arrived and is not answered yet, its size after decompression, and the frame for an agent that
+was made of it. A request that would exceed it is refused with 503, a WebSocket message with close
+code 1013, when its bytes arrive; other requests go on.
 
 * The first ``FREE_BYTES`` of each request and message are part of what a connection costs anyway
-  and are not counted. So ordinary requests, and an agent's tokens, pass also while the budget is
+  and are not counted. So ordinary requests, and an agent's tokens, pass even when the budget is
   spent.
-* Ports where strangers send may spend it up to ``PUBLIC_SHARE``; the rest is there for operators
-  and agents.
+* The ports of clients may spend it up to ``PUBLIC_SHARE``; the rest is reserved for operators and
+  agents.
 
-What is large is decoded in a thread: one for those ports, one for operators and agents, so that
-neither waits for the other. There are no more, because Python runs one thread at a time: more
-would make the event loop wait longer, and finish no sooner. So what decoding needs for a moment, a
-multiple of a text's size, is needed twice at the most. Clients take turns in it: one
-that sends many expensive bodies delays others by one of them at most.
+A large text is decoded in a thread: there is one for the ports of clients and one for operators
+and agents, so that neither waits for the other. More would not finish sooner, because Python runs
+one thread at a time, and would make the event loop wait longer. Decoding needs a multiple of the
+text's size for a moment; with two threads that is needed twice at most. Clients take turns in a
+thread: one that sends many expensive bodies delays others by one of them at most.
 
 All accounting is synchronous and happens on the event loop.
 """
@@ -39,25 +39,25 @@ DEFAULT_BYTES: Final = 256 * MIB
 FREE_BYTES: Final = 32_768
 PUBLIC_SHARE: Final = 0.75
 AHEAD_SHARE: Final = 0.5
-"""Of what a client may spend: what it sends before anybody can take it is read only within this."""
+"""Of a client's share: how far bytes are read ahead of the request that is being answered."""
 RETRY_AFTER_S: Final = 2
 INLINE_BYTES: Final = 65_536
-"""A text this short is decoded where it arrived: two milliseconds at the most."""
+"""A text this short is decoded on the event loop: two milliseconds at most."""
 
 INPUT: Final = "paddler_trio.input"
 """The ASGI extension in which a request finds its :class:`Reservation`."""
 HELD: Final = "paddler_trio.held_bytes"
-"""In a WebSocket message: what it holds, until the application asks for the next."""
+"""In a WebSocket message: the bytes it holds until the application receives the next."""
 
 MIN_PROGRESS_INTERVAL_S: Final = 10.0
 MIN_PROGRESS_BYTES: Final = 32_768
-"""Whoever holds room must send so much in every ``MIN_PROGRESS_INTERVAL_S``."""
+"""A body that reserves room must grow by this much in every ``MIN_PROGRESS_INTERVAL_S``."""
 
 T = TypeVar("T")
 
 
 class BudgetSpentError(PaddlerError):
-    """There is no room for more now; the request is refused and may come again."""
+    """There is no room for more now; the request is refused and may be sent again."""
 
 
 @attrs.define(eq=False)
@@ -70,11 +70,11 @@ class InputBudget:
     _threads: dict[float, DecodingThread] = attrs.field(factory=dict, init=False)
 
     def reservation(self, *, share: float = 1.0, client: str = "") -> Reservation:
-        """Room for one request or one message; nothing yet.
+        """A reservation for one request or one message; nothing is reserved yet.
 
         Args:
-          share: of the budget, is its most.
-          client: who takes turns with others.
+          share: the part of the budget that it may use at most.
+          client: whose turns its decoding takes.
         """
         return Reservation(self, share, client)
 
@@ -95,7 +95,7 @@ class DecodingThread:
     async def run(self, work: Callable[[], T], *, client: str) -> T:
         """Run ``work`` in the thread when it is the client's turn.
 
-        Cancellation: at once; the thread finishes what it began before it takes another.
+        Cancellation: at once; the thread finishes the work in progress before it takes another.
         """
         async with self._turns.held_by(client):
             return await trio.to_thread.run_sync(
@@ -103,35 +103,39 @@ class DecodingThread:
             )
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Reservation:
     """What one request, or one message, holds of the budget; close it when it has ended."""
 
     budget: InputBudget
     _share: float
     client: str = ""
-    """Who takes turns with others; the peer's address until the server knows better."""
+    """Whose turns decoding takes: the peer's address, until a key or a header names the client."""
     _used_bytes: int = attrs.field(default=0, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
 
+    def __repr__(self) -> str:
+        state = ", closed" if self._is_closed else ""
+        return f"<Reservation of {self._used_bytes} bytes for {self.client or 'no client'}{state}>"
+
     def another(self) -> Reservation:
-        """For something else of the same client."""
+        """A further reservation of the same client."""
         return self.budget.reservation(share=self._share, client=self.client)
 
     async def off_loop(self, work: Callable[[], T]) -> T:
         """Run ``work`` in the thread for large inputs, in the client's turn.
 
-        Cancellation: at once; the thread finishes what it began before it takes another.
+        Cancellation: at once; the thread finishes the work in progress before it takes another.
         """
         return await self.budget.thread_of(self._share).run(work, client=self.client)
 
     @property
     def used_bytes(self) -> int:
-        """What is in use, the free bytes included."""
+        """The bytes in use, the free ones included."""
         return self._used_bytes
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether ``grow`` would take so much."""
+        """Whether ``grow`` would succeed."""
         more = self._more_counted(size_bytes)
         return more <= 0 or self.budget.held_bytes + more <= self.budget.limit_bytes * self._share
 
@@ -161,29 +165,30 @@ class Reservation:
         return _counted(self._used_bytes + size_bytes) - _counted(self._used_bytes)
 
     def close(self) -> None:
-        """Give back all of it. Safe to say twice."""
+        """Give back all of it. Safe to call twice."""
         self.shrink(self._used_bytes)
         self._is_closed = True
 
 
 @attrs.define
-class PrefillController:
-    """Until when the next bytes of a body, or of a message, must have come.
+class UploadDeadline:
+    """When the next bytes of a body, or of a message, must have arrived.
 
-    A body that holds nothing of the budget may take until the deadline for all of it.
+    A body that reserves nothing has until the deadline of the whole; one that does must also make
+    progress in every window.
     """
 
     began_s: float
     whole_s: float
-    _came_bytes: int = attrs.field(default=0, init=False)
+    _num_bytes: int = attrs.field(default=0, init=False)
     _window_began_s: float = attrs.field(default=0.0, init=False)
     _window_bytes: int = attrs.field(default=0, init=False)
 
-    def came(self, size_bytes: int, now_s: float) -> None:
-        """So many bytes came now."""
-        if self._came_bytes <= FREE_BYTES:
+    def received(self, size_bytes: int, now_s: float) -> None:
+        """Count ``size_bytes`` that arrived now."""
+        if self._num_bytes <= FREE_BYTES:
             self._window_began_s, self._window_bytes = now_s, 0
-        self._came_bytes += size_bytes
+        self._num_bytes += size_bytes
         self._window_bytes += size_bytes
         if self._window_bytes >= MIN_PROGRESS_BYTES:
             self._window_began_s, self._window_bytes = now_s, 0
@@ -192,7 +197,7 @@ class PrefillController:
     def deadline_s(self) -> float:
         """On Trio's clock."""
         whole_s = self.began_s + self.whole_s
-        if self._came_bytes <= FREE_BYTES:
+        if self._num_bytes <= FREE_BYTES:
             return whole_s
         return min(whole_s, self._window_began_s + MIN_PROGRESS_INTERVAL_S)
 

@@ -1,8 +1,8 @@
 """Request bodies that are JSON: read, inflated, counted, decoded and checked, each within limits.
 
-What is short is done where it arrived. The rest is done in the thread that the budget of all inputs
-has for it, up to the value that the route wants: neither decoding nor checking a large body makes
-the event loop wait.
+All routes read their bodies here, whichever API they belong to. A short body is decoded at once. A
+large one is decoded and checked in the thread that the input budget has for it, so that the event
+loop does not wait.
 """
 
 from __future__ import annotations
@@ -11,21 +11,16 @@ import zlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from paddler_trio.errors import PaddlerError, WireError
+from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import (
     BODY_DEADLINE_S,
-    App,
-    ClientGoneError,
+    BodyTooLargeError,
     HttpProblem,
-    Message,
     Receive,
     Scope,
-    Send,
     header,
     is_json_media_type,
     read_body,
-    send_text,
-    too_large,
 )
 from paddler_trio.http.client_identity import named_client
 from paddler_trio.http.input_budget import (
@@ -44,18 +39,26 @@ MAX_JSON_BODY_BYTES = 2_097_152
 
 MAX_INFLATION = 100
 """Bytes out of one byte, beyond the first ``FREE_INFLATED_BYTES``: prose shrinks to a third, a
-conversation that repeats itself to a fiftieth; zeros to a thousandth."""
+conversation that repeats itself to a fiftieth, zeros to a thousandth."""
 FREE_INFLATED_BYTES = 1_048_576
 
 T = TypeVar("T")
 
 
-class UnreadableJsonError(PaddlerError):
-    """A body is no JSON (400), or more of it than is decoded (413); ``status`` says which."""
+class MediaTypeError(HttpProblem):
+    """400: a body does not come as JSON; ``media_type`` is its ``Content-Type``, if it has one."""
 
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+    def __init__(self, media_type: bytes | None) -> None:
+        super().__init__(400, "Content type error")
+        self.media_type = media_type
+
+
+class UnreadableJsonError(HttpProblem):
+    """A body is no JSON (400), or has more of it than is decoded (413); ``reason`` says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status, f"Json deserialize error: {reason}")
+        self.reason = reason
 
 
 async def json_body(
@@ -64,37 +67,54 @@ async def json_body(
     read: Callable[[object], T],
     *,
     limit_bytes: int = MAX_JSON_BODY_BYTES,
+    limits: JsonLimits = DEFAULT_LIMITS,
     deadline_s: float = BODY_DEADLINE_S,
 ) -> T:
-    """Read a JSON body under the rules every Paddler service shares.
+    """Read a JSON body under the rules that all services share.
 
     The media type must be JSON, the body at most ``limit_bytes`` both compressed and after
-    decompression, and its text one JSON document within ``DEFAULT_LIMITS``.
+    decompression, and its text one JSON document within ``limits``.
 
     Args:
-      read: makes of the value what the route wants; it may run in a thread.
+      read: turns the document into the value that the route needs; it may run in a thread.
 
     Errors:
-      HttpProblem: 400 ``Content type error``, 400 ``Json deserialize error: ...``, 408, 413, 503,
-        or 415 for a content encoding other than gzip and deflate; or what ``read`` raises.
+      HttpProblem: `MediaTypeError`, `UnreadableJsonError`, `BodyTooLargeError`, 408, 503, or 415
+        for a content encoding other than gzip and deflate; or what ``read`` raises.
       ClientGoneError: the client left in the middle of its body.
     """
-    if not is_json_media_type(header(scope, b"content-type")):
-        raise HttpProblem(400, "Content type error")
+    check_media_type(scope)
     announced = header(scope, b"content-length")
     if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
-        raise too_large(limit_bytes)
+        raise BodyTooLargeError(limit_bytes, announced_bytes=int(announced))
     body = await read_body(receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
+    return await decoded(scope, body, read, limit_bytes=limit_bytes, limits=limits)
+
+
+def check_media_type(scope: Scope) -> None:
+    """MediaTypeError if the body does not come as JSON."""
+    media_type = header(scope, b"content-type")
+    if not is_json_media_type(media_type):
+        raise MediaTypeError(media_type)
+
+
+def structured(value: object, shape: type[T], *, tag: str | None = None) -> T:
+    """A body as a class of the wire; HttpProblem 400 with the path of what is wrong.
+
+    ``tag``: on a link, the fields of the class stand under this name; in a body they do not.
+    """
     try:
-        return await understood(scope, body, read, limit_bytes=limit_bytes)
-    except UnreadableJsonError as error:
-        raise HttpProblem(error.status, f"Json deserialize error: {error}") from error
+        return codec.structure(value if tag is None else {tag: value}, shape)
+    except WireError as error:
+        problem = str(error) if tag is None else str(error).replace(f"@ $.{tag}", "@ $")
+        raise HttpProblem(400, f"Json deserialize error: {problem}") from error
 
 
 def input_of(scope: Scope) -> Reservation:
-    """What this request holds of the budget; a budget of its own where no server gave it one.
+    """The reservation of this request in the input budget.
 
-    From here on its client is the one among whom the queue is fair, if it has a name.
+    It is one in a budget of its own where no server of ours made it. From here on it counts for
+    the named client of the request, if it has one.
     """
     extensions = scope.get("extensions", {})
     room: Reservation | None = extensions.get(INPUT)
@@ -105,7 +125,7 @@ def input_of(scope: Scope) -> Reservation:
     return room
 
 
-async def understood(
+async def decoded(
     scope: Scope,
     body: bytearray,
     read: Callable[[object], T],
@@ -117,7 +137,8 @@ async def understood(
 
     Errors:
       UnreadableJsonError: it is no JSON, or over ``limits``.
-      HttpProblem: 400, 413 or 415 for its content encoding; 503 without room for what is in it.
+      HttpProblem: 400, 413 or 415 for its content encoding; 503 without room for its content; or
+        what ``read`` raises.
     """
     room = input_of(scope)
     encoding = header(scope, b"content-encoding")
@@ -132,7 +153,7 @@ async def understood(
             text = body
 
         def decode() -> tuple[T, int]:
-            return _decoded(text, read, limits)
+            return _decode(text, read, limits)
 
         if len(text) <= INLINE_BYTES:
             value, size_bytes = decode()
@@ -149,7 +170,7 @@ def no_room(spent: BudgetSpentError) -> HttpProblem:
     return HttpProblem(503, str(spent), [(b"retry-after", b"%d" % RETRY_AFTER_S)])
 
 
-def _decoded(text: bytearray, read: Callable[[object], T], limits: JsonLimits) -> tuple[T, int]:
+def _decode(text: bytearray, read: Callable[[object], T], limits: JsonLimits) -> tuple[T, int]:
     try:
         size_bytes = decoded_bytes(text, limits)
         value = codec.loads(text, limits)
@@ -158,15 +179,6 @@ def _decoded(text: bytearray, read: Callable[[object], T], limits: JsonLimits) -
     except WireError as error:
         raise UnreadableJsonError(400, str(error)) from error
     return read(value), size_bytes
-
-
-def decompress(body: bytes | bytearray, encoding: bytes | None, *, limit_bytes: int) -> bytearray:
-    """Undo one ``Content-Encoding`` here and now; see :class:`Inflating` for the errors."""
-    inflating = Inflating.of(body, encoding, limit_bytes=limit_bytes)
-    if inflating is None:
-        return bytearray(body)
-    text = inflating.start()
-    return text if inflating.is_complete else inflating.finish()
 
 
 class Inflating:
@@ -191,12 +203,12 @@ class Inflating:
         if name not in {b"gzip", b"x-gzip", b"deflate"}:
             supported = "identity, gzip and deflate are supported"
             raise HttpProblem(415, f"Content encoding {name.decode('latin-1')!r}: {supported}")
-        # "deflate" means zlib's framing; some clients send the bare stream, told by its first byte.
+        # "deflate" means zlib's framing; the first byte shows whether a client left it out
         bare = name == b"deflate" and (not body or body[0] & 0x0F != zlib.DEFLATED)
         return cls(body, -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32, limit_bytes=limit_bytes)
 
     def start(self) -> bytearray:
-        """As much as is inflated in no time; all of it if ``is_complete`` then.
+        """As much as is inflated within ``INLINE_BYTES``; all of it if ``is_complete`` then.
 
         Errors:
           HttpProblem: 413 when the result is over the limit or the ratio, 400 when the data is
@@ -220,7 +232,7 @@ class Inflating:
         except zlib.error as error:
             raise HttpProblem(400, f"Content encoding error: {error}") from error
         if len(self._plain) > self._limit_bytes:
-            raise too_large(self._limit_bytes)
+            raise BodyTooLargeError(self._limit_bytes)
         if len(self._plain) > self._ratio_bytes:
             raise HttpProblem(
                 413,
@@ -231,34 +243,3 @@ class Inflating:
 
     def _is_whole(self) -> bool:
         return self._inflater.eof and not self._inflater.unused_data
-
-
-def whole_body_first(app: App) -> App:
-    """Read the body before ``app`` sees the request, for applications that read bodies their own
-    way: the same limits hold, and the same refusals are given."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        try:
-            body = await read_body(
-                receive, limit_bytes=MAX_JSON_BODY_BYTES, deadline_s=BODY_DEADLINE_S
-            )
-        except HttpProblem as problem:
-            await send_text(send, problem.status, problem.text, headers=problem.headers)
-            return
-        except ClientGoneError:
-            return
-        first: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
-
-        async def receive_whole() -> Message:
-            nonlocal first
-            if first is None:
-                return await receive()
-            message, first = first, None
-            return message
-
-        await app(scope, receive_whole, send)
-
-    return answer

@@ -1,7 +1,7 @@
 """The keys a running balancer knows: read at the start, read again on SIGHUP, counted by name.
 
-A file that cannot be read anew changes nothing: the keys that were known stay known, and the log
-says why. A scope that was guarded stays guarded for the life of the process.
+A file that cannot be read again changes nothing: the known keys stay, and the log has the reason.
+A scope that was guarded stays guarded for the life of the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class KeyRing:
     path: Path | None = None
     guarded: frozenset[KeyScope] = frozenset()
     requests: Counter[str] = attrs.field(factory=Counter, init=False)
-    """Let in, by the name of the key."""
+    """Requests that were let in, by the name of their key."""
     refusals: int = attrs.field(default=0, init=False)
     _file: KeyFile = attrs.field(factory=KeyFile, repr=False)
 
@@ -34,8 +34,8 @@ class KeyRing:
     def read(cls, path: Path | None) -> KeyRing:
         """An empty ring that guards nothing without a file.
 
-        ConfigurationError for a file that cannot be read, or that names no scope: it would promise
-        what it does not keep.
+        ConfigurationError for a file that cannot be read, or that guards no scope: it would protect
+        nothing.
         """
         if path is None:
             return cls()
@@ -69,5 +69,5 @@ class KeyRing:
         )
 
     def find(self, secret: bytes) -> StoredKey | None:
-        """Whose key this is, in constant time."""
+        """The stored key of ``secret``, in constant time; None if there is none."""
         return self._file.find(secret)

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Iterable
 
+from paddler_trio.config import split_address
 from paddler_trio.errors import ConfigurationError
 
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
@@ -56,25 +57,8 @@ def listen(
     return sockets
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port``, an IPv6 host in brackets.
-
-    Errors:
-      ConfigurationError: no host, no port, or a port outside 0 to 65535.
-    """
-    host, colon, digits = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host or "[" in host or "]" in host:
-        host = ""
-    if not (host and colon and digits.isascii() and digits.isdigit() and int(digits) <= 65_535):
-        wanted = "want host:port or [ipv6]:port with a port from 0 to 65535"
-        raise ConfigurationError(f"cannot listen on {address!r}: {wanted}")
-    return host, int(digits)
-
-
 def bound_address(sock: socket.socket) -> str:
-    """Return where ``sock`` listens as ``host:port``, the port the system chose included."""
+    """Where ``sock`` listens as ``host:port``, with the port that the system chose."""
     host, port = sock.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -1,10 +1,10 @@
-"""Which web pages may change anything.
+"""Protection against cross-site request forgery: which web pages may change anything.
 
-CORS decides which pages may *read* answers. It keeps none from asking: a page of any origin can
-send a ``POST`` with a plain body, or open a WebSocket, to a service its reader can reach, the
-loopback included, and speak for its reader. A browser always says so, in ``Origin`` or
-``Sec-Fetch-Site``, and no page can change that; so whatever is more than a look, and comes from an
-origin that is neither this service itself nor allowed, is refused. Programs say neither, and pass.
+CORS decides which pages may *read* responses. It does not stop requests: a page of any origin can
+send a ``POST`` with a plain body, or open a WebSocket, to every service that its reader can reach,
+the loopback included. A browser always marks such requests with ``Origin`` or ``Sec-Fetch-Site``,
+and no page can change that. So a request that is more than a read is refused if it comes from an
+origin that is neither this service itself nor allowed. Programs send neither header, and pass.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from paddler_trio.http.router import refuse_upgrade
 
 log = structlog.get_logger("origins")
 
-LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
-MAX_TOLD_CHARS = 100
+MAX_SHOWN_CHARS = 100
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -44,7 +44,7 @@ class Origins:
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             is_socket = scope["type"] == "websocket"
-            if (not is_socket and scope["method"] in LOOKS) or self._may(scope):
+            if (not is_socket and scope["method"] in READS) or self._may(scope):
                 await app(scope, receive, send)
                 return
             problem = self._problem(scope)
@@ -72,13 +72,13 @@ class Origins:
         what = "open a WebSocket" if scope["type"] == "websocket" else scope["method"]
         return HttpProblem(
             403,
-            f"pages from {origin[:MAX_TOLD_CHARS]!r} may not {what} here; the operator may allow "
+            f"pages from {origin[:MAX_SHOWN_CHARS]!r} may not {what} here; the operator may allow "
             f"their origin with {self._flag}",
         )
 
 
 def is_same_host(origin: bytes, host: bytes) -> bool:
-    """Whether a page of ``origin`` came from the very ``Host`` it asks; ports count."""
+    """Whether a page of ``origin`` came from the same host and port as its request's ``Host``."""
     try:
         page = urlsplit(origin.decode("ascii"))
         asked = urlsplit(f"{page.scheme}://{host.decode('ascii')}")

@@ -1,7 +1,7 @@
 """HTTP/1.1 and WebSocket as hypercorn parses them, with its open ends closed.
 
 Hypercorn's protocol classes are kept for what they do well: h11, the WebSocket handshake and the
-ASGI messages. What they leave to chance when the client is hostile is decided here:
+ASGI messages. Where they do not handle a hostile client, this module does:
 
 * no HTTP/2, by upgrade or by prior knowledge: a request is 1.0 or 1.1 or it is refused;
 * headers that later code would fail to decode, headers past the limits, and a body framed twice
@@ -14,8 +14,7 @@ ASGI messages. What they leave to chance when the client is hostile is decided h
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, cast
 
 import attrs
 import h11
@@ -34,13 +33,12 @@ from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.h11_bounds import bound_parsing
+from paddler_trio.http.streaming import BodyWriter
 
 bound_parsing()
 
 DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
 """Headers (by prefix) that the WebSocket handshake reads as ASCII."""
-
-BodyWriter: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
 class Wire(Protocol):
@@ -51,32 +49,32 @@ class Wire(Protocol):
         """True when the connection must not outlive the request in progress."""
 
     async def send(self, event: ConnectionEvent) -> None:
-        """Write bytes, or take note of idleness or of the end."""
+        """Write bytes, or note idleness or the end."""
 
     async def write(self, data: bytes) -> None:
         """Write ``data`` within the write deadline or raise ``ClientGoneError``."""
 
     async def receive(self) -> bytes:
-        """Read what has come; empty when nothing more will."""
+        """The next bytes from the client; empty at the end."""
 
     async def wait_gone(self) -> None:
-        """Wait until the client has closed its side; what it sends before is received later."""
+        """Wait until the client has closed its side; earlier bytes are received later."""
 
     def client_gone(self) -> None:
         """Stop reading: the client has closed its side."""
 
     def has_unread(self) -> bool:
-        """Tell whether bytes have come that were not looked at yet."""
+        """Whether bytes have arrived that were not read yet."""
 
     def report_abuse(self, reason: str) -> None:
         """Log and count a client that broke a rule."""
 
 
 class PausedGate:
-    """Where the reader waits while a client has sent more than the request being answered.
+    """Blocks the reader while a client has sent more than the request being answered.
 
-    Meanwhile the client is watched: a reader that only waited would not see it leave. Takes the
-    place of the event that ``H11Protocol`` waits on.
+    It replaces the event that ``H11Protocol`` waits on, and watches the client meanwhile: a reader
+    that only waits does not notice that the client leaves.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -92,7 +90,7 @@ class PausedGate:
         self._answered.set()
 
     def is_set(self) -> bool:
-        """Tell whether parsing may go on."""
+        """Whether parsing may go on."""
         return self._answered.is_set()
 
     async def wait(self) -> None:
@@ -116,7 +114,7 @@ class Objection:
 
 
 def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
-    """Judge a request by its header alone; None means it may be served."""
+    """Check the header of a request; None if it may be served."""
     if request.http_version not in {b"1.0", b"1.1"}:
         return Objection(505, f"HTTP version {request.http_version!r}; 1.0 and 1.1 are supported")
     if len(request.target) > limits.max_target_bytes:
@@ -162,7 +160,7 @@ class Http11Protocol(H11Protocol):
         self._chunked = False
 
     def has_unread(self) -> bool:
-        """Tell whether bytes have come that were not looked at yet."""
+        """Whether bytes have arrived that were not read yet."""
         return self._wire.has_unread()
 
     def direct_body_writer(self, stream: object) -> BodyWriter | None:
@@ -184,13 +182,15 @@ class Http11Protocol(H11Protocol):
         return write_chunk if is_open() else None
 
     async def stream_send(self, event: StreamEvent) -> None:
-        """Pass a stream's event on; learn from the response's start how its body is framed."""
+        """Pass a stream's event on; the response's start decides how its body is framed."""
         if isinstance(event, Response) and isinstance(self.stream, HTTPStream):
             scope = self.stream.scope
             sized = any(name.lower() == b"content-length" for name, _ in event.headers)
             bodiless = suppress_body(scope["method"], event.status_code)
             self._chunked = scope["http_version"] == "1.1" and not sized and not bodiless
-            if self._wire.draining:
+            # what is left of a body cannot be skipped: the client must not send a request after it
+            is_unread = self.connection.their_state is h11.SEND_BODY
+            if self._wire.draining or is_unread:
                 event = Response(
                     stream_id=event.stream_id,
                     headers=[*event.headers, (b"connection", b"close")],
@@ -199,7 +199,7 @@ class Http11Protocol(H11Protocol):
         await super().stream_send(event)
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        """HTTP/2 is spoken nowhere; `objection_to` refuses its preface."""
+        """HTTP/2 is not supported; `objection_to` refuses its preface."""
 
     async def _create_stream(self, request: h11.Request) -> None:
         objection = objection_to(request, self._limits)

@@ -1,25 +1,28 @@
-"""Which coroutine answers which path, and the one boundary at which a request may fail.
+"""Which handler answers which path, and the one boundary at which a request may fail.
 
-Paths match exactly: no trailing-slash forgiveness, no method fallback. Whatever is not routed,
-``HEAD`` on a ``GET`` route included, is a 404 with an empty body, as Paddler answers.
+`RouteTable` is the lookup that all of the balancer's routes share; `Router` is an ASGI application
+over it. Paths match exactly: no trailing-slash forgiveness, no method fallback. `Router` answers
+what is not routed, ``HEAD`` on a ``GET`` route included, with 404 and an empty body, as Paddler
+does.
 
 The boundary: a handler that raises ``HttpProblem`` is answered with its text, ``ClientGoneError``
 is silence, and any other exception is logged with its traceback and answered 500 if nothing was
-sent yet. A response that had begun is cut instead, which tells the client that it is not whole.
-Nothing a handler raises, save cancellation, goes further up the tree.
+sent yet. A response that had begun is cut, which shows the client that it is not whole. Nothing
+that a handler raises, save cancellation, goes further up the tree.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import attrs
 
 from paddler_trio.errors import leaves
 from paddler_trio.http.asgi import (
     TEXT_PLAIN,
+    App,
     ClientGoneError,
     HttpProblem,
     Message,
@@ -34,36 +37,46 @@ logger = logging.getLogger(__name__)
 
 Params: TypeAlias = Mapping[str, str]
 Handler: TypeAlias = Callable[[Scope, Receive, Send, Params], Awaitable[None]]
+H = TypeVar("H")
 
-WEBSOCKET = "WEBSOCKET"
-"""Stands where a method stands in the table; no HTTP method is called so."""
+WEBSOCKET = "(websocket)"
+"""Stands where a method stands in the table; no HTTP method can have a parenthesis."""
 
 INTERNAL_ERROR_CLOSE_CODE = 1011
 
 
+# ---------------------------------------------------------------------------------- the table
+
+
 @attrs.frozen
 class PathPattern:
-    """A path in which at most one whole segment is a ``{name}``; it matches one or more chars."""
+    """A path in which at most one whole segment is a parameter of one or more characters.
+
+    ``takes_rest``: the parameter is the last segment and may hold slashes.
+    """
 
     prefix: str
     name: str | None
     suffix: str
+    takes_rest: bool = False
 
     @classmethod
     def parse(cls, pattern: str) -> PathPattern:
-        """Read ``/api/v1/agent/{agent_id}/model_metadata``.
+        """Read ``/api/v1/agent/{agent_id}/model_metadata`` or ``/v1/models/{model...}``.
 
         Errors:
           ValueError: not an absolute path, or braces that are not one whole segment.
         """
         prefix, opening, rest = pattern.partition("{")
         name, closing, suffix = rest.partition("}")
-        whole_segment = prefix.endswith("/") and (not suffix or suffix.startswith("/"))
         if not opening and pattern.startswith("/") and "}" not in pattern:
             return cls(pattern, None, "")
+        takes_rest = name.endswith("...") and not suffix
+        name = name.removesuffix("...") if takes_rest else name
+        whole_segment = prefix.endswith("/") and (not suffix or suffix.startswith("/"))
         if not (whole_segment and closing and name.isidentifier()) or {"{", "}"} & set(suffix):
-            raise ValueError(f"route {pattern!r}: wants an absolute path with one {{name}} segment")
-        return cls(prefix, name, suffix)
+            raise ValueError(f"route {pattern!r}: needs an absolute path with one {{name}} segment")
+        return cls(prefix, name, suffix, takes_rest)
 
     def match(self, path: str) -> Params | None:
         """Return the parameters of ``path`` (percent-decoded), or None if it does not match."""
@@ -72,25 +85,70 @@ class PathPattern:
         if not (path.startswith(self.prefix) and path.endswith(self.suffix)):
             return None
         value = path[len(self.prefix) : len(path) - len(self.suffix)]
-        if not value or "/" in value:
+        if not value or ("/" in value and not self.takes_rest):
             return None
         return {self.name: value}
 
 
-class Routes:
-    """An ASGI application: handlers by method and path."""
+@attrs.frozen
+class Match(Generic[H]):
+    """The handlers of one path by method; none where nothing is routed there."""
+
+    handlers: Mapping[str, H] = attrs.field(factory=dict)
+    params: Params = attrs.field(factory=dict)
+
+
+class RouteTable(Generic[H]):
+    """Handlers by path and method; a path without a parameter goes before all patterns."""
 
     def __init__(self) -> None:
-        self._routes: list[tuple[str, PathPattern, Handler]] = []
-        self._exact: dict[tuple[str, str], Handler] = {}
+        self._exact: dict[str, dict[str, H]] = {}
+        self._patterns: dict[PathPattern, dict[str, H]] = {}
+
+    def add(self, method: str, pattern: str, handler: H) -> None:
+        """Route ``method`` on ``pattern``; ValueError for a bad pattern or a second handler."""
+        parsed = PathPattern.parse(pattern)
+        if parsed.name is None:
+            handlers = self._exact.setdefault(pattern, {})
+        else:
+            handlers = self._patterns.setdefault(parsed, {})
+        if method in handlers:
+            raise ValueError(f"route {method} {pattern} has two handlers")
+        handlers[method] = handler
+
+    def find(self, path: str) -> Match[H]:
+        """What is routed on ``path``, whatever the method."""
+        handlers = self._exact.get(path)
+        if handlers is not None:
+            return Match(handlers)
+        for pattern, routed in self._patterns.items():
+            params = pattern.match(path)
+            if params is not None:
+                return Match(routed, params)
+        return Match()
+
+
+# ---------------------------------------------------------------------------- the application
+
+
+class Router:
+    """An ASGI application: handlers by method and path.
+
+    Args:
+      otherwise: answers HTTP requests for paths on which nothing is routed here.
+    """
+
+    def __init__(self, *, otherwise: App | None = None) -> None:
+        self._table: RouteTable[Handler] = RouteTable()
+        self._otherwise = otherwise
 
     def http(self, method: str, pattern: str, handler: Handler) -> None:
-        """Answer ``method`` on ``pattern`` with ``handler``; the first added wins."""
-        self._add(method, pattern, handler)
+        """Answer ``method`` on ``pattern`` with ``handler``."""
+        self._table.add(method, pattern, handler)
 
     def websocket(self, pattern: str, handler: Handler) -> None:
-        """Give WebSockets that ask for ``pattern`` to ``handler``; it accepts them itself."""
-        self._add(WEBSOCKET, pattern, handler)
+        """Pass WebSockets that ask for ``pattern`` to ``handler``, which accepts them itself."""
+        self._table.add(WEBSOCKET, pattern, handler)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request or serve one WebSocket to its end."""
@@ -99,34 +157,18 @@ class Routes:
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
 
-    def _add(self, method: str, pattern: str, handler: Handler) -> None:
-        parsed = PathPattern.parse(pattern)
-        if parsed.name is None:
-            self._exact.setdefault((method, pattern), handler)
-        else:
-            self._routes.append((method, parsed, handler))
-
-    def _find(self, method: str, path: str) -> tuple[Handler, Params] | None:
-        handler = self._exact.get((method, path))
-        if handler is not None:
-            return handler, {}
-        for routed_method, pattern, routed_handler in self._routes:
-            if routed_method == method:
-                params = pattern.match(path)
-                if params is not None:
-                    return routed_handler, params
-        return None
-
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
-        found = self._find(method, path)
-        if found is None:
-            if method == "GET" and self._find(WEBSOCKET, path) is not None:
+        match = self._table.find(path)
+        handler = match.handlers.get(method)
+        if handler is None:
+            if method == "GET" and WEBSOCKET in match.handlers:
                 await send_text(send, 400, "This path wants a WebSocket upgrade")
+            elif self._otherwise is not None and not match.handlers:
+                await self._otherwise(scope, receive, send)
             else:
                 await send_empty(send, 404)
             return
-        handler, params = found
         started = False
 
         async def watched_send(message: Message) -> None:
@@ -135,18 +177,18 @@ class Routes:
             await send(message)
 
         try:
-            await handler(scope, receive, watched_send, params)
+            await handler(scope, receive, watched_send, match.params)
         except Exception as error:  # noqa: BLE001  # the boundary of a request
-            problem = _refusal(error, f"{method} {path}")
+            problem = _problem_of(error, f"{method} {path}")
             if problem is not None and not started:
                 await send_text(send, problem.status, problem.text, headers=problem.headers)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._find(WEBSOCKET, scope["path"])
-        if found is None:
-            await send({"type": "websocket.close", "code": 1000})  # before accept: a plain 403
+        match = self._table.find(scope["path"])
+        handler = match.handlers.get(WEBSOCKET)
+        if handler is None:
+            await refuse_websocket(send)
             return
-        handler, params = found
         accepted = closed = False
 
         async def watched_send(message: Message) -> None:
@@ -159,9 +201,9 @@ class Routes:
             await send(message)
 
         try:
-            await handler(scope, receive, watched_send, params)
+            await handler(scope, receive, watched_send, match.params)
         except Exception as error:  # noqa: BLE001  # the boundary of a socket
-            problem = _refusal(error, f"WebSocket {scope['path']}")
+            problem = _problem_of(error, f"WebSocket {scope['path']}")
             if problem is None or closed:
                 return
             if accepted:
@@ -170,17 +212,48 @@ class Routes:
                 await refuse_upgrade(send, problem)
 
 
-def _refusal(error: Exception, request: str) -> HttpProblem | None:
-    """Say what the client is told about ``error``; None when there is no client any more."""
+def by_path(is_first: Callable[[str], bool], first: App, *, otherwise: App) -> App:
+    """One application of two: ``first`` on HTTP paths for which ``is_first`` holds."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        app = first if scope["type"] == "http" and is_first(scope["path"]) else otherwise
+        await app(scope, receive, send)
+
+    return answer
+
+
+# ------------------------------------------------------------------------------- the boundary
+
+
+def cause_of(
+    error: Exception, request: str, expected: tuple[type[Exception], ...]
+) -> Exception | None:
+    """The exception that decides the response to a failed ``request``; None: the client has left.
+
+    That is the only exception in ``error`` if it is an ``expected`` one. Otherwise it is ``error``
+    itself, a bug, which is logged with its traceback.
+    """
     causes = list(leaves(error))
     if all(isinstance(cause, ClientGoneError) for cause in causes):
         logger.debug("%s: client gone", request)
         return None
     match causes:
-        case [HttpProblem() as problem]:
-            return problem
+        case [Exception() as cause] if isinstance(cause, expected):
+            return cause
     logger.error("%s failed", request, exc_info=error)
+    return error
+
+
+def _problem_of(error: Exception, request: str) -> HttpProblem | None:
+    cause = cause_of(error, request, (HttpProblem,))
+    if cause is None or isinstance(cause, HttpProblem):
+        return cause
     return HttpProblem(500, "Internal server error")
+
+
+async def refuse_websocket(send: Send) -> None:
+    """Close a WebSocket that nothing serves, before it is accepted: a plain 403."""
+    await send({"type": "websocket.close", "code": 1000})
 
 
 async def refuse_upgrade(send: Send, problem: HttpProblem) -> None:

@@ -1,13 +1,9 @@
-"""The listeners of the balancer: listening sockets, the accept loop, and the connections' fates.
+"""The listeners of the balancer: the accept loop, and how its connections end.
 
-Two lives are kept apart so that a nursery tree can end them in order. A *listener* accepts until it
-is cancelled. The *connections* it starts live in a nursery it is given and outlive it: closing a
-listener harms no connection. When the tree then wants the connections gone it calls `close_idle`
-(requests in progress go on, everything else ends) and, past its patience, `cut_all` together with
-cancelling their nursery.
-
-Applications get one extension, `direct_body_writer`, and Quart applications need one shim,
-`fix_disconnects`.
+A *listener* accepts until it is cancelled. The *connections* it starts live in a nursery that is
+passed to it and outlive it, so the nursery tree ends them in order: closing a listener harms no
+connection. The tree then calls `close_idle` (requests in progress go on, everything else ends) and,
+at its deadline, `cut_all`, together with cancelling their nursery.
 """
 
 from __future__ import annotations
@@ -23,23 +19,11 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from paddler_trio.http.app_tasks import DIRECT_BODY
-from paddler_trio.http.asgi import App, Message, Receive, Scope, Send
+from paddler_trio.http.asgi import App
 from paddler_trio.http.connection import HttpConnection
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import InputBudget
-from paddler_trio.http.listening import bound_address, listen
-from paddler_trio.http.protocol import BodyWriter
-
-__all__ = [
-    "HttpLimits",
-    "HttpServer",
-    "HttpStatistics",
-    "bound_address",
-    "direct_body_writer",
-    "fix_disconnects",
-    "listen",
-]
+from paddler_trio.http.listening import bound_address
 
 logger = logging.getLogger(__name__)
 
@@ -196,58 +180,6 @@ class HttpServer:
 
     def _count_abuse(self) -> None:
         self._dropped_for_abuse += 1
-
-
-def direct_body_writer(scope: Scope) -> BodyWriter | None:
-    """Return a fast way to write pieces of the response that has begun on ``scope``.
-
-    Call it after ``http.response.start`` was sent without a ``Content-Length``. Each call of the
-    writer puts one HTTP/1.1 chunk on the wire with the write deadline, past hypercorn and h11
-    (measured: two to three times as many small pieces per second). End the response with the
-    ordinary last ``http.response.body``.
-
-    None means that it is not possible here (HTTP/1.0, a response with a length, another server,
-    a client that has left): send ordinary messages instead. The writer raises
-    ``ClientGoneError`` when the client has left or does not read before the deadline.
-    """
-    extension = scope.get("extensions", {}).get(DIRECT_BODY)
-    if extension is None:
-        return None
-    writer: BodyWriter | None = extension["open"]()
-    return writer
-
-
-def fix_disconnects(app: App) -> App:
-    """Wrap a Quart application so that its connections are closed or kept alive properly.
-
-    The server reports the end of a request to the application as ``http.disconnect``, also while
-    the application is still inside the send of its last piece. quart-trio cancels the request on
-    it and with it that very send, which then neither closes nor recycles the connection. So the
-    disconnect that only follows our own last piece is withheld. (Our connections finish that send
-    without a checkpoint after the report; an application must not come to depend on it.)
-    """
-
-    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        finished = False
-
-        async def noting_send(message: Message) -> None:
-            nonlocal finished
-            ends = message["type"] == "http.response.body" and not message.get("more_body", False)
-            finished = finished or ends
-            await send(message)
-
-        async def withholding_receive() -> Message:
-            message = await receive()
-            if finished and message["type"] == "http.disconnect":
-                await trio.sleep_forever()  # Quart cancels its reader when the send has returned
-            return message
-
-        await app(scope, withholding_receive, noting_send)
-
-    return wrapped
 
 
 def _hypercorn_config(limits: HttpLimits) -> Config:

@@ -8,7 +8,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.errors import ChildGaveUpError
+from paddler_trio.errors import ChildGaveUpError, one_line
 from paddler_trio.nursery_tree.printed_tree import forget_this_task, history_of_this_task
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 
@@ -43,7 +43,7 @@ async def supervise(child: Child) -> None:
                 crash = group
             if crash is None:
                 return
-            reason = _reason(crash)
+            reason = one_line(crash)
             history.restarts += 1
             history.last_crash = reason
             child.on_crash(crash)
@@ -60,10 +60,3 @@ async def supervise(child: Child) -> None:
             await trio.sleep(pause_s)
     finally:
         forget_this_task()
-
-
-def _reason(crash: BaseException) -> str:
-    """The texts at the leaves of an exception group, on one line."""
-    if isinstance(crash, BaseExceptionGroup):
-        return "; ".join(_reason(leaf) for leaf in crash.exceptions)
-    return f"{type(crash).__name__}: {crash}"

@@ -7,7 +7,7 @@ from paddler_trio.apis.generation_settings import (
     generation_settings,
     sampling_settings,
 )
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.completion_request import read_llama_completion
 from paddler_trio.wire.engine.sampler_stages import STAGES
 from paddler_trio.wire.trio.generate import SamplingOverrides
@@ -41,7 +41,7 @@ DEFAULTS = {
 
 
 def settings_of(parameters: dict[str, object] | None = None, **body: object) -> dict[str, object]:
-    request = read_llama_completion({"prompt": "a", **body}, SurfaceLimits())
+    request = read_llama_completion({"prompt": "a", **body}, ApiLimits())
     return generation_settings(parameters or {}, request.generate, end_tokens=[2, 9])
 
 

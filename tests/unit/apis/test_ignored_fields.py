@@ -21,7 +21,7 @@ from paddler_trio.apis.ignored_fields import (
     IgnoredFields,
     IgnoredFieldsLog,
 )
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.llama_server.rerank import read_rerank
 from paddler_trio.apis.openai.chat_request import conversation_of, read_chat
@@ -31,7 +31,7 @@ from paddler_trio.apis.openapi_document import openapi, records
 from paddler_trio.apis.responses.responses_request import read_input_tokens, read_responses
 from paddler_trio.wire.trio.generate import ConversationPrompt
 
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "weather", "description": "d", "parameters": SCHEMA, "strict": True}
 TOOL = {"type": "function", "function": FUNCTION}
@@ -381,7 +381,7 @@ def test_the_log_has_each_name_once_and_not_more_than_so_many() -> None:
         ignored = IgnoredFields()
         for name in names:
             ignored.unknown("", name)
-        return log.news(ignored)
+        return log.unlogged(ignored)
 
     assert news("a", "b") == ["a", "b"]
     assert news("a", "c") == ["c"]

@@ -8,13 +8,13 @@ import pytest
 
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.fields import Field, FieldSupport
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS, chat_record
 from paddler_trio.apis.openai.chat_request import ChatRequest, read_chat
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.trio.generate import ConversationPrompt, Generate, Work
 
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 RECORD = chat_record(LIMITS)
 USER = {"role": "user", "content": "Hello"}
 BEGUN = [USER, {"role": "assistant", "content": "I"}]

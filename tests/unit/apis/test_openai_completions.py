@@ -18,7 +18,7 @@ from paddler_trio.apis.answer import Stopwatch
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.generation_settings import generation_settings
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.apis.openai.chat_response import Heading
 from paddler_trio.apis.openai.completion_request import (
@@ -44,7 +44,7 @@ from paddler_trio.apis.prompts import Prompts, read_prompts
 from paddler_trio.apis.steps import Step
 from paddler_trio.wire.trio.generate import TextInput, TextPrompt
 
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="cmpl-1")
 TEXT = {"Text": {"text": "Once"}}
 

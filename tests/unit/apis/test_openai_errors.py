@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.apis.api_errors import ApiError, blaming, from_failure, from_result
-from paddler_trio.apis.sse import comment, event
+from paddler_trio.apis.api_errors import ApiError, from_failure, from_result, naming_fields
+from paddler_trio.http.sse import comment, event
 from paddler_trio.nursery_tree.request import Failure
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.wire.paddler.results import ENDING_EMBEDDING_TAGS, ENDING_GENERATION_TAGS
@@ -98,10 +98,10 @@ def test_an_envelope_has_all_members() -> None:
 
 
 def test_agents_do_not_know_which_field_it_was_but_the_request_does() -> None:
-    with pytest.raises(ApiError) as told, blaming(prompt="prompt", constraint="grammar"):
+    with pytest.raises(ApiError) as told, naming_fields(prompt="prompt", constraint="grammar"):
         raise ApiError(400, "bad", code="invalid_grammar")
     assert told.value.param == "grammar"
-    with pytest.raises(ApiError) as told, blaming(prompt="prompt", constraint=None):
+    with pytest.raises(ApiError) as told, naming_fields(prompt="prompt", constraint=None):
         raise ApiError(400, "long", code="context_length_exceeded", param="messages")
     assert told.value.param == "prompt"
 

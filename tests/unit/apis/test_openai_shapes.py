@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.fields import Field, Record, accepted, refused
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
 from paddler_trio.apis.openai.embeddings_io import embeddings_record
@@ -33,7 +33,7 @@ from paddler_trio.apis.shapes import (
     Text,
 )
 
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 ROOT = Path(__file__).parents[3]
 NUMBERS = st.one_of(
     st.integers(-5, 5), st.floats(-5, 5, allow_nan=False), st.sampled_from([0.0, 2.0, -1.0])
@@ -160,7 +160,7 @@ def test_aliases_must_agree() -> None:
 
 
 def test_limits_are_set_by_name() -> None:
-    limits = SurfaceLimits.parse(["max_messages=3", "keep_alive_s=0.5"])
+    limits = ApiLimits.parse(["max_messages=3", "keep_alive_s=0.5"])
     assert (limits.max_messages, limits.keep_alive_s) == (3, 0.5)
     body = {"messages": [{"role": "user", "content": "hi"}] * 4}
     with pytest.raises(ApiError, match="messages has 4 entries, the limit max_messages is 3"):

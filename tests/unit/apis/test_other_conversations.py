@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from effort import examples
 from paddler_trio.apis.anthropic.anthropic_request import read_messages
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.responses.responses_items import Item, messages_of
 from paddler_trio.apis.responses.responses_request import read_responses
 from paddler_trio.apis.responses.responses_store import (
@@ -24,7 +24,7 @@ from paddler_trio.apis.responses.responses_store import (
 )
 from paddler_trio.wire.codec import dumps, loads
 
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 
 
 def conversation(body: dict[str, Any]) -> dict[str, Any]:

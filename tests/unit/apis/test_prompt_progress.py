@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai_values import chunks, done
 
 from paddler_trio.apis.answer import Prefilled, Stopwatch
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.apis.openai.chat_response import ChatStream, Heading
@@ -25,7 +25,7 @@ from paddler_trio.apis.responses.responses_response import ResponseHeading, Resp
 from paddler_trio.apis.steps import Step
 from paddler_trio.nursery_tree.request import RawResult
 
-LIMITS = SurfaceLimits()
+LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="id-1")
 WISHES = {"stream": True, "return_progress": True, "timings_per_token": True}
 
@@ -61,7 +61,7 @@ def test_whatever_an_agent_tells_progress_rises_from_the_cache_to_the_whole(
     total = cached + fresh
     progress = PromptProgress(itertools.count(1.0).__next__, 0.0)
     news = [min(total, cached + each) for each in ([0] if begins_at_once else []) + computed]
-    reports = [report for done in news for report in progress.heard(Prefilled(total, cached, done))]
+    reports = [report for done in news for report in progress.take(Prefilled(total, cached, done))]
     reports += progress.finished()
     told = [report.progress for report in reports]
     assert bool(told) == bool(news)
@@ -72,7 +72,7 @@ def test_whatever_an_agent_tells_progress_rises_from_the_cache_to_the_whole(
     assert counts == sorted(set(counts))
     assert all((each["total"], each["cache"]) == (total, cached) for each in told)
     assert progress.finished() == []
-    assert progress.heard(Prefilled(total + 5, cached, total + 5)) == [], "another agent goes on"
+    assert progress.take(Prefilled(total + 5, cached, total + 5)) == [], "another agent goes on"
 
 
 def test_a_chat_tells_it_before_its_first_text() -> None:

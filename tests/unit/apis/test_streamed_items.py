@@ -17,7 +17,7 @@ from paddler_trio.apis.anthropic.anthropic_response import (
     WholeMessage,
 )
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.responses.responses_output import Output
 from paddler_trio.apis.responses.responses_request import read_responses
 from paddler_trio.apis.responses.responses_response import ResponseHeading, ResponseStream
@@ -79,7 +79,7 @@ def steps(results: Sequence[Result], size: int) -> list[Step]:
 
 
 def response_stream() -> tuple[ResponseStream, Output]:
-    request = read_responses({"input": "hi"}, SurfaceLimits())
+    request = read_responses({"input": "hi"}, ApiLimits())
     heading = ResponseHeading(request=request, model="m", created=1)
     output = Output()
     watch = Stopwatch(itertools.count(1.0).__next__)

@@ -15,7 +15,7 @@ from paddler_trio.http import api_keys
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
 from paddler_trio.http.authentication import Authentication
-from paddler_trio.http.client_identity import who_asks
+from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.exposure import check_exposure
 from paddler_trio.http.key_ring import KeyRing
 
@@ -46,7 +46,7 @@ def scope_of(path: str = "/api/v1/x", headers: Headers | None = None, kind: str 
 async def inner(scope: Scope, receive: Receive, send: Send) -> None:
     bound = structlog.contextvars.get_contextvars().get("key", "nobody")
     if scope["type"] == "http":
-        await send_text(send, 200, f"client {who_asks(scope)[0]!r}, logged as {bound}")
+        await send_text(send, 200, f"client {client_of(scope)[0]!r}, logged as {bound}")
     else:
         await send({"type": "websocket.accept"})
 

@@ -62,12 +62,12 @@ OWN = frozenset({"gpu.example.org"})
 
 
 def hosts(
-    *names: str, is_loopback: bool, asks_for_key: bool = False, own: frozenset[str] = OWN
+    *names: str, is_loopback: bool, requires_key: bool = False, own: frozenset[str] = OWN
 ) -> AllowedHosts:
     return AllowedHosts(
         allowed_names(names) | (frozenset() if is_loopback else own),
         is_loopback=is_loopback,
-        asks_for_key=lambda: asks_for_key,
+        requires_key=lambda: requires_key,
     )
 
 
@@ -162,7 +162,7 @@ async def test_requests_without_a_host_and_those_that_need_a_key_are_not_judged(
     app = hosts(is_loopback=True)(inner)
     assert (await ask(app, scope_of(kind=kind)))[0] == good
     assert (await ask(app, scope_of((b"host", b""), kind=kind)))[0] == good
-    guarded = hosts(is_loopback=True, asks_for_key=True)(inner)
+    guarded = hosts(is_loopback=True, requires_key=True)(inner)
     assert (await ask(guarded, scope_of((b"host", b"evil.example"), kind=kind)))[0] == good
 
 

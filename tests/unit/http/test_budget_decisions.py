@@ -19,8 +19,8 @@ from paddler_trio.http.input_budget import (
     PUBLIC_SHARE,
     BudgetSpentError,
     InputBudget,
-    PrefillController,
     Reservation,
+    UploadDeadline,
 )
 
 STEPS = st.lists(
@@ -81,17 +81,17 @@ def test_operators_and_agents_have_room_that_strangers_cannot_spend() -> None:
 def test_a_body_that_holds_nothing_has_all_the_time_and_one_that_holds_room_must_keep_coming() -> (
     None
 ):
-    pace = PrefillController(0.0, 60.0)
-    pace.came(FREE_BYTES, 1.0)
-    assert pace.deadline_s == 60
-    pace.came(1, 5.0)
-    assert pace.deadline_s == 5 + MIN_PROGRESS_INTERVAL_S
-    pace.came(MIN_PROGRESS_BYTES - 2, 14.0)
-    assert pace.deadline_s == 5 + MIN_PROGRESS_INTERVAL_S
-    pace.came(1, 14.5)
-    assert pace.deadline_s == 14.5 + MIN_PROGRESS_INTERVAL_S
-    pace.came(MIN_PROGRESS_BYTES, 55.0)
-    assert pace.deadline_s == 60
+    upload = UploadDeadline(0.0, 60.0)
+    upload.received(FREE_BYTES, 1.0)
+    assert upload.deadline_s == 60
+    upload.received(1, 5.0)
+    assert upload.deadline_s == 5 + MIN_PROGRESS_INTERVAL_S
+    upload.received(MIN_PROGRESS_BYTES - 2, 14.0)
+    assert upload.deadline_s == 5 + MIN_PROGRESS_INTERVAL_S
+    upload.received(1, 14.5)
+    assert upload.deadline_s == 14.5 + MIN_PROGRESS_INTERVAL_S
+    upload.received(MIN_PROGRESS_BYTES, 55.0)
+    assert upload.deadline_s == 60
 
 
 async def test_clients_take_turns_in_the_thread_that_decodes() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused, tag
 from paddler_trio.apis.generation_fields import MAX_INT32, cache_fields, sampling_fields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import (
     Anything,
     Either,
@@ -25,12 +25,8 @@ _CACHE = accepted("cache_control", FreeObject(), "Prefixes are found by their to
 _NAME = Text(256, least_chars=1)
 
 
-def _kind(word: str) -> Field:
-    return Field("type", OneOf((word,)), "Which kind it is.", is_required=True)
-
-
 def _block(word: str, *fields: Field) -> tuple[str, Record]:
-    return word, Record(f"{word} block", (_kind(word), *fields, _CACHE))
+    return word, Record(f"{word} block", (tag(word), *fields, _CACHE))
 
 
 def _text_block() -> tuple[str, Record]:
@@ -49,7 +45,7 @@ def _image_block() -> tuple[str, Record]:
             "base64": Record(
                 "base64 image",
                 (
-                    _kind("base64"),
+                    tag("base64"),
                     Field("media_type", media, "Its format.", is_required=True),
                     Field("data", Text(least_chars=1), "The image, base64.", is_required=True),
                 ),
@@ -57,7 +53,7 @@ def _image_block() -> tuple[str, Record]:
             "url": Record(
                 "image address",
                 (
-                    _kind("url"),
+                    tag("url"),
                     Field(
                         "url",
                         Text(least_chars=1),
@@ -78,7 +74,7 @@ def _document_block() -> tuple[str, Record]:
             "text": Record(
                 "text document",
                 (
-                    _kind("text"),
+                    tag("text"),
                     Field("media_type", OneOf(("text/plain",)), "Plain text.", is_required=True),
                     Field("data", Text(), "The text.", is_required=True),
                 ),
@@ -120,7 +116,7 @@ def _message_shape() -> Shape:
     )
     redacted = _block("redacted_thinking", accepted("data", Text(), "It cannot be read."))
 
-    def said(role: str, *blocks: tuple[str, Record]) -> Record:
+    def message(role: str, *blocks: tuple[str, Record]) -> Record:
         return Record(
             f"{role} turn",
             (
@@ -132,19 +128,19 @@ def _message_shape() -> Shape:
     return Tagged(
         "role",
         {
-            "user": said("user", text, image, document, result),
-            "assistant": said("assistant", text, use, thinking, redacted),
-            "system": said("system", text),
+            "user": message("user", text, image, document, result),
+            "assistant": message("assistant", text, use, thinking, redacted),
+            "system": message("system", text),
         },
     )
 
 
-def _tool_shape(limits: SurfaceLimits) -> Shape:
+def _tool_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     custom = Record(
         "AnthropicTool",
         (
-            Field("type", OneOf(("custom",)), "A tool of the client; no other kind is here."),
+            tag("custom", "A tool of the client; no other kind is here.", is_required=False),
             Field("name", _NAME, "What the model calls it.", is_required=True),
             Field("description", Text(), "What it does, for the model."),
             Field("input_schema", schema, "JSON Schema of its arguments.", is_required=True),
@@ -165,10 +161,10 @@ def _tool_choice_shape() -> Shape:
     return Tagged(
         "type",
         {
-            "auto": Record("auto choice", (_kind("auto"), one)),
-            "any": Record("any choice", (_kind("any"), one)),
-            "tool": Record("tool choice", (_kind("tool"), name, one)),
-            "none": Record("no choice", (_kind("none"),)),
+            "auto": Record("auto choice", (tag("auto"), one)),
+            "any": Record("any choice", (tag("any"), one)),
+            "tool": Record("tool choice", (tag("tool"), name, one)),
+            "none": Record("no choice", (tag("none"),)),
         },
     )
 
@@ -181,25 +177,25 @@ def _thinking_shape() -> Shape:
     return Tagged(
         "type",
         {
-            "enabled": Record("thinking on", (_kind("enabled"), budget, display)),
-            "disabled": Record("thinking off", (_kind("disabled"),)),
-            "adaptive": Record("thinking as needed", (_kind("adaptive"), display)),
+            "enabled": Record("thinking on", (tag("enabled"), budget, display)),
+            "disabled": Record("thinking off", (tag("disabled"),)),
+            "adaptive": Record("thinking as needed", (tag("adaptive"), display)),
         },
     )
 
 
-def _format_shape(limits: SurfaceLimits) -> Shape:
+def _format_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     return Record(
         "AnthropicFormat",
         (
-            _kind("json_schema"),
+            tag("json_schema"),
             Field("schema", schema, "JSON Schema of the answer.", is_required=True),
         ),
     )
 
 
-def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
     system = Either((Text(), ListOf(Tagged("type", dict([_text_block()])), 0, 4096)))
     output = Record(
         "output_config",
@@ -236,7 +232,7 @@ def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def messages_record(limits: SurfaceLimits) -> Record:
+def messages_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/messages``."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars", least_chars=1)
     return Record(
@@ -271,6 +267,6 @@ def messages_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def count_tokens_record(limits: SurfaceLimits) -> Record:
+def count_tokens_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/messages/count_tokens``."""
     return Record("CountMessageTokensRequest", _conversation_fields(limits))

@@ -14,7 +14,7 @@ from paddler_trio.apis.anthropic.anthropic_fields import count_tokens_record, me
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.generation_values import sampling_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
 from paddler_trio.apis.shapes import texts
 from paddler_trio.wire.codec import dumps
@@ -33,7 +33,7 @@ class MessagesRequest:
 
 
 def read_messages(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> MessagesRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = messages_record(limits).read(body, "", ignored)
@@ -59,7 +59,7 @@ def read_messages(
 
 
 def read_count_tokens(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> tuple[ConversationPrompt, str | None]:
     """The prompt alone, and the model's name."""
     values = count_tokens_record(limits).read(body, "", ignored)

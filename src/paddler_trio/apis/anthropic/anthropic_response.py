@@ -1,4 +1,4 @@
-"""Native results as an Anthropic message, whole or as events: pure, one object an answer."""
+"""Native results as an Anthropic message, whole or as events: pure, one object for an answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     Answer,
     AnswerReader,
@@ -22,6 +21,7 @@ from paddler_trio.apis.answer import (
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.steps import Step
 from paddler_trio.errors import WireError
+from paddler_trio.http import sse
 from paddler_trio.wire.codec import loads
 
 Json = dict[str, object]
@@ -41,17 +41,17 @@ def envelope(error: ApiError) -> Json:
     """Anthropic's: ``{"type": "error", "error": {"type", "message"}}``, with ``details`` if any."""
     fallback = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _ERROR_TYPES.get(error.status, fallback)
-    told: Json = {"type": kind, "message": error.message}
+    body: Json = {"type": kind, "message": error.message}
     if error.details:
-        told["details"] = error.details
-    return {"type": "error", "error": told}
+        body["details"] = error.details
+    return {"type": "error", "error": body}
 
 
 @attrs.frozen(kw_only=True)
 class MessageHeading:
     """What is decided before the answer: ``model`` is the name to answer under.
 
-    ``with_thinking``: what was thought is part of the answer, not only that it was.
+    ``with_thinking``: the answer has the text of the reasoning, not only an empty block.
     """
 
     model: str
@@ -76,7 +76,7 @@ def stop_of(ended: Ended) -> Json:
 
 
 def usage_of(ended: Ended) -> Json:
-    """Anthropic counts tokens from the cache apart from the other ones of the prompt."""
+    """Anthropic counts cached tokens of the prompt separately."""
     cached = ended.usage.get("cached_prompt_tokens", 0)
     return _usage(ended.usage["prompt_tokens"] - cached, cached, completion_tokens(ended))
 
@@ -95,7 +95,7 @@ def _usage(fresh: int, cached: int, written: int) -> Json:
 
 @attrs.define
 class WholeMessage:
-    """An answer that is told at once."""
+    """An answer that is sent at once."""
 
     heading: MessageHeading
     answer: Answer = attrs.field(factory=lambda: Answer(AnswerReader()), init=False)
@@ -107,8 +107,8 @@ class WholeMessage:
         answer = self.answer
         content: list[Json] = []
         if answer.reasoning:
-            thoughts = answer.reasoning if self.heading.with_thinking else ""
-            content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
+            thinking = answer.reasoning if self.heading.with_thinking else ""
+            content.append({"type": "thinking", "thinking": thinking, "signature": ""})
         if answer.content:
             content.append({"type": "text", "text": answer.content})
         content += [
@@ -129,7 +129,7 @@ class WholeMessage:
 
 
 def _input_of(arguments: str) -> object:
-    """The arguments as an object; what the model wrote under ``arguments`` if it is none."""
+    """The arguments as an object; their text under ``arguments`` if they are none."""
     try:
         value = loads((arguments or "{}").encode())
     except WireError:
@@ -144,8 +144,8 @@ def _input_of(arguments: str) -> object:
 class MessageStream:
     """A :class:`~paddler_trio.apis.steps.StreamEncoder` of Anthropic's events.
 
-    Blocks come one after the other, each with an index of its own; the message begins with the
-    first news of the prompt, so that its usage is told where it is known.
+    Blocks come one after the other, each with an index of its own. The message begins with the
+    first progress of the prompt, so that its usage is there if it is known.
     """
 
     heading: MessageHeading
@@ -160,25 +160,25 @@ class MessageStream:
         return b""
 
     def take(self, step: Step) -> bytes:
-        told = []
+        events = []
         for piece in self._reader.take(step.results):
             match piece:
                 case Prefilled(total, cached, _):
-                    told.append(self._begin(total - cached, cached))
+                    events.append(self._begin(total - cached, cached))
                 case ReasoningDelta(text):
-                    told.append(self._into("thinking"))
+                    events.append(self._into("thinking"))
                     if self.heading.with_thinking:
-                        told.append(self._delta("thinking", text))
+                        events.append(self._delta("thinking", text))
                 case ContentDelta(text):
-                    told += [self._into("text"), self._delta("text", text)]
+                    events += [self._into("text"), self._delta("text", text)]
                 case ToolCallStart(_, call_id, name):
-                    told.append(self._close())
-                    told.append(self._into("tool_use", id=call_id, name=name, input={}))
+                    events.append(self._close())
+                    events.append(self._into("tool_use", id=call_id, name=name, input={}))
                 case ArgumentsDelta(_, arguments):
-                    told.append(self._delta("input_json", arguments, member="partial_json"))
+                    events.append(self._delta("input_json", arguments, member="partial_json"))
                 case Ended():
-                    told += [self._begin(0, 0), self._close(), self._end(piece)]
-        return b"".join(told)
+                    events += [self._begin(0, 0), self._close(), self._end(piece)]
+        return b"".join(events)
 
     def closing(self) -> bytes:
         return _event("message_stop")

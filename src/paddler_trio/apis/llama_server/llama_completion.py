@@ -1,4 +1,4 @@
-"""llama-server's own ``/completion``: the same native requests, told in its dialect."""
+"""llama-server's own ``/completion``: the same native requests, encoded as it does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import attrs
 import trio
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     ContentDelta,
     Ended,
@@ -17,7 +16,8 @@ from paddler_trio.apis.answer import (
     completion_tokens,
     timings_of,
 )
-from paddler_trio.apis.api_errors import ApiError, blaming
+from paddler_trio.apis.api_errors import ApiError, naming_fields
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.generation_settings import generation_settings
 from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
@@ -27,51 +27,45 @@ from paddler_trio.apis.openai.completion_response import TextAnswer
 from paddler_trio.apis.openai.completions import native_prompts, prompt_text
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.questions import end_tokens
-from paddler_trio.apis.run import gather, stream
+from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.steps import Step
-from paddler_trio.apis.surface import Surface
+from paddler_trio.http import sse
 
 Json = dict[str, object]
 
 _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
 
 
-async def llama_completion(surface: Surface, exchange: Exchange) -> None:
-    request = await exchange.read(surface.limits, read_llama_completion)
-    model = model_name(surface, request.delivery.model)
-    must_generate(surface)
-    prompts = await native_prompts(surface, request)
-    texts = [await prompt_text(surface, each) for each in prompts for _ in range(request.n)]
+async def llama_completion(backend: Backend, exchange: Exchange) -> None:
+    request = await exchange.read(backend.limits, read_llama_completion)
+    model = model_name(backend, request.delivery.model)
+    must_generate(backend)
+    prompts = await native_prompts(backend, request)
+    texts = [await prompt_text(backend, each) for each in prompts for _ in range(request.n)]
     answers = [TextAnswer("") for _ in texts]
     works = request.works(prompts)
     settings = generation_settings(
-        cluster_parameters(surface),
+        cluster_parameters(backend),
         request.generate,
         is_stream=request.delivery.is_stream,
         with_timings=request.delivery.with_timings,
-        end_tokens=await end_tokens(surface, request.generate),
+        end_tokens=await end_tokens(backend, request.generate),
     )
-    told = CompletionEncoder(request, model, texts, answers, Stopwatch(trio.current_time), settings)
-    with blaming(prompt="prompt", constraint=request.constrained_by):
+    watch = Stopwatch(trio.current_time)
+    encoder = CompletionEncoder(request, model, texts, answers, watch, settings)
+    with naming_fields(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
-            await stream(
-                surface.dispatcher,
-                exchange,
-                works,
-                told,
-                surface.limits,
-                keep_alive_s=request.delivery.ping_s,
-            )
+            await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)
         else:
-            await gather(surface.dispatcher, exchange, works, told.read)
-            await exchange.send_json(200, told.body())
+            await gather(backend, exchange, works, encoder.read)
+            await exchange.send_json(200, encoder.body())
 
 
 @attrs.define
 class CompletionEncoder:
-    """Both halves: a Teller of events, and the whole answer. Pure.
+    """A :class:`~paddler_trio.apis.steps.StreamEncoder` of events, and the whole answer. Pure.
 
-    ``settings`` are told as ``generation_settings``.
+    ``settings`` become ``generation_settings``.
     """
 
     request: CompletionRequest
@@ -80,10 +74,10 @@ class CompletionEncoder:
     answers: list[TextAnswer]
     watch: Stopwatch
     settings: Json = attrs.field(factory=dict)
-    _untold: dict[int, list[int]] = attrs.field(factory=dict, init=False)
-    """Tokens of each choice whose text was held back."""
+    _unsent_tokens: dict[int, list[int]] = attrs.field(factory=dict, init=False)
+    """Tokens of each choice whose text is held back."""
     _num_prompt_tokens: dict[int, int] = attrs.field(factory=dict, init=False)
-    """Of each choice whose agent has told of its prompt."""
+    """Of each choice whose agent has reported the progress of its prompt."""
     _reports: Reports = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -105,11 +99,11 @@ class CompletionEncoder:
         return b""
 
     def take(self, step: Step) -> bytes:
-        """One event for all the text of a step, with the tokens drawn since the last event."""
+        """One event for all the text of a step, with the tokens sampled since the last event."""
         self.watch.passed(len(step.tokens))
         answer = self.answers[step.choice]
-        untold = self._untold.setdefault(step.choice, [])
-        untold += step.tokens
+        unsent = self._unsent_tokens.setdefault(step.choice, [])
+        unsent += step.tokens
         text, logprobs, begin, end = "", list[Mapping[str, object]](), b"", b""
         for piece in answer.take(step):
             if isinstance(piece, Prefilled):
@@ -129,9 +123,9 @@ class CompletionEncoder:
                     pass
         if not text:
             return begin + end
-        told = sse.event(self._partial(step.choice, text, untold, logprobs))
-        untold.clear()
-        return begin + told + end
+        event = sse.event(self._partial(step.choice, text, unsent, logprobs))
+        unsent.clear()
+        return begin + event + end
 
     def closing(self) -> bytes:
         return b""
@@ -148,7 +142,7 @@ class CompletionEncoder:
         tokens: Sequence[int],
         logprobs: Sequence[Mapping[str, object]],
     ) -> Json:
-        told: Json = {
+        body: Json = {
             "index": index,
             "content": text,
             "tokens": list(tokens),
@@ -158,17 +152,17 @@ class CompletionEncoder:
             "tokens_evaluated": self._num_prompt_tokens.get(index, 0),
         }
         if logprobs:
-            told["completion_probabilities"] = [_probability(entry) for entry in logprobs]
+            body["completion_probabilities"] = [_probability(entry) for entry in logprobs]
         timings = self.watch.timings() if self.request.delivery.with_timings else None
         if timings is not None:
-            told["timings"] = timings
-        return told
+            body["timings"] = timings
+        return body
 
     def _final(self, index: int, *, with_text: bool) -> Json:
         answer = self.answers[index]
         ended = answer.ended
         whole = with_stop_text(answer.text, ended, self.request.delivery)
-        told: Json = {
+        body: Json = {
             "index": index,
             "content": whole if with_text else "",
             "tokens": answer.tokens if with_text and self.request.with_tokens else [],
@@ -187,10 +181,10 @@ class CompletionEncoder:
             "timings": timings_of(ended),
         }
         if with_text and answer.logprobs:
-            told["completion_probabilities"] = [_probability(entry) for entry in answer.logprobs]
+            body["completion_probabilities"] = [_probability(entry) for entry in answer.logprobs]
         if self.request.response_fields:
-            return _only(told, self.request.response_fields)
-        return told
+            return _only(body, self.request.response_fields)
+        return body
 
 
 def _probability(entry: Mapping[str, object]) -> Json:
@@ -203,11 +197,11 @@ def _token(entry: Mapping[str, object]) -> Json:
     return {name: entry[name] for name in ("id", "token", "bytes", "logprob")}
 
 
-def _only(told: Mapping[str, object], names: Sequence[str]) -> Json:
-    """These members; a slash leads into one. What is not there is left out."""
+def _only(body: Mapping[str, object], names: Sequence[str]) -> Json:
+    """These members; a slash leads into one. Missing ones are left out."""
     chosen: Json = {}
     for name in names:
-        value: object = told
+        value: object = body
         for step in name.split("/"):
             value = value.get(step, _MISSING) if isinstance(value, Mapping) else _MISSING
         if value is not _MISSING:

@@ -1,4 +1,4 @@
-"""What is served, and what only a loaded model can tell: models, tokens, rendered templates.
+"""The model that is served, and questions to it: tokens, rendered templates.
 
 The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all others).
 """
@@ -13,10 +13,11 @@ from urllib.parse import parse_qs
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, accepted
 from paddler_trio.apis.generation_settings import sampling_settings
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.model_names import (
     ServedModel,
     cluster_parameters,
@@ -27,7 +28,6 @@ from paddler_trio.apis.openai.chat_request import conversation_of
 from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask
 from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
-from paddler_trio.apis.surface import Surface
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.wire.trio.generate import (
     DescribeModel,
@@ -40,10 +40,10 @@ from paddler_trio.wire.trio.generate import (
 Json = dict[str, object]
 
 DESCRIBE_S = 2.0
-"""A list of models is not worth waiting longer for its figures."""
+"""How long a list of models waits for an agent to describe the model."""
 MAX_TEXTS = 1024
 """In one request to be tokenised: each is a question to an agent."""
-MAX_SLOTS_TOLD = 65536
+MAX_SLOTS_LISTED = 65536
 """Of all agents together; each is an object in one answer."""
 
 _META = {
@@ -55,61 +55,60 @@ _META = {
     "n_params": "n_params",
     "size": "size_bytes",
 }
-"""llama-server's names of figures, and ours."""
+"""llama-server's names of a model's metadata, and ours."""
 
 
 # -------------------------------------------------------------------------------------- models
 
 
-async def list_models(surface: Surface, exchange: Exchange) -> None:
+async def list_models(backend: Backend, exchange: Exchange) -> None:
     if exchange.is_exact:
-        await _list_exactly(surface, exchange)
+        await _list_exactly(backend, exchange)
         return
-    served = served_model(surface)
-    stats = {} if served is None else await _stats(surface)
-    models = [] if served is None else [_told_as_ollama_does(served, stats)]
-    data = [] if served is None else [_told(surface, served, stats)]
+    served = served_model(backend)
+    stats = {} if served is None else await _stats(backend)
+    models = [] if served is None else [_ollama_model(served, stats)]
+    data = [] if served is None else [_model(backend, served, stats)]
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
 
-async def _list_exactly(surface: Surface, exchange: Exchange) -> None:
-    """As OpenAI's schema has it; no agent is asked for figures."""
-    served = served_model(surface)
-    data = [] if served is None else [_told_exactly(surface, served)]
+async def _list_exactly(backend: Backend, exchange: Exchange) -> None:
+    """As OpenAI's schema has it; no agent is asked."""
+    served = served_model(backend)
+    data = [] if served is None else [_exact_model(backend, served)]
     await exchange.send_json(200, {"object": "list", "data": data})
 
 
-async def get_model(surface: Surface, exchange: Exchange) -> None:
-    served = served_model(surface)
+async def get_model(backend: Backend, exchange: Exchange) -> None:
+    served = served_model(backend)
     if served is None or not served.is_called(exchange.tail):
         raise no_such_model(exchange.tail, served)
     if exchange.is_exact:
-        await exchange.send_json(200, _told_exactly(surface, served))
+        await exchange.send_json(200, _exact_model(backend, served))
     else:
-        await exchange.send_json(200, _told(surface, served, await _stats(surface)))
+        await exchange.send_json(200, _model(backend, served, await _stats(backend)))
 
 
-def _told_exactly(surface: Surface, served: ServedModel) -> Json:
+def _exact_model(backend: Backend, served: ServedModel) -> Json:
     return {
         "id": served.id,
         "object": "model",
-        "created": surface.created_s,
+        "created": backend.created_s,
         "owned_by": "paddler-trio",
     }
 
 
-def _told(surface: Surface, served: ServedModel, stats: Mapping[str, object]) -> Json:
+def _model(backend: Backend, served: ServedModel, stats: Mapping[str, object]) -> Json:
     return {
-        **_told_exactly(surface, served),
+        **_exact_model(backend, served),
         "aliases": list(served.aliases),
         "tags": [],
         "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
     }
 
 
-def _told_as_ollama_does(served: ServedModel, stats: Mapping[str, object]) -> Json:
-    """The same in the shape of another API, which llama-server tells beside OpenAI's: clients look
-    there for what a model can do."""
+def _ollama_model(served: ServedModel, stats: Mapping[str, object]) -> Json:
+    """The same as Ollama lists it, which llama-server adds: clients look there for capabilities."""
     capabilities = ["completion", "multimodal"] if stats.get("can_see") else ["completion"]
     texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
     details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
@@ -124,13 +123,13 @@ def _told_as_ollama_does(served: ServedModel, stats: Mapping[str, object]) -> Js
     }
 
 
-async def _stats(surface: Surface) -> Mapping[str, object]:
-    """What an agent says of the model; nothing while nobody can tell."""
-    if surface.dispatcher.statistics().slots_total == 0:
+async def _stats(backend: Backend) -> Mapping[str, object]:
+    """An agent's description of the model; empty while none serves one."""
+    if backend.dispatcher.statistics().slots_total == 0:
         return {}
     with trio.move_on_after(DESCRIBE_S):
         try:
-            return await ask(surface, DescribeModel())
+            return await ask(backend, DescribeModel())
         except (ApiError, HttpProblem):
             return {}
     return {}
@@ -140,7 +139,7 @@ async def _stats(surface: Surface) -> Mapping[str, object]:
 
 
 @lru_cache(maxsize=8)
-def tokenize_record(limits: SurfaceLimits) -> Record:
+def tokenize_record(limits: ApiLimits) -> Record:
     token = Integer(0, MAX_INT32)
     return Record(
         "TokenizeRequest",
@@ -159,7 +158,7 @@ def tokenize_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def detokenize_record(limits: SurfaceLimits) -> Record:
+def detokenize_record(limits: ApiLimits) -> Record:
     return Record(
         "DetokenizeRequest",
         (
@@ -169,8 +168,8 @@ def detokenize_record(limits: SurfaceLimits) -> Record:
     )
 
 
-async def tokenize(surface: Surface, exchange: Exchange) -> None:
-    values = await exchange.read_record(surface.limits, tokenize_record)
+async def tokenize(backend: Backend, exchange: Exchange) -> None:
+    values = await exchange.read_record(backend.limits, tokenize_record)
     content = values.get("content", "")
     parts = content if isinstance(content, list) else [content]
     num_texts = sum(isinstance(part, str) for part in parts)
@@ -185,65 +184,65 @@ async def tokenize(surface: Surface, exchange: Exchange) -> None:
                 add_special=values.get("add_special") is True and index == 0,
                 parse_special=values.get("parse_special") is not False,
             )
-            told = (await ask(surface, question, exchange))["tokens"]
-            assert isinstance(told, list)
-            tokens += told
+            some = (await ask(backend, question, exchange))["tokens"]
+            assert isinstance(some, list)
+            tokens += some
         else:
             tokens.append(part)
     if with_pieces:
-        tokens = await _with_pieces(surface, exchange, tokens)
+        tokens = await _with_pieces(backend, exchange, tokens)
     await exchange.send_json(200, {"tokens": tokens})
 
 
 async def _with_pieces(
-    surface: Surface, exchange: Exchange, tokens: Sequence[object]
+    backend: Backend, exchange: Exchange, tokens: Sequence[object]
 ) -> list[object]:
     """Each token with its text, in one question however many there are."""
     ids = tuple(token for token in tokens if isinstance(token, int))
-    told = (await ask(surface, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
-    assert isinstance(told, list)
-    pieces = zip(ids, told, strict=True)
-    return await exchange.run(lambda: [{"id": token, "piece": piece} for token, piece in pieces])
+    pieces = (await ask(backend, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
+    assert isinstance(pieces, list)
+    pairs = zip(ids, pieces, strict=True)
+    return await exchange.run(lambda: [{"id": token, "piece": piece} for token, piece in pairs])
 
 
-async def detokenize(surface: Surface, exchange: Exchange) -> None:
-    values = await exchange.read_record(surface.limits, detokenize_record)
+async def detokenize(backend: Backend, exchange: Exchange) -> None:
+    values = await exchange.read_record(backend.limits, detokenize_record)
     tokens = values.get("tokens", [])
     assert isinstance(tokens, list)
-    answer = await ask(surface, Detokenize(tokens=tuple(tokens)), exchange)
+    answer = await ask(backend, Detokenize(tokens=tuple(tokens)), exchange)
     await exchange.send_json(200, {"content": answer["text"]})
 
 
-async def apply_template(surface: Surface, exchange: Exchange) -> None:
-    rendered = await ask(surface, await _render(surface, exchange), exchange)
+async def apply_template(backend: Backend, exchange: Exchange) -> None:
+    rendered = await ask(backend, await _render(backend, exchange), exchange)
     await exchange.send_json(200, {"prompt": rendered["prompt"]})
 
 
-async def count_input_tokens(surface: Surface, exchange: Exchange) -> None:
-    rendered = await ask(surface, await _render(surface, exchange), exchange)
-    told = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
-    await exchange.send_json(200, told)
+async def count_input_tokens(backend: Backend, exchange: Exchange) -> None:
+    rendered = await ask(backend, await _render(backend, exchange), exchange)
+    body = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
+    await exchange.send_json(200, body)
 
 
-async def _render(surface: Surface, exchange: Exchange) -> RenderPrompt:
-    return RenderPrompt(prompt=await exchange.read(surface.limits, conversation_of))
+async def _render(backend: Backend, exchange: Exchange) -> RenderPrompt:
+    return RenderPrompt(prompt=await exchange.read(backend.limits, conversation_of))
 
 
 # --------------------------------------------------------------------------- llama-server's own
 
 
-async def props(surface: Surface, exchange: Exchange) -> None:
+async def props(backend: Backend, exchange: Exchange) -> None:
     """The settings that requests start from, as far as they exist here."""
-    served = served_model(surface)
-    stats = await _stats(surface)
-    template = _template(surface, stats)
+    served = served_model(backend)
+    stats = await _stats(backend)
+    template = _template(backend, stats)
     await exchange.send_json(
         200,
         {
             "default_generation_settings": {
                 "n_ctx": stats.get("n_ctx"),
                 "params": {
-                    **sampling_settings(cluster_parameters(surface), SamplingOverrides()),
+                    **sampling_settings(cluster_parameters(backend), SamplingOverrides()),
                     "n_predict": -1,
                     "max_tokens": -1,
                     "n_probs": 0,
@@ -251,7 +250,7 @@ async def props(surface: Surface, exchange: Exchange) -> None:
                     "timings_per_token": False,
                 },
             },
-            "total_slots": surface.dispatcher.statistics().slots_total,
+            "total_slots": backend.dispatcher.statistics().slots_total,
             "model_alias": None if served is None else served.id,
             "model_path": "" if served is None else next(iter(served.aliases), served.id),
             "modalities": {
@@ -270,28 +269,29 @@ async def props(surface: Surface, exchange: Exchange) -> None:
     )
 
 
-def _template(surface: Surface, stats: Mapping[str, object]) -> str | None:
-    """The chat template that holds; None if nobody tells the model's own."""
-    applicable = surface.states.applicable
+def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
+    """The chat template in force; None if it is the model's own and no agent describes it."""
+    applicable = backend.states.applicable
     override = None if applicable is None else applicable.chat_template_override
     own = stats.get("chat_template")
     return override.content if override is not None else str(own) if own is not None else None
 
 
-async def slots(surface: Surface, exchange: Exchange) -> None:
-    """One entry for each slot of the fleet, up to ``MAX_SLOTS_TOLD``; which of an agent's slots is
-    busy is its own affair.
+async def slots(backend: Backend, exchange: Exchange) -> None:
+    """One entry for each slot of the fleet, up to ``MAX_SLOTS_LISTED``.
+
+    Of an agent, only the number of busy slots is known, not which they are.
 
     ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
     """
-    stats = await _stats(surface)
-    told: list[Json] = []
-    for agent in list(surface.dispatcher.agents.values()):
-        busy = surface.dispatcher.slots_processing(agent.key)
-        for number in range(min(agent.status.slots_total, MAX_SLOTS_TOLD - len(told))):
-            slot: Json = {"id": len(told), "n_ctx": stats.get("n_ctx")}
-            told.append(slot | {"is_processing": number < busy})
+    stats = await _stats(backend)
+    entries: list[Json] = []
+    for agent in list(backend.dispatcher.agents.values()):
+        busy = backend.dispatcher.slots_processing(agent.key)
+        for number in range(min(agent.status.slots_total, MAX_SLOTS_LISTED - len(entries))):
+            slot: Json = {"id": len(entries), "n_ctx": stats.get("n_ctx")}
+            entries.append(slot | {"is_processing": number < busy})
     query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
-    if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):
+    if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
-    await exchange.send_json(200, told)
+    await exchange.send_json(200, entries)

@@ -1,4 +1,4 @@
-"""``/v1/rerank``: documents by how well they fit a query, in Jina's shape or in TEI's.
+"""``/v1/rerank``: documents by how well they fit a query, with Jina's or TEI's body.
 
 ``documents`` asks for the first, ``texts`` for the second. Scores are the model's own, higher is
 better; the documents go to the agents in several requests, like the inputs of embeddings.
@@ -12,15 +12,15 @@ from functools import lru_cache
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, accepted
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.model_names import model_name
-from paddler_trio.apis.run import gather
+from paddler_trio.apis.run_requests import gather
 from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.apis.steps import Step
-from paddler_trio.apis.surface import Surface
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.generate import Rank
@@ -29,7 +29,7 @@ Json = dict[str, object]
 
 
 @lru_cache(maxsize=8)
-def rerank_record(limits: SurfaceLimits) -> Record:
+def rerank_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/rerank``."""
     wrapped = Record("ranked text", (Field("text", Text(), "The document.", is_required=True),))
     documents = ListOf(Either((Text(), wrapped)), 1, limits.max_prompts, "max_prompts")
@@ -61,9 +61,7 @@ class RerankRequest:
     is_tei: bool
 
 
-def read_rerank(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
-) -> RerankRequest:
+def read_rerank(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> RerankRequest:
     """ApiError 400 with the path of the field that is wrong."""
     values = rerank_record(limits).read(body, "", ignored)
     if ("documents" in values) == ("texts" in values):
@@ -124,8 +122,8 @@ class Ranking:
         if self.request.is_tei:
             text: Json = {"text": document} if self.request.with_documents else {}
             return {"index": place, "score": score, **text}
-        shown: Json = {"document": {"text": document}} if self.request.with_documents else {}
-        return {"index": place, "relevance_score": score, **shown}
+        extra: Json = {"document": {"text": document}} if self.request.with_documents else {}
+        return {"index": place, "relevance_score": score, **extra}
 
 
 def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
@@ -139,14 +137,14 @@ def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
     )
 
 
-async def rerank(surface: Surface, exchange: Exchange) -> None:
-    request = await exchange.read(surface.limits, read_rerank)
-    model = model_name(surface, request.model)
-    batch_size = _must_rank(surface)
+async def rerank(backend: Backend, exchange: Exchange) -> None:
+    request = await exchange.read(backend.limits, read_rerank)
+    model = model_name(backend, request.model)
+    batch_size = _must_rank(backend)
     works: list[Rank] = []
     starts: list[int] = []
     start = 0
-    agents = max(1, len(surface.dispatcher.agents))
+    agents = max(1, len(backend.dispatcher.agents))
     for size in split_sizes(len(request.documents), agents=agents, batch_size=batch_size):
         part = request.documents[start : start + size]
         works.append(Rank(query=request.query, documents=part))
@@ -154,7 +152,7 @@ async def rerank(surface: Surface, exchange: Exchange) -> None:
         start += size
     ranking = Ranking(request, starts)
     try:
-        await gather(surface.dispatcher, exchange, works, ranking.take)
+        await gather(backend, exchange, works, ranking.take)
     except ApiError as error:
         if error.code == "embedding_failed" and "pooling_type" in error.message:
             raise _cannot_rank(error.message) from error
@@ -162,9 +160,9 @@ async def rerank(surface: Surface, exchange: Exchange) -> None:
     await exchange.send_json(200, ranking.body(model))
 
 
-def _must_rank(surface: Surface) -> int:
+def _must_rank(backend: Backend) -> int:
     """The largest part that may go to one agent; ApiError 501 if the cluster ranks nothing."""
-    applicable = surface.states.applicable
+    applicable = backend.states.applicable
     if applicable is None:
         return 256  # nothing is served yet: the request waits like any other
     parameters = applicable.inference_parameters

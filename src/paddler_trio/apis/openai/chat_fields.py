@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused, tag
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
     accepted_fields,
@@ -15,7 +15,7 @@ from paddler_trio.apis.generation_fields import (
     refused_fields,
     sampling_fields,
 )
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.message_fields import message_shape, tool_choice_shape, tool_shape
 from paddler_trio.apis.shapes import (
     Either,
@@ -41,11 +41,11 @@ EFFORTS: dict[str, int | None] = {
 """Tokens of reasoning that a ``reasoning_effort`` allows; 0 is no reasoning, None no bound."""
 
 
-def response_format_shape(limits: SurfaceLimits) -> Shape:
+def response_format_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
 
-    def kind(word: str) -> Field:
-        return Field("type", OneOf((word,)), "The kind of format.", is_required=True)
+    def kind(name: str) -> Field:
+        return tag(name, "The kind of format.")
 
     described = Record(
         "json_schema",
@@ -88,12 +88,12 @@ def stream_fields() -> tuple[Field, ...]:
     return (
         Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
         Field("stream_options", options, "Only with stream."),
-        *pace_fields(),
+        *progress_fields(),
     )
 
 
-def pace_fields() -> tuple[Field, ...]:
-    """What llama.cpp tells of an answer while it is on its way."""
+def progress_fields() -> tuple[Field, ...]:
+    """llama.cpp's fields for reports while an answer is generated."""
     return (
         Field("timings_per_token", Flag(), "With stream: every chunk carries timings."),
         Field("return_progress", Flag(), "With stream: chunks tell how far the prompt is."),
@@ -163,7 +163,7 @@ def thinking_fields() -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def chat_record(limits: SurfaceLimits) -> Record:
+def chat_record(limits: ApiLimits) -> Record:
     """The body of a chat completion."""
     return Record(
         "CreateChatCompletionRequest",

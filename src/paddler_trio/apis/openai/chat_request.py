@@ -15,7 +15,7 @@ from paddler_trio.apis.generation_values import (
     stop_of,
 )
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_conversation import conversation_prompt
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.wire.trio.generate import (
@@ -102,7 +102,7 @@ class ChatRequest:
         return choices_of(self.generate, self.n)
 
 
-def read_chat(body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT) -> ChatRequest:
+def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> ChatRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = chat_record(limits).read(body, "", ignored)
     logprobs = _logprobs(values)
@@ -129,7 +129,7 @@ def read_chat(body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRI
 
 
 def conversation_of(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> ConversationPrompt:
     """Only the prompt of a chat completion's body."""
     return conversation_prompt(chat_record(limits).read(body, "", ignored))

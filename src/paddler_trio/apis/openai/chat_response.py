@@ -1,4 +1,4 @@
-"""Native results as a chat completion, whole or in chunks: pure, one object an answer."""
+"""Native results as a chat completion, whole or in chunks: pure, one object for an answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     Answer,
     AnswerReader,
@@ -27,6 +26,7 @@ from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.steps import Step
+from paddler_trio.http import sse
 from paddler_trio.wire.codec import dumps
 
 Json = dict[str, object]
@@ -56,9 +56,9 @@ class Heading:
 
 @attrs.define
 class WholeChat:
-    """All choices of an answer that is told at once.
+    """All choices of an answer that is sent at once.
 
-    ``verbose``: what is told beside it of what the model was given; None for nothing.
+    ``verbose``: the prompt and the settings of the model, for ``__verbose``; None for nothing.
     """
 
     heading: Heading
@@ -124,7 +124,7 @@ class WholeChat:
 def _readers(
     delivery: Delivery, n: int, *, raw_calls: bool, max_tokens: int | None
 ) -> list[AnswerReader]:
-    """Reasoning that is part of the content is told with the blanks around it."""
+    """Reasoning that is part of the content keeps the blanks around it."""
     is_verbatim = delivery.reasoning_is_content
     return [AnswerReader(raw_calls, max_tokens, is_verbatim) for _ in range(n)]
 
@@ -134,9 +134,9 @@ def timings_beside(delivery: Delivery, ended: Ended) -> Json:
     return {} if delivery.is_exact else {"timings": timings_of(ended)}
 
 
-def verbosely(told: Json | None) -> Json:
-    """llama-server's member for what the model was given."""
-    return {} if told is None else {"__verbose": told}
+def verbosely(verbose: Json | None) -> Json:
+    """llama-server's member for the prompt and the settings of the model."""
+    return {} if verbose is None else {"__verbose": verbose}
 
 
 def with_stop_text(content: str, ended: Ended, delivery: Delivery) -> str:
@@ -166,8 +166,8 @@ class ChatStream:
     """A :class:`~paddler_trio.apis.steps.StreamEncoder` of chat completion chunks.
 
     Args:
-      watch: for timings that are asked for with every chunk.
-      verbose: what is told with the last chunk of a choice of what the model was given.
+      watch: for timings in every chunk, where the request asks for them.
+      verbose: the prompt and the settings of the model, for the last chunk of a choice.
     """
 
     heading: Heading
@@ -177,7 +177,7 @@ class ChatStream:
     _reports: Reports
     verbose: Json | None = None
     _begun: dict[int, tuple[int, Call]] = attrs.field(factory=dict, init=False)
-    """The call that each choice is about, and its number, where calls are told in one piece."""
+    """The call that each choice is at, and its number, where a call is one chunk."""
     _fast: list[bytes] | None = attrs.field(init=False)
     """The beginning of a plain content chunk of each choice; None if chunks carry more."""
 
@@ -217,12 +217,12 @@ class ChatStream:
         if not self.delivery.with_usage:
             return sse.DONE
         endings = [reader.ended for reader in self._readers]
-        told = [ended for ended in endings if ended is not None]
+        ended = [ending for ending in endings if ending is not None]
         last = {
             **self.heading.fields("chat.completion.chunk"),
             "choices": [],
-            "usage": usage_of(told),
-            **timings_beside(self.delivery, told[0]),
+            "usage": usage_of(ended),
+            **timings_beside(self.delivery, ended[0]),
         }
         return sse.event(last) + sse.DONE
 
@@ -233,32 +233,32 @@ class ChatStream:
 
     def _piece(self, choice: int, piece: Piece) -> bytes:
         reports = self._reports.before(choice, piece)
-        told = (self._chunk(choice, {}, is_plain=True, more=members) for members in reports)
+        chunks = (self._chunk(choice, {}, is_plain=True, more=members) for members in reports)
         if self.delivery.is_exact:
-            return b"".join(told) + self._told_with_whole_calls(choice, piece)
-        return b"".join(told) + self._told(choice, piece)
+            return b"".join(chunks) + self._chunks_with_whole_calls(choice, piece)
+        return b"".join(chunks) + self._chunks_of(choice, piece)
 
-    def _told_with_whole_calls(self, choice: int, piece: Piece) -> bytes:
+    def _chunks_with_whole_calls(self, choice: int, piece: Piece) -> bytes:
         """A call waits for its end, as Paddler's clients expect it."""
         match piece:
             case ArgumentsDelta(_, arguments):
                 self._begun[choice][1].arguments += arguments
                 return b""
             case ReasoningDelta() | Prefilled():
-                return self._told(choice, piece)
-        told = b""
+                return self._chunks_of(choice, piece)
+        chunks = b""
         if choice in self._begun:
             index, call = self._begun.pop(choice)
             function = {"name": call.name, "arguments": call.arguments}
             whole = {"index": index, "id": call.id, "type": "function", "function": function}
-            told = self._chunk(choice, {"tool_calls": [whole]})
+            chunks = self._chunk(choice, {"tool_calls": [whole]})
         match piece:
             case ToolCallStart(index, call_id, name):
                 self._begun[choice] = index, Call(call_id, name)
-                return told
-        return told + self._told(choice, piece)
+                return chunks
+        return chunks + self._chunks_of(choice, piece)
 
-    def _told(self, choice: int, piece: Piece) -> bytes:
+    def _chunks_of(self, choice: int, piece: Piece) -> bytes:
         match piece:
             case ContentDelta(text, logprobs):
                 if self._fast is not None:
@@ -303,9 +303,9 @@ class ChatStream:
         is_plain: bool = False,
         more: Mapping[str, object] | None = None,
     ) -> bytes:
-        """One chunk; a plain one, first or last of its choice, carries no figures of tokens."""
+        """One chunk; a plain one, first or last of its choice, has no logprobs and no timings."""
         with_logprobs = self.delivery.with_logprobs and not is_plain
-        told: Json = {
+        chunk: Json = {
             **self.heading.fields("chat.completion.chunk"),
             "choices": [
                 {
@@ -317,12 +317,12 @@ class ChatStream:
             ],
         }
         if self.delivery.with_usage:
-            told["usage"] = None
+            chunk["usage"] = None
         if self.delivery.with_timings and not is_plain:
             timings = self.watch.timings()
             if timings is not None:
-                told["timings"] = timings
-        return sse.event(told | dict(more or {}))
+                chunk["timings"] = timings
+        return sse.event(chunk | dict(more or {}))
 
     def _content_head(self, choice: int) -> bytes:
         marked = self._chunk(choice, {"content": ""})

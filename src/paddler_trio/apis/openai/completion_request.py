@@ -28,7 +28,7 @@ from paddler_trio.apis.generation_values import (
     stop_of,
 )
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import response_format_shape, stream_fields, verbose_field
 from paddler_trio.apis.openai.chat_request import (
     Delivery,
@@ -42,7 +42,7 @@ from paddler_trio.apis.shapes import Flag, FreeObject, Integer, ListOf, Text
 from paddler_trio.wire.trio.generate import Generate, TextPrompt, TokenPrompt
 
 
-def _shared_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
     return (
         Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
         Field(
@@ -64,7 +64,7 @@ def _shared_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def completion_record(limits: SurfaceLimits) -> Record:
+def completion_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/completions``."""
     return Record(
         "CreateCompletionRequest",
@@ -94,7 +94,7 @@ def completion_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def llama_completion_record(limits: SurfaceLimits) -> Record:
+def llama_completion_record(limits: ApiLimits) -> Record:
     """The body of ``/completion``, in llama-server's own dialect."""
     return Record(
         "LlamaCompletionRequest",
@@ -151,7 +151,7 @@ class CompletionRequest:
 
 
 def read_completion(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> CompletionRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = completion_record(limits).read(body, "", ignored)
@@ -180,7 +180,7 @@ def read_completion(
 
 
 def read_llama_completion(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> CompletionRequest:
     """The same for llama-server's dialect."""
     values = llama_completion_record(limits).read(body, "", ignored)
@@ -196,7 +196,7 @@ def read_llama_completion(
 
 
 def _request(
-    values: Mapping[str, object], limits: SurfaceLimits, *, logprobs: int | None
+    values: Mapping[str, object], limits: ApiLimits, *, logprobs: int | None
 ) -> CompletionRequest:
     prompts = read_prompts(values["prompt"], limits)
     n = _whole(values, "n", 1)

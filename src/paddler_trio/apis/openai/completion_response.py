@@ -1,4 +1,4 @@
-"""Native results as a text completion, in OpenAI's dialect: pure, one object an answer.
+"""Native results as OpenAI's text completion: pure, one object for an answer.
 
 A completion is text as the model wrote it: nothing in it is reasoning or a tool call.
 """
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import (
     AnswerReader,
     ContentDelta,
@@ -32,6 +31,7 @@ from paddler_trio.apis.openai.chat_response import (
 )
 from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.steps import Step
+from paddler_trio.http import sse
 
 
 def new_completion_id() -> str:
@@ -40,7 +40,7 @@ def new_completion_id() -> str:
 
 @attrs.define
 class TextAnswer:
-    """One choice as it grows; ``text`` begins with what is echoed."""
+    """One choice as it grows; ``text`` begins with the echoed prompt, if there is one."""
 
     text: str
     reader: AnswerReader = attrs.field(
@@ -71,7 +71,7 @@ class TextAnswer:
         return self.reader.ended
 
     def mean_logprob(self) -> float:
-        """How likely the model found it; minus infinity for nothing at all."""
+        """The mean log probability of its tokens; minus infinity without any."""
         values = [value for entry in self.logprobs if isinstance(value := entry["logprob"], float)]
         return sum(values) / len(values) if values else -math.inf
 
@@ -123,11 +123,11 @@ def _top(entry: Mapping[str, object]) -> list[Mapping[str, object]]:
 
 @attrs.define
 class WholeCompletion:
-    """All choices of a completion that is told at once.
+    """All choices of a completion that is sent at once.
 
     Args:
       answers: ``best_of`` for each prompt, those of one prompt together.
-      verbose: what is told beside it of what the model was given; None for nothing.
+      verbose: the prompt and the settings of the model, for ``__verbose``; None for nothing.
     """
 
     heading: Heading
@@ -178,9 +178,9 @@ class CompletionStream:
     """A :class:`~paddler_trio.apis.steps.StreamEncoder` of completion chunks.
 
     Args:
-      answers: ``n`` for each of ``num_prompts`` prompts; they begin with what is echoed.
-      watch: for timings that are asked for with every chunk.
-      verbose: what is told with the last chunk of a choice of what the model was given.
+      answers: ``n`` for each of ``num_prompts`` prompts.
+      watch: for timings in every chunk, where the request asks for them.
+      verbose: the prompt and the settings of the model, for the last chunk of a choice.
     """
 
     heading: Heading
@@ -205,27 +205,27 @@ class CompletionStream:
     def take(self, step: Step) -> bytes:
         self.watch.passed(len(step.tokens))
         answer = self.answers[step.choice]
-        told = b""
+        chunks = b""
         length = len(answer.text)
         for piece in answer.take(step):
             for members in self._reports.before(step.choice, piece):
-                told += self._chunk(step.choice, "", more=members)
+                chunks += self._chunk(step.choice, "", more=members)
             match piece:
                 case ContentDelta(text, logprobs):
                     legacy = legacy_logprobs(
                         logprobs, _offsets(length, logprobs), is_exact=self.delivery.is_exact
                     )
-                    told += self._chunk(step.choice, text, logprobs=legacy)
+                    chunks += self._chunk(step.choice, text, logprobs=legacy)
                     length += len(text)
                 case ReasoningDelta(text):
-                    told += self._chunk(step.choice, text)
+                    chunks += self._chunk(step.choice, text)
                     length += len(text)
                 case Ended():
                     more: Json = {}
                     if not self.delivery.with_usage:
                         more |= timings_beside(self.delivery, piece)
                     more |= verbosely(self.verbose)
-                    told += self._chunk(
+                    chunks += self._chunk(
                         step.choice,
                         with_stop_text("", piece, self.delivery),
                         finish_reason=piece.finish_reason,
@@ -233,7 +233,7 @@ class CompletionStream:
                     )
                 case _:
                     pass
-        return told
+        return chunks
 
     def closing(self) -> bytes:
         if not self.delivery.with_usage:
@@ -265,10 +265,10 @@ class CompletionStream:
             "logprobs": logprobs if self.delivery.with_logprobs else None,
             "finish_reason": finish_reason,
         }
-        told: Json = {**self.heading.fields("text_completion"), "choices": [choice]}
+        chunk: Json = {**self.heading.fields("text_completion"), "choices": [choice]}
         if self.delivery.with_usage:
-            told["usage"] = None
+            chunk["usage"] = None
         timings = self.watch.timings() if self.delivery.with_timings else None
         if timings is not None:
-            told["timings"] = timings
-        return sse.event(told | dict(more or {}))
+            chunk["timings"] = timings
+        return sse.event(chunk | dict(more or {}))

@@ -1,10 +1,11 @@
-"""``/v1/embeddings`` and llama-server's ``/embedding``; the shell of both."""
+"""``/v1/embeddings`` and llama-server's ``/embedding``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from paddler_trio.apis.api_errors import ApiError, unsupported
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.model_names import model_name
 from paddler_trio.apis.openai.embeddings_io import (
@@ -17,36 +18,35 @@ from paddler_trio.apis.openai.embeddings_io import (
 )
 from paddler_trio.apis.prompts import Prompt, read_prompts
 from paddler_trio.apis.questions import token_ids
-from paddler_trio.apis.run import gather
-from paddler_trio.apis.surface import Surface
+from paddler_trio.apis.run_requests import gather
 from paddler_trio.wire.trio.generate import EmbedInput, TextInput, TokenInput
 
 
-async def embeddings(surface: Surface, exchange: Exchange) -> None:
-    values = await exchange.read_record(surface.limits, embeddings_record)
-    model = _model(surface, values)
-    embedded = await _embed(surface, exchange, values, normalize="l2", per_token=False)
+async def embeddings(backend: Backend, exchange: Exchange) -> None:
+    values = await exchange.read_record(backend.limits, embeddings_record)
+    model = _model(backend, values)
+    embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
     await exchange.send_json(200, openai_body(embedded, model=model, values=values))
 
 
-async def llama_embeddings(surface: Surface, exchange: Exchange) -> None:
-    values = await exchange.read_record(surface.limits, llama_embeddings_record)
-    _model(surface, values)
+async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
+    values = await exchange.read_record(backend.limits, llama_embeddings_record)
+    _model(backend, values)
     norm = values.get("embd_normalize", 2)
     if norm not in {2, -1}:
         raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
     normalize = "l2" if norm == 2 else "none"
-    embedded = await _embed(surface, exchange, values, normalize=normalize, per_token=True)
+    embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
     await exchange.send_json(200, llama_body(embedded))
 
 
-def _model(surface: Surface, values: Mapping[str, object]) -> str:
+def _model(backend: Backend, values: Mapping[str, object]) -> str:
     asked = values.get("model")
-    return model_name(surface, str(asked) if asked else None)
+    return model_name(backend, str(asked) if asked else None)
 
 
 async def _embed(
-    surface: Surface,
+    backend: Backend,
     exchange: Exchange,
     values: Mapping[str, object],
     *,
@@ -54,9 +54,9 @@ async def _embed(
     per_token: bool,
 ) -> Embedded:
     prompts = (
-        await exchange.run(lambda: read_prompts(values["input"], surface.limits, param="input"))
+        await exchange.run(lambda: read_prompts(values["input"], backend.limits, param="input"))
     ).prompts
-    applicable = surface.states.applicable
+    applicable = backend.states.applicable
     if applicable is not None and not applicable.inference_parameters.enable_embeddings:
         raise ApiError(
             501,
@@ -66,18 +66,18 @@ async def _embed(
         )
     batch_size = 256 if applicable is None else applicable.inference_parameters.embedding_batch_size
     works, starts = embed_works(
-        [await _native(surface, prompt) for prompt in prompts],
-        agents=len(surface.dispatcher.agents),
+        [await _native(backend, prompt) for prompt in prompts],
+        agents=len(backend.dispatcher.agents),
         batch_size=max(1, batch_size),
         normalize=normalize,
         oversize="truncate" if "truncate_prompt_tokens" in values else "report",
     )
     embedded = Embedded(len(prompts), starts, per_token=per_token)
-    await gather(surface.dispatcher, exchange, works, embedded.take)
+    await gather(backend, exchange, works, embedded.take)
     return embedded
 
 
-async def _native(surface: Surface, prompt: Prompt) -> EmbedInput:
+async def _native(backend: Backend, prompt: Prompt) -> EmbedInput:
     if isinstance(prompt, str):
         return TextInput(text=prompt)
-    return TokenInput(tokens=await token_ids(surface, prompt, param="input"))
+    return TokenInput(tokens=await token_ids(backend, prompt, param="input"))

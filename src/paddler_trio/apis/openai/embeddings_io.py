@@ -1,4 +1,4 @@
-"""The bodies of embeddings requests and their answers, in OpenAI's and llama-server's dialects.
+"""The bodies of embeddings requests and their answers, OpenAI's and llama-server's.
 
 Pure. One request becomes several sub-batches, so that all agents work on it; documents keep their
 place in the input whatever agent embeds them.
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.apis.fields import Field, Record, accepted, refused
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.prompts import PromptShape
 from paddler_trio.apis.shapes import Integer, OneOf, Text
 from paddler_trio.apis.steps import Step
@@ -47,7 +47,7 @@ def _shared_fields() -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def embeddings_record(limits: SurfaceLimits) -> Record:
+def embeddings_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/embeddings``."""
     return Record(
         "CreateEmbeddingRequest",
@@ -68,7 +68,7 @@ def embeddings_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def llama_embeddings_record(limits: SurfaceLimits) -> Record:
+def llama_embeddings_record(limits: ApiLimits) -> Record:
     """The body of ``/embedding``, in llama-server's own dialect."""
     return Record(
         "LlamaEmbeddingRequest",
@@ -97,11 +97,11 @@ def embed_works(
 
 @attrs.define
 class Embedded:
-    """What the sub-batches produced so far.
+    """The vectors that the sub-batches produced so far.
 
     Args:
       starts: the place of the first input of each sub-batch.
-      per_token: vectors for each token are welcome, where the model has no others.
+      per_token: takes vectors of each token, where the model has no others.
     """
 
     count: int
@@ -164,12 +164,12 @@ def openai_body(embedded: Embedded, *, model: str, values: Mapping[str, object])
     data: list[Json] = []
     for index, vector in enumerate(embedded.in_order()):
         short = _cut(vector, dimensions) if isinstance(dimensions, int) else vector
-        told = base64.b64encode(short.astype("<f4").tobytes()).decode() if is_base64 else None
+        encoded = base64.b64encode(short.astype("<f4").tobytes()).decode() if is_base64 else None
         data.append(
             {
                 "object": "embedding",
                 "index": index,
-                "embedding": short.tolist() if told is None else told,
+                "embedding": short.tolist() if encoded is None else encoded,
             }
         )
     tokens = embedded.num_tokens

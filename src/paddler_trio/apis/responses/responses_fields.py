@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
+from paddler_trio.apis.fields import Field, Record, accepted, hint, refused, tag
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
     accepted_fields,
@@ -12,8 +12,8 @@ from paddler_trio.apis.generation_fields import (
     cache_fields,
     sampling_fields,
 )
-from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.openai.chat_fields import EFFORTS, pace_fields
+from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.openai.chat_fields import EFFORTS, progress_fields
 from paddler_trio.apis.shapes import (
     Anything,
     Either,
@@ -45,15 +45,11 @@ _STATUS = accepted(
 _ID = accepted("id", Text(256), "Items are taken as they are given.")
 
 
-def _kind(word: str, *, needed: bool = True) -> Field:
-    return Field("type", OneOf((word,)), "Which kind it is.", is_required=needed)
-
-
 def _text_part(word: str) -> tuple[str, Record]:
     return word, Record(
         f"{word} part",
         (
-            _kind(word),
+            tag(word),
             Field("text", Text(), "The text.", is_required=True),
             accepted("annotations", ListOf(Anything()), "Part of our own answers."),
             accepted("logprobs", ListOf(Anything()), "Part of our own answers."),
@@ -67,7 +63,7 @@ def _image_part() -> tuple[str, Record]:
     return "input_image", Record(
         "input_image part",
         (
-            _kind("input_image"),
+            tag("input_image"),
             Field(
                 "image_url",
                 Text(least_chars=1),
@@ -82,7 +78,7 @@ def _image_part() -> tuple[str, Record]:
 
 def _refusal_part() -> tuple[str, Record]:
     text = Field("refusal", Text(), "Its text.", is_required=True)
-    return "refusal", Record("refused part", (_kind("refusal"), text))
+    return "refusal", Record("refused part", (tag("refusal"), text))
 
 
 def _content(*parts: tuple[str, Record]) -> Shape:
@@ -90,12 +86,12 @@ def _content(*parts: tuple[str, Record]) -> Shape:
 
 
 def item_shape() -> Shape:
-    """One item of an input: what was said, called, answered or thought."""
+    """One item of an input: a message, a call, its output, or reasoning."""
     texts = (_text_part("input_text"), _text_part("output_text"))
     message = Record(
         "input message",
         (
-            _kind("message", needed=False),
+            tag("message", is_required=False),
             Field(
                 "role",
                 OneOf(("user", "assistant", "system", "developer")),
@@ -116,7 +112,7 @@ def item_shape() -> Shape:
     call = Record(
         "function_call item",
         (
-            _kind("function_call"),
+            tag("function_call"),
             Field("call_id", _NAME, "What the output refers to.", is_required=True),
             Field("name", _NAME, "Of the tool.", is_required=True),
             Field("arguments", Text(), "JSON text of the arguments.", is_required=True),
@@ -130,7 +126,7 @@ def item_shape() -> Shape:
     output = Record(
         "function_call_output item",
         (
-            _kind("function_call_output"),
+            tag("function_call_output"),
             Field("call_id", _NAME, "The call this answers.", is_required=True),
             Field(
                 "output",
@@ -147,7 +143,7 @@ def item_shape() -> Shape:
     reasoning = Record(
         "reasoning item",
         (
-            _kind("reasoning"),
+            tag("reasoning"),
             Field(
                 "summary", ListOf(Tagged("type", dict([_text_part("summary_text")]))), "Its gist."
             ),
@@ -173,12 +169,12 @@ def item_shape() -> Shape:
     )
 
 
-def _tool_shape(limits: SurfaceLimits) -> Shape:
+def _tool_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     function = Record(
         "function tool",
         (
-            _kind("function"),
+            tag("function"),
             Field("name", _NAME, "What the model calls it.", is_required=True),
             Field("description", Text(), "What it does, for the model."),
             Field("parameters", schema, "JSON Schema of its arguments; absent: none."),
@@ -193,11 +189,11 @@ def _tool_shape(limits: SurfaceLimits) -> Shape:
 
 def _tool_choice_shape() -> Shape:
     name = Field("name", _NAME, "Of the tool.", is_required=True)
-    named = Record("chosen function", (_kind("function"), name))
+    named = Record("chosen function", (tag("function"), name))
     allowed = Record(
         "allowed functions",
         (
-            _kind("allowed_tools"),
+            tag("allowed_tools"),
             Field("mode", OneOf(("auto", "required")), "Whether one must be called."),
             Field(
                 "tools",
@@ -211,12 +207,12 @@ def _tool_choice_shape() -> Shape:
     return Either((OneOf(("none", "auto", "required")), kinds))
 
 
-def _text_shape(limits: SurfaceLimits) -> Shape:
+def _text_shape(limits: ApiLimits) -> Shape:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     described = Record(
         "json_schema text",
         (
-            _kind("json_schema"),
+            tag("json_schema"),
             Field("name", Text(256), "A label, echoed."),
             Field("schema", schema, "JSON Schema of the answer.", is_required=True),
             Field("description", Text(), "A label, echoed."),
@@ -224,8 +220,8 @@ def _text_shape(limits: SurfaceLimits) -> Shape:
         ),
     )
     kinds = {
-        "text": Record("plain text", (_kind("text"),)),
-        "json_object": Record("json_object text", (_kind("json_object"),)),
+        "text": Record("plain text", (tag("text"),)),
+        "json_object": Record("json_object text", (tag("json_object"),)),
         "json_schema": described,
     }
     return Record(
@@ -237,7 +233,7 @@ def _text_shape(limits: SurfaceLimits) -> Shape:
     )
 
 
-def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
+def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
     items = ListOf(item_shape(), 0, limits.max_messages, "max_messages")
     effort = Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort of chat completions.")
     words = OneOf(("auto", "concise", "detailed"))
@@ -271,7 +267,7 @@ def _conversation_fields(limits: SurfaceLimits) -> tuple[Field, ...]:
 
 
 @lru_cache(maxsize=8)
-def responses_record(limits: SurfaceLimits) -> Record:
+def responses_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/responses``."""
     options = Record(
         "responses stream_options",
@@ -295,7 +291,7 @@ def responses_record(limits: SurfaceLimits) -> Record:
             Field("store", Flag(), "false: this response cannot be asked for or gone on with."),
             Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
             Field("stream_options", options, "Only with stream."),
-            *pace_fields(),
+            *progress_fields(),
             *sampling_fields(),
             bias_field(limits),
             *cache_fields(),
@@ -312,7 +308,7 @@ def responses_record(limits: SurfaceLimits) -> Record:
 
 
 @lru_cache(maxsize=8)
-def input_tokens_record(limits: SurfaceLimits) -> Record:
+def input_tokens_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/responses/input_tokens``."""
     return Record(
         "CountResponseTokensRequest",

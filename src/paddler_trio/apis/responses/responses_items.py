@@ -1,6 +1,6 @@
 """Items of the Responses API as messages of a conversation: pure.
 
-A turn of the assistant is several items there (what it thought, said and called) and one message
+A turn of the assistant is several items there (reasoning, message, calls) and one message
 here, because that is what chat templates know.
 """
 

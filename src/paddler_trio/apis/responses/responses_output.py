@@ -1,7 +1,7 @@
-"""What came of a response, item by item: results in, items and events out. Pure.
+"""The output of a response, item by item: results in, items and events out. Pure.
 
-The whole answer and the stream are made by the same object, so they cannot differ: a whole answer
-is the items of a stream nobody listened to. Events have no sequence numbers here.
+One object makes both the whole answer and the stream, so they cannot differ: a whole answer is the
+items of a stream whose events are dropped. Events have no sequence numbers here.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Output:
 
     Args:
       with_logprobs: texts carry those of their tokens.
-      reports: what is told of the prompt, with events that say only that the response is on its
-        way; None for nothing.
+      reports: the progress of the prompt, as events of type ``response.in_progress``; None for
+        none.
     """
 
     with_logprobs: bool = False
@@ -55,7 +55,7 @@ class Output:
     _logprobs: list[Json] = attrs.field(factory=list, init=False)
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Json]:
-        """The events these results are."""
+        """The events of these results."""
         for piece in self._reader.take(results):
             for members in () if self.reports is None else self.reports.before(0, piece):
                 yield {"type": "response.in_progress", **members}
@@ -65,9 +65,9 @@ class Output:
                     yield self._grow("response.reasoning_text.delta", text)
                 case ContentDelta(text, logprobs):
                     yield from self._part("message")
-                    told = [_logprob(entry) for entry in logprobs] if self.with_logprobs else []
-                    self._logprobs += told
-                    bare = _without_bytes(told)
+                    entries = [_logprob(entry) for entry in logprobs] if self.with_logprobs else []
+                    self._logprobs += entries
+                    bare = _without_bytes(entries)
                     yield self._grow("response.output_text.delta", text, logprobs=bare)
                 case ToolCallStart(_, call_id, name):
                     yield from self._close("completed")
@@ -87,7 +87,7 @@ class Output:
 
     @property
     def _where(self) -> Json:
-        """How events name the newest item."""
+        """The members with which events name the newest item."""
         where: Json = {"item_id": self.items[-1]["id"], "output_index": self._index}
         return where if self._open == "function_call" else {**where, "content_index": 0}
 
@@ -112,10 +112,10 @@ class Output:
             yield self._begin(kind, role="assistant", content=[])
         else:
             yield self._begin(kind, summary=[], content=[], encrypted_content=None)
-        part = self._told_part("")
+        part = self._content_part("")
         yield {"type": "response.content_part.added", **self._where, "part": part}
 
-    def _told_part(self, text: str) -> Json:
+    def _content_part(self, text: str) -> Json:
         assert self._open is not None
         part: Json = {"type": _PARTS[self._open], "text": text}
         if self._open == "message":
@@ -137,12 +137,12 @@ class Output:
             name = "response.function_call_arguments.done"
             yield {"type": name, **where, "arguments": text, "name": item["name"]}
         else:
-            part = self._told_part(text)
+            part = self._content_part(text)
             item["content"] = [part]
-            told: Json = {"text": text}
+            members: Json = {"text": text}
             if self._open == "message":
-                told["logprobs"] = _without_bytes(self._logprobs)
-            yield {"type": f"response.{_PARTS[self._open]}.done", **where, **told}
+                members["logprobs"] = _without_bytes(self._logprobs)
+            yield {"type": f"response.{_PARTS[self._open]}.done", **where, **members}
             yield {"type": "response.content_part.done", **where, "part": part}
         self._open = None
         yield {"type": "response.output_item.done", "output_index": self._index, "item": item}

@@ -9,7 +9,7 @@ import attrs
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.generation_values import sampling_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
-from paddler_trio.apis.limits import SurfaceLimits
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
 from paddler_trio.apis.openai.chat_request import only_streams, ping_s_of
 from paddler_trio.apis.responses.responses_fields import (
@@ -139,7 +139,7 @@ class ResponsesRequest:
 
 
 def read_responses(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> ResponsesRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = responses_record(limits).read(body, "", ignored)
@@ -148,7 +148,7 @@ def read_responses(
 
 
 def read_input_tokens(
-    body: object, limits: SurfaceLimits, ignored: IgnoredFields = STRICT
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> ResponsesRequest:
     """The same of what only counts."""
     return _request(input_tokens_record(limits).read(body, "", ignored))

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.answer import Ended, Stopwatch, completion_tokens, timings_of
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.responses.responses_output import Output, new_id
 from paddler_trio.apis.responses.responses_request import ResponsesRequest
 from paddler_trio.apis.steps import Step
+from paddler_trio.http import sse
 
 Json = dict[str, object]
 
@@ -30,17 +30,17 @@ _ECHOED: Mapping[str, object] = {
     "top_p": None,
     "truncation": "disabled",
 }
-"""What a response repeats of its request, and what stands there if the request does not say."""
+"""The fields of a request that its response repeats, and their values by default."""
 _LABELS = ("prompt_cache_key", "safety_identifier", "user")
-"""What it repeats if the request says it: these are texts, and nothing else."""
+"""Fields that it repeats if the request has them: all are texts."""
 
 
 @attrs.frozen(kw_only=True)
 class ResponseHeading:
     """What is decided before the answer. Times are seconds since 1970.
 
-    ``parameters`` are the cluster's, for what the request leaves to it. ``is_exact``: nothing is
-    told that OpenAI's own schema does not have.
+    ``parameters`` are the cluster's, for fields that the request leaves out. ``is_exact``: the
+    response has nothing that OpenAI's own schema does not have.
     """
 
     request: ResponsesRequest
@@ -79,7 +79,7 @@ class ResponseHeading:
             },
             **({} if self.is_exact else {"store": self.request.is_stored}),
             "text": {"format": text.get("format", {"type": "text"}), "verbosity": "medium"},
-            "tools": _told_tools(values.get("tools", [])),
+            "tools": _shown_tools(values.get("tools", [])),
             **more,
         }
 
@@ -94,7 +94,7 @@ class ResponseHeading:
         return self.body("completed", output, completed_at=now, usage=usage)
 
 
-def _told_tools(tools: object) -> list[Json]:
+def _shown_tools(tools: object) -> list[Json]:
     assert isinstance(tools, list)
     usual = {"description": None, "parameters": None, "strict": False}
     return [{**usual, **tool} for tool in tools]
@@ -119,8 +119,8 @@ class ResponseStream:
     """A :class:`~paddler_trio.apis.steps.StreamEncoder`: events in order, numbered without a gap.
 
     Args:
-      finish: makes the finished response of the output, and keeps it if it is to be kept.
-      watch: for timings, which are told only to who asks for them.
+      finish: makes the finished response of the output, and stores it if the request asks for it.
+      watch: for timings, where the request asks for them.
     """
 
     heading: ResponseHeading
@@ -138,9 +138,9 @@ class ResponseStream:
 
     def take(self, step: Step) -> bytes:
         self.watch.passed(len(step.tokens))
-        return b"".join(self._told(event) for event in self.output.take(step.results))
+        return b"".join(self._completed(event) for event in self.output.take(step.results))
 
-    def _told(self, event: Json) -> bytes:
+    def _completed(self, event: Json) -> bytes:
         if event["type"] == "response.in_progress":
             event["response"] = self.heading.body("in_progress", self.output)
         elif self.heading.request.with_timings and "delta" in event:
@@ -164,6 +164,6 @@ class ResponseStream:
 
     def _event(self, event: Json) -> bytes:
         kind = event.pop("type")
-        told = sse.event({"type": kind, "sequence_number": self._number, **event}, name=str(kind))
+        numbered = {"type": kind, "sequence_number": self._number, **event}
         self._number += 1
-        return told
+        return sse.event(numbered, name=str(kind))

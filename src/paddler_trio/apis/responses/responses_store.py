@@ -1,7 +1,7 @@
-"""Responses that may be asked for again or gone on with: in memory, bounded, the oldest go first.
+"""Stored responses, to read again or to continue: in memory, bounded, the oldest are dropped first.
 
-A store lives and dies with its balancer. What was made with one API key is there for that key
-alone; without keys everybody is the same.
+A store lives and dies with its balancer. A response that was made with one API key is there for
+that key alone; requests without keys share theirs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Json = dict[str, object]
 
 
 ENTRY_BYTES = 1024
-"""What an entry takes beside its texts, generously: objects, keys, its place in the store."""
+"""The size of an entry beside its texts, rounded up: objects, keys, its place in the store."""
 
 
 @attrs.frozen(kw_only=True)
 class StoredResponse:
-    """One response as JSON texts: what it is stored as is what it takes.
+    """One response as JSON texts, so that its size is known.
 
-    ``before``: the items of the responses it went on after; ``items``: its own input.
+    ``before``: the items of the responses that it continued; ``items``: its own input.
     """
 
     id: str
@@ -60,12 +60,12 @@ class StoredResponse:
 
     @property
     def input_items(self) -> list[Item]:
-        """What was said up to its output."""
+        """The conversation before its output."""
         return [*_listed(self.before_json), *_listed(self.items_json)]
 
     @property
     def conversation(self) -> list[Item]:
-        """Everything up to and with its output: what the next one goes on after."""
+        """The conversation with its output, for the response that continues it."""
         output = self.response["output"]
         assert isinstance(output, list)
         return [*self.input_items, *output]
@@ -79,7 +79,7 @@ def _listed(text: bytes) -> list[Item]:
 
 @attrs.define
 class ResponseStore:
-    """See the module docstring. A response counts with everything it went on after."""
+    """See the module docstring. A response counts with everything it continues."""
 
     max_responses: int
     max_bytes: int
@@ -101,7 +101,7 @@ class ResponseStore:
         return True
 
     def get(self, response_id: str, *, owner: str) -> StoredResponse | None:
-        """None if there is none, or it is somebody else's; using it keeps it longer."""
+        """None if there is none, or it has another owner; using it keeps it longer."""
         found = self._kept.get(response_id)
         if found is None or found.owner != owner:
             return None

@@ -14,17 +14,20 @@ import trio
 from dispatch_world import DONE, Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.backend import ApiSettings, Backend
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.limits import SurfaceLimits
-from paddler_trio.apis.run import Step, gather, stream
+from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.run_requests import Step, gather, stream
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.state_database import MemoryDatabase
+from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
 from paddler_trio.nursery_tree.dispatcher import DispatchLimits
 from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.generate import Work
 
-LIMITS = SurfaceLimits(keep_alive_s=5.0, hold_start_s=1.0)
+LIMITS = ApiLimits(keep_alive_s=5.0, hold_start_s=1.0)
 WORK = ContinueFromRawPromptParams("Once", 5)
 
 
@@ -77,12 +80,17 @@ class Words:
         return sse.event(error.envelope())
 
 
+def backend_of(here: World) -> Backend:
+    states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+    return Backend(here.dispatcher, states, ApiSettings(limits=LIMITS))
+
+
 async def run_stream(
     here: World, client: Client, works: Sequence[Work] = (WORK,), **more: float
 ) -> str:
     """How it ended: answered, refused with a status, or gone."""
     try:
-        await stream(here.dispatcher, client.exchange(), works, Words(), LIMITS, **more)
+        await stream(backend_of(here), client.exchange(), works, Words(), **more)
     except ApiError as error:
         return f"refused {error.status}"
     except ClientGoneError:
@@ -164,7 +172,7 @@ async def test_a_stream_that_tells_nothing_of_what_comes_stays_alive(
     async with world() as here, trio.open_nursery() as nursery:
         agent = here.agent()
         exchange = client.exchange()
-        nursery.start_soon(stream, here.dispatcher, exchange, (WORK,), Mute(), LIMITS)
+        nursery.start_soon(stream, backend_of(here), exchange, (WORK,), Mute())
         await wait_all_tasks_blocked()
         (wire_id,) = wire_ids(agent)
         for _ in range(42):
@@ -302,7 +310,7 @@ async def test_one_failed_choice_fails_the_answer_and_stops_the_others(
 
         async def client_task() -> None:
             with pytest.raises(ApiError) as error:
-                await gather(here.dispatcher, client.exchange(), (WORK, WORK), taken.append)
+                await gather(backend_of(here), client.exchange(), (WORK, WORK), taken.append)
             told.append(error.value)
 
         nursery.start_soon(client_task)
@@ -324,7 +332,7 @@ async def test_tokens_come_with_the_steps_they_were_drawn_for(autojump_clock: Mo
     taken: list[Step] = []
     async with world() as here, trio.open_nursery() as nursery:
         agent = here.agent()
-        nursery.start_soon(gather, here.dispatcher, client.exchange(), (WORK,), taken.append)
+        nursery.start_soon(gather, backend_of(here), client.exchange(), (WORK,), taken.append)
         await wait_all_tasks_blocked()
         (wire_id,) = wire_ids(agent)
         agent.says(wire_id, "a", "b")

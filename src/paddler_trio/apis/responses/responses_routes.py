@@ -1,4 +1,4 @@
-"""``/v1/responses`` and what belongs to it; the shell of it."""
+"""The endpoints of ``/v1/responses``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import attrs
 import trio
 
 from paddler_trio.apis.answer import Stopwatch
-from paddler_trio.apis.api_errors import ApiError, blaming, invalid
+from paddler_trio.apis.api_errors import ApiError, invalid, naming_fields
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.image_fetch import fetch_images
 from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
@@ -24,9 +25,8 @@ from paddler_trio.apis.responses.responses_request import (
 )
 from paddler_trio.apis.responses.responses_response import ResponseHeading, ResponseStream
 from paddler_trio.apis.responses.responses_store import ResponseStore, StoredResponse, not_stored
-from paddler_trio.apis.run import gather, stream
+from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.steps import Step
-from paddler_trio.apis.surface import Surface
 from paddler_trio.apis.token_counts import count_tokens
 from paddler_trio.http.client_identity import KEY_NAME
 
@@ -41,22 +41,22 @@ class Responses:
 
     store: ResponseStore
 
-    async def create(self, surface: Surface, exchange: Exchange) -> None:
-        request = await exchange.read(surface.limits, read_responses)
+    async def create(self, backend: Backend, exchange: Exchange) -> None:
+        request = await exchange.read(backend.limits, read_responses)
         if exchange.is_exact:
             request = request.exactly(exchange.ignored)
         heading = ResponseHeading(
             request=request,
-            model=model_name(surface, request.model),
+            model=model_name(backend, request.model),
             created=int(time.time()),
-            parameters=cluster_parameters(surface),
+            parameters=cluster_parameters(backend),
             is_exact=exchange.is_exact,
         )
-        must_generate(surface)
+        must_generate(backend)
         before = self._before(request, exchange)
         exchange.goes_on = bool(before)
         generate = await exchange.run(lambda: request.generate(before))
-        works = await fetch_images([generate], surface.settings, exchange.room)
+        works = await fetch_images([generate], backend.settings, exchange.room)
         watch = Stopwatch(trio.current_time)
         reports = Reports(watch, request.with_progress, request.with_timings)
         output = Output(with_logprobs=request.logprobs is not None, reports=reports)
@@ -72,33 +72,26 @@ class Responses:
 
         def take(step: Step) -> None:
             for _ in output.take(step.results):
-                pass  # the items grow; nobody listens to the events
+                pass  # the items grow; the events have no reader
 
-        with blaming(prompt="input", constraint="text.format"):
+        with naming_fields(prompt="input", constraint="text.format"):
             if request.is_stream:
                 encoder = ResponseStream(heading, output, finish, watch)
-                await stream(
-                    surface.dispatcher,
-                    exchange,
-                    works,
-                    encoder,
-                    surface.limits,
-                    keep_alive_s=request.ping_s,
-                )
+                await stream(backend, exchange, works, encoder, keep_alive_s=request.ping_s)
             else:
-                await gather(surface.dispatcher, exchange, works, take)
+                await gather(backend, exchange, works, take)
                 await exchange.send_json(200, finish())
 
-    async def count_tokens(self, surface: Surface, exchange: Exchange) -> None:
-        request = await exchange.read(surface.limits, read_input_tokens)
-        model_name(surface, request.model)
-        must_generate(surface)
+    async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
+        request = await exchange.read(backend.limits, read_input_tokens)
+        model_name(backend, request.model)
+        must_generate(backend)
         conversation = request.conversation(self._before(request, exchange))
-        tokens = await count_tokens(surface, conversation)
-        told = {"object": "response.input_tokens", "input_tokens": tokens}
-        await exchange.send_json(200, told)
+        tokens = await count_tokens(backend, conversation)
+        body = {"object": "response.input_tokens", "input_tokens": tokens}
+        await exchange.send_json(200, body)
 
-    async def get(self, surface: Surface, exchange: Exchange) -> None:
+    async def get(self, backend: Backend, exchange: Exchange) -> None:
         """A stored response, or the items of its input."""
         response_id = exchange.tail.removesuffix(INPUT_ITEMS)
         query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
@@ -115,14 +108,14 @@ class Responses:
             response.pop("store", None)
         await exchange.send_json(200, response)
 
-    async def delete(self, surface: Surface, exchange: Exchange) -> None:
+    async def delete(self, backend: Backend, exchange: Exchange) -> None:
         if not self.store.drop(exchange.tail, owner=_owner(exchange)):
             raise not_stored(exchange.tail)
-        told = {"id": exchange.tail, "object": "response", "deleted": True}
-        await exchange.send_json(200, told)
+        body = {"id": exchange.tail, "object": "response", "deleted": True}
+        await exchange.send_json(200, body)
 
     def _before(self, request: ResponsesRequest, exchange: Exchange) -> Sequence[Item]:
-        """What the response goes on after; ApiError 400 if that is not there any more."""
+        """The items that the response continues; ApiError 400 if they are not stored any more."""
         previous = request.previous_response_id
         if previous is None:
             return ()

@@ -1,10 +1,11 @@
-"""Native requests behind one exchange: submitted, read to their end, and told while they run.
+"""Native requests behind one exchange: submitted, and read to their end.
 
 Every choice of an answer is a native request of its own: it waits in the same queue, holds a slot,
 is continued after a loss and is stopped when its client leaves, like any other. Several of one
 exchange hold one place in the queue: the next is submitted when the one before has left it.
 
-What differs between dialects is a :class:`~paddler_trio.apis.steps.StreamEncoder`.
+`gather` collects the steps for a whole answer. `stream` answers with server-sent events while they
+come; what differs between APIs is a :class:`~paddler_trio.apis.steps.StreamEncoder`.
 """
 
 from __future__ import annotations
@@ -14,25 +15,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import attrs
 import trio
 
-from paddler_trio.apis import sse
 from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.limits import SurfaceLimits
 from paddler_trio.apis.steps import Step, StreamEncoder
+from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.writing import encoded
-from paddler_trio.http.asgi import ClientGoneError, HttpProblem, watch_disconnect
-from paddler_trio.http.server import direct_body_writer
+from paddler_trio.http import sse
+from paddler_trio.http.asgi import ClientGoneError, HttpProblem
+from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
 from paddler_trio.wire.trio.generate import Work
 
-__all__ = ["Step", "StreamEncoder", "gather", "stream"]
-
-MAX_STEPS_PER_WRITE = 64
-
 
 async def gather(
-    dispatcher: Dispatcher,
+    backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
     take: Callable[[Step], None],
@@ -44,88 +42,83 @@ async def gather(
       ClientGoneError: the client left; all are stopped.
     """
 
-    async def read(source: _Source) -> None:
+    async def read(source: StepSource) -> None:
         while (step := await source.receive()) is not None:
             take(step)
 
-    await _watched(dispatcher, exchange, works, read)
+    await _watched(backend, exchange, works, read)
 
 
 async def stream(
-    dispatcher: Dispatcher,
+    backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
     encoder: StreamEncoder,
-    limits: SurfaceLimits,
     *,
     keep_alive_s: float | None = None,
 ) -> None:
     """Answer with server-sent events, from the status to the last byte.
 
-    The status waits for the first step, but not longer than ``limits.hold_start_s``: who is refused
-    early gets a status that says so. ``keep_alive_s`` over the limits' own; infinite for none.
+    The status waits for the first step, but not longer than ``limits.hold_start_s``: an early
+    refusal has a status of its own. ``keep_alive_s`` replaces that of the limits; infinite for
+    none.
 
     Errors:
       ApiError: it failed before anything was sent.
       ClientGoneError: the client left.
     """
-    pulse_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
+    limits = backend.limits
+    interval_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
     ending = b""
 
-    async def read(source: _Source) -> None:
+    async def read(source: StepSource) -> None:
         nonlocal ending
         with trio.move_on_after(limits.hold_start_s):
             await source.look_ahead()
         await exchange.begin(200, sse.HEADERS)
-        write = direct_body_writer(exchange.scope) or _ordinary_writer(exchange)
-        waiting = b"" if source.has_news else sse.comment(source.progress_text())
+        write = body_writer(exchange.scope, exchange.send)
+        waiting = b"" if source.has_steps else sse.comment(source.progress_text())
         await write(waiting + encoder.opening())
         written_s = trio.current_time()
         try:
             while True:
                 is_over = False
-                with trio.move_on_at(written_s + pulse_s):
+                with trio.move_on_at(written_s + interval_s):
                     is_over = not await source.look_ahead()
                 if is_over:
                     break
-                news = b"".join(encoder.take(step) for step in source.take_all())
-                if not news and trio.current_time() >= written_s + pulse_s:
-                    news = sse.comment(source.progress_text())  # steps may say nothing to a client
-                if news:
-                    await write(news)
+                events = b"".join(encoder.take(step) for step in source.take_all())
+                if not events and trio.current_time() >= written_s + interval_s:
+                    events = sse.comment(source.progress_text())  # not every step has an event
+                if events:
+                    await write(events)
                     written_s = trio.current_time()
             ending = encoder.closing()
         except ApiError as error:
             ending = encoder.failed(error)
 
-    await _watched(dispatcher, exchange, works, read)
+    await _watched(backend, exchange, works, read)
     await exchange.send({"type": "http.response.body", "body": ending, "more_body": False})
 
 
 async def _watched(
-    dispatcher: Dispatcher,
+    backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
-    read: Callable[[_Source], Awaitable[None]],
+    read: Callable[[StepSource], Awaitable[None]],
 ) -> None:
-    """``read`` beside a watch on the client; whatever ends it, nothing of it runs on."""
+    """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
     failure: ApiError | None = None
     is_complete = False
-    source = _Source(dispatcher)
+    source = StepSource(backend.dispatcher)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                watch_disconnect, exchange.receive, nursery.cancel_scope.cancel, name="client watch"
-            )
+        async with cancelled_on_disconnect(exchange.receive) as nursery:
             try:
                 await source.submit(exchange, works, nursery)
                 await read(source)
             except ApiError as error:
                 failure = error
             is_complete = True
-            # the watcher must be gone before the last body: the server calls the end of a
-            # request a disconnect too
-            nursery.cancel_scope.cancel(reason="the answer is complete")
     finally:
         source.stop()
     if failure is not None:
@@ -134,8 +127,8 @@ async def _watched(
         raise ClientGoneError(f"client of {exchange.id} left")
 
 
-@attrs.define(eq=False)
-class _Source:
+@attrs.define(eq=False, repr=False)
+class StepSource:
     """The steps of several native requests, in the order in which they came."""
 
     dispatcher: Dispatcher
@@ -147,14 +140,21 @@ class _Source:
         default=None, init=False
     )
 
+    def __repr__(self) -> str:
+        ended = sum(request.is_over for request in self._requests)
+        return (
+            f"<StepSource of {len(self._requests)} requests, {ended} ended: "
+            f"{len(self._ahead)} steps ahead, {self.progress_text()}>"
+        )
+
     @property
-    def has_news(self) -> bool:
+    def has_steps(self) -> bool:
         return bool(self._ahead)
 
     async def submit(
         self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery
     ) -> None:
-        """The only one at once, of several the first; the others when their turn has come.
+        """A single one now; several one after the other, as their turns come.
 
         Errors:
           HttpProblem: 503 without room for it.
@@ -170,7 +170,7 @@ class _Source:
             request.stop()
 
     def progress_text(self) -> str:
-        """What they wait for, in one line for a comment."""
+        """The state of the first one that has not ended, in one line for a comment."""
         for choice, request in enumerate(self._requests):
             if request.is_over:
                 continue
@@ -209,23 +209,20 @@ class _Source:
                     self._add(0, results)
             else:
                 try:
-                    news = await self._merged.receive()
+                    item = await self._merged.receive()
                 except trio.EndOfChannel:
                     return False
-                if isinstance(news, ApiError):
-                    self._error = news
+                if isinstance(item, ApiError):
+                    self._error = item
                 else:
-                    self._ahead.append(news)
+                    self._ahead.append(item)
         return True
 
     def take_all(self) -> list[Step]:
-        """All steps that are there already, up to a limit."""
-        if self._merged is None:
-            try:
-                while len(self._ahead) < MAX_STEPS_PER_WRITE and self._error is None:
-                    self._add(0, self._requests[0].outbox.receive_nowait())
-            except (trio.WouldBlock, trio.EndOfChannel):
-                pass
+        """All steps that have arrived, up to a limit."""
+        if self._merged is None and self._error is None:
+            for results in ready_steps(self._requests[0], after=len(self._ahead)):
+                self._add(0, results)
         steps, self._ahead = self._ahead, []
         return steps
 
@@ -279,9 +276,9 @@ class _Source:
         if step is not None:
             self._ahead.append(step)
 
-    def _split(self, choice: int, came: Results) -> tuple[Step | None, ApiError | None]:
+    def _split(self, choice: int, step_results: Results) -> tuple[Step | None, ApiError | None]:
         """An ending that is no ``Done`` is taken out: it can only be the last of its step."""
-        results = came.results
+        results = step_results.results
         error = from_result(results[-1]) if results else None
         if error is not None:
             results = results[:-1]
@@ -290,17 +287,12 @@ class _Source:
                 progress = result["Progress"]
                 assert isinstance(progress, Mapping)
                 self._progress[choice] = progress
-        step = Step(choice, results, came.tokens) if results or came.tokens else None
+        step = (
+            Step(choice, results, step_results.tokens) if results or step_results.tokens else None
+        )
         return step, error
 
     def _failure_of(self, request: Request) -> ApiError | None:
         if request.failure is None:
             return None
         return from_failure(request.failure, retry_after_s=self.dispatcher.retry_after_s())
-
-
-def _ordinary_writer(exchange: Exchange) -> Callable[[bytes], Awaitable[None]]:
-    async def write(body: bytes) -> None:
-        await exchange.send({"type": "http.response.body", "body": body, "more_body": True})
-
-    return write

@@ -1,4 +1,4 @@
-"""What a llama-server has and a fleet has not: answered by name, so that nobody has to guess.
+"""Routes of llama-server that a fleet cannot serve: each is answered with the reason.
 
 llama-server answers most of these so itself unless it was started with a flag for them. Where it
 would list what there is, and there can be none, the list is empty.
@@ -10,13 +10,14 @@ import re
 from pathlib import PurePath
 
 from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.api_router import ApiRoutes, Endpoint
+from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.surface import Endpoint, Surface
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_NOT_HERE = {
+_UNSUPPORTED = {
     ("POST", "/props"): "settings are the operator's; change them on the management port",
-    ("POST", "/slots/*"): (
+    ("POST", "/slots/{slot...}"): (
         "slots are not saved, restored or erased by request; equal beginnings are found by their "
         "tokens, and cache_prompt: false keeps a prompt out"
     ),
@@ -34,27 +35,27 @@ _NOT_HERE = {
 }
 
 
-def add_unsupported_routes(surface: Surface) -> None:
+def add_unsupported_routes(routes: ApiRoutes) -> None:
     """501 with a sentence on every route of llama-server that nothing else answers."""
-    for (method, path), why in _NOT_HERE.items():
-        surface.add(method, path, _refusing(method, path.removesuffix("/*"), why))
-    surface.add("GET", "/lora-adapters", lora_adapters)
+    for (method, path), why in _UNSUPPORTED.items():
+        routes.add(method, path, _refusing(method, path.partition("/{")[0], why))
+    routes.add("GET", "/lora-adapters", lora_adapters)
 
 
 def _refusing(method: str, path: str, why: str) -> Endpoint:
-    async def refuse(surface: Surface, exchange: Exchange) -> None:
+    async def refuse(backend: Backend, exchange: Exchange) -> None:
         raise ApiError(501, f"{method} {path} is not supported: {why}")
 
     return refuse
 
 
-async def lora_adapters(surface: Surface, exchange: Exchange) -> None:
-    """The adapters that the operator set for all agents; where they lie is nobody's business."""
-    told: list[dict[str, object]] = []
-    for number, adapter in enumerate(surface.states.extras.engine.lora or ()):
+async def lora_adapters(backend: Backend, exchange: Exchange) -> None:
+    """The adapters that the operator set for all agents, without the folders they lie in."""
+    adapters: list[dict[str, object]] = []
+    for number, adapter in enumerate(backend.states.extras.engine.lora or ()):
         path, scale = _adapter(adapter)
-        told.append({"id": number, "path": PurePath(path).name, "scale": scale})
-    await exchange.send_json(200, told)
+        adapters.append({"id": number, "path": PurePath(path).name, "scale": scale})
+    await exchange.send_json(200, adapters)
 
 
 def _adapter(text: str) -> tuple[str, float]:

@@ -1,0 +1,139 @@
+"""The application of the APIs, and the boundary at which one of their requests may fail.
+
+The same routes answer on the inference port, beside the native ones, and on the port of
+``--compat-openai-addr``. An endpoint gets the backend and its exchange. What it raises becomes an
+error in the envelope of its API, or silence if the client has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias
+
+import attrs
+import structlog
+
+from paddler_trio.apis.api_errors import ApiError, from_problem
+from paddler_trio.apis.backend import Backend
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send
+from paddler_trio.http.cors import CorsRules
+from paddler_trio.http.router import RouteTable, cause_of, refuse_websocket
+
+log = structlog.get_logger("apis")
+
+Endpoint: TypeAlias = Callable[[Backend, Exchange], Awaitable[None]]
+ApiRoutes: TypeAlias = RouteTable[Endpoint]
+Envelope: TypeAlias = Callable[[ApiError], dict[str, object]]
+
+TAIL: Final = "tail"
+"""The parameter of a route whose last segments are the exchange's ``tail``."""
+
+CORS_RULES: Final = CorsRules(
+    methods=(b"GET", b"POST", b"DELETE", b"OPTIONS"),
+    headers=None,  # official clients that run in a browser send a dozen of their own
+    exposed=(b"x-request-id", b"openai-processing-ms", b"retry-after", b"x-paddler-ignored-fields"),
+    has_wildcard=True,
+    has_credentials=True,
+)
+
+
+@attrs.frozen(eq=False)
+class ApiRouter:
+    """An ASGI application for ``http`` scopes.
+
+    Args:
+      envelopes: of an API that has one of its own, by the path above all of its routes.
+      is_exact: responses have nothing that OpenAI's schema does not have.
+    """
+
+    backend: Backend
+    routes: ApiRoutes
+    envelopes: Mapping[str, Envelope] = attrs.field(factory=dict)
+    is_exact: bool = False
+
+    def serves(self, path: str) -> bool:
+        """Whether ``path`` is one of an API, if only to answer that nothing is there."""
+        return path.startswith("/v1/") or bool(self.routes.find(path).handlers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "websocket":
+            await refuse_websocket(send)
+            return
+        if scope["type"] != "http":
+            return
+        method, path = scope["method"], scope["path"]
+        match = self.routes.find(path)
+        exchange: Exchange | None = None
+        try:
+            exchange = Exchange.open(
+                scope,
+                receive,
+                send,
+                tail=match.params.get(TAIL, ""),
+                is_exact=self.is_exact,
+                is_strict=self.backend.settings.strict_fields,
+            )
+            endpoint = match.handlers.get(method)
+            if endpoint is None:
+                raise _unknown(method, path, sorted(match.handlers))
+            await endpoint(self.backend, exchange)
+        except Exception as error:  # noqa: BLE001  # the boundary of a request
+            problem = _error_of(error, f"{method} {path}")
+            if problem is None or (exchange is not None and exchange.has_started):
+                return
+            if exchange is None:  # its headers are the problem: answer without them
+                bare = {**scope, "headers": []}
+                exchange = Exchange.open(bare, receive, send)
+            if self.is_exact:
+                problem.details = {}
+            await self._send(exchange, problem)
+        finally:
+            if exchange is not None:
+                for name in self.backend.ignored_fields.unlogged(exchange.ignored):
+                    log.info("field ignored", field=name, path=path, request=exchange.id)
+
+    async def refuse(
+        self, scope: Scope, receive: Receive, send: Send, problem: HttpProblem
+    ) -> None:
+        """Answer with ``problem`` in the envelope of the API that ``path`` belongs to."""
+        # the sender is not authenticated: of its headers only the request's own name counts
+        named = [(name, value) for name, value in scope["headers"] if name == b"x-request-id"]
+        exchange = Exchange.open({**scope, "headers": named}, receive, send)
+        await self._send(exchange, from_problem(problem))
+
+    async def _send(self, exchange: Exchange, error: ApiError) -> None:
+        envelope = self._envelope(exchange.scope["path"])
+        await exchange.send_json(error.status, envelope(error), headers=error.headers)
+
+    def _envelope(self, path: str) -> Envelope:
+        for above, envelope in self.envelopes.items():
+            if path == above or path.startswith(f"{above}/"):
+                return envelope
+        return ApiError.envelope
+
+
+def _unknown(method: str, path: str, allowed: list[str]) -> ApiError:
+    if not allowed:
+        return ApiError(404, f"unknown path {path}; see /openapi.json", code="unknown_url")
+    return ApiError(
+        405,
+        f"{path} answers {', '.join(allowed)}, not {method}",
+        headers=[(b"allow", ", ".join(allowed).encode())],
+    )
+
+
+def _error_of(error: Exception, request: str) -> ApiError | None:
+    """The error to answer with; None when the client has left."""
+    match cause_of(error, request, (ApiError, HttpProblem, WireError)):
+        case None:
+            return None
+        case ApiError() as known:
+            return known
+        case HttpProblem() as problem:
+            return from_problem(problem)
+        case WireError() as wire:
+            return ApiError(400, str(wire), code="invalid_value")
+    return ApiError(500, "internal error; it is in the log of the balancer", code="internal_error")

@@ -1,0 +1,112 @@
+"""Which endpoint answers which path of which API."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from paddler_trio.apis.anthropic.anthropic_response import envelope as anthropic_envelope
+from paddler_trio.apis.anthropic.anthropic_routes import count_message_tokens, messages
+from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes
+from paddler_trio.apis.backend import ApiSettings, Backend
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.llama_server.llama_completion import llama_completion
+from paddler_trio.apis.llama_server.model_routes import (
+    apply_template,
+    count_input_tokens,
+    detokenize,
+    get_model,
+    list_models,
+    props,
+    slots,
+    tokenize,
+)
+from paddler_trio.apis.llama_server.rerank import rerank
+from paddler_trio.apis.llama_server.unsupported_routes import add_unsupported_routes
+from paddler_trio.apis.openai.chat import chat_completions
+from paddler_trio.apis.openai.completions import completions
+from paddler_trio.apis.openai.embeddings import embeddings, llama_embeddings
+from paddler_trio.apis.openapi_document import document
+from paddler_trio.apis.responses.responses_routes import Responses
+from paddler_trio.apis.responses.responses_store import ResponseStore
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.config import BalancerConfig
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+
+PREFIXES: Final = ("/v1", "")
+"""llama-server answers most paths without the version as well."""
+ENVELOPES: Final = {"/v1/messages": anthropic_envelope}
+
+
+def api_routers(
+    config: BalancerConfig, dispatcher: Dispatcher, states: DesiredStateKeeper
+) -> tuple[ApiRouter, ApiRouter]:
+    """All APIs, for the inference port and for the port of ``--compat-openai-addr``.
+
+    Errors:
+      ConfigurationError: a limit that does not exist, or cannot have its value.
+    """
+    settings = ApiSettings(
+        image_hosts=frozenset(config.image_hosts),
+        strict_model_names=config.strict_model_names,
+        strict_fields=config.strict_openai_fields,
+        limits=ApiLimits.parse(config.openai_limits),
+    )
+    backend = Backend(dispatcher, states, settings)
+    routes = ApiRoutes()
+    _add_openai(routes)
+    _add_responses(routes, settings.limits)
+    _add_anthropic(routes)
+    _add_llama_server(routes)
+    return (
+        ApiRouter(backend, routes, ENVELOPES),
+        ApiRouter(backend, routes, ENVELOPES, is_exact=True),
+    )
+
+
+def _add_openai(routes: ApiRoutes) -> None:
+    for prefix in PREFIXES:
+        routes.add("POST", prefix + "/chat/completions", chat_completions)
+        routes.add("POST", prefix + "/chat/completions/input_tokens", count_input_tokens)
+        routes.add("GET", prefix + "/models", list_models)
+        routes.add("GET", f"{prefix}/models/{{{TAIL}...}}", get_model)
+    routes.add("POST", "/v1/completions", completions)
+    routes.add("POST", "/v1/embeddings", embeddings)
+    for path in ("/v1/rerank", "/v1/reranking", "/rerank", "/reranking"):
+        routes.add("POST", path, rerank)
+    routes.add("GET", "/openapi.json", document)
+
+
+def _add_responses(routes: ApiRoutes, limits: ApiLimits) -> None:
+    responses = Responses(ResponseStore(limits.max_stored_responses, limits.max_stored_bytes))
+    for prefix in PREFIXES:
+        routes.add("POST", prefix + "/responses", responses.create)
+        routes.add("POST", prefix + "/responses/input_tokens", responses.count_tokens)
+        routes.add("GET", f"{prefix}/responses/{{{TAIL}...}}", responses.get)
+        routes.add("DELETE", f"{prefix}/responses/{{{TAIL}...}}", responses.delete)
+
+
+def _add_anthropic(routes: ApiRoutes) -> None:
+    routes.add("POST", "/v1/messages", messages)
+    routes.add("POST", "/v1/messages/count_tokens", count_message_tokens)
+
+
+def _add_llama_server(routes: ApiRoutes) -> None:
+    """Its paths without the version, where OpenAI's schemas are not meant."""
+    routes.add("GET", "/v1/health", health)
+    for path in ("/completion", "/completions"):
+        routes.add("POST", path, llama_completion)
+    for path in ("/embedding", "/embeddings"):
+        routes.add("POST", path, llama_embeddings)
+    for prefix in PREFIXES:
+        routes.add("POST", prefix + "/tokenize", tokenize)
+        routes.add("POST", prefix + "/detokenize", detokenize)
+        routes.add("POST", prefix + "/apply-template", apply_template)
+    routes.add("GET", "/props", props)
+    routes.add("GET", "/slots", slots)
+    add_unsupported_routes(routes)
+
+
+async def health(backend: Backend, exchange: Exchange) -> None:
+    """Liveness, in llama-server's words."""
+    await exchange.send_json(200, {"status": "ok"})
