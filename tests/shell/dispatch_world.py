@@ -20,19 +20,19 @@ from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import Failure, RawResult, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
-from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
 from paddler_trio.wire.paddler.messages import (
     AgentMessage,
     AgentRequest,
     StopRespondingTo,
     parse_agent_message,
 )
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
+from paddler_trio.wire.trio.encoded_work import encode_work
 from paddler_trio.wire.trio.trio_link import TAG, Extension, Report, Start, parse_extension
-from paddler_trio.wire.trio.written_work import encode_work
 
 WORK = encode_work(ContinueFromRawPromptParams("Once", 5))
 DONE: dict[str, object] = {"Done": {"usage": {}}}

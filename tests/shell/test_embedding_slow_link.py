@@ -32,9 +32,9 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopEmbedding,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.generate import Embed, TokenInput
-from paddler_trio.wire.trio.request_frames import request_frame
+from paddler_trio.wire.trio.request_frame import read_head
 from paddler_trio.wire.trio.trio_link import Start, render_extension
+from paddler_trio.wire.trio.work import Embed, TokenInput
 
 NUM_DOCUMENTS = 1000
 LENGTH = 40
@@ -161,7 +161,7 @@ class Agent:
         inputs = [TokenInput(tokens=(5 + i % 12,) * LENGTH) for i in range(NUM_DOCUMENTS)]
         work = Embed(inputs=tuple(inputs), normalize="none")
         text = render_extension(Start("e1", work, 0, ())).decode()
-        frame = request_frame(text, speaks_trio=True)
+        frame = read_head(text, speaks_trio=True)
         assert frame is not None
         self.requests.start(frame, self.link)
 

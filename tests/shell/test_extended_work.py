@@ -7,15 +7,16 @@ import trio
 from dispatch_world import Peer, World, heard, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.model_questions import ask_model
+from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.request import Request
-from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
 from paddler_trio.wire.paddler.messages import AgentRequest
-from paddler_trio.wire.trio.generate import Generate, TextPrompt, Tokenize
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.encoded_work import encode_work
+from paddler_trio.wire.trio.model_questions import Tokenize
 from paddler_trio.wire.trio.trio_link import Answer, Ask, Start
-from paddler_trio.wire.trio.written_work import encode_work
+from paddler_trio.wire.trio.work import Generate, TextPrompt
 
 PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)
 WITH_STOP = Generate(prompt=TextPrompt(text="Once"), max_tokens=5, stop=("END",))

@@ -24,8 +24,8 @@ from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
 from paddler_trio.nursery_tree.dispatcher import DispatchLimits
-from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
-from paddler_trio.wire.trio.generate import Work
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.work import Work
 
 LIMITS = ApiLimits(keep_alive_s=5.0, hold_start_s=1.0)
 WORK = ContinueFromRawPromptParams("Once", 5)

@@ -38,7 +38,7 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
-from paddler_trio.wire.trio.request_frames import MAX_ID_CHARS, RequestFrame, request_frame
+from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
@@ -239,7 +239,7 @@ class BalancerConnection:
             while True:
                 text = await self.socket.get_message()
                 if isinstance(text, str):
-                    request = request_frame(text, speaks_trio=self.speaks_trio)
+                    request = read_head(text, speaks_trio=self.speaks_trio)
                     if request is None:
                         self._handle(text)
                     else:
@@ -298,7 +298,7 @@ class BalancerConnection:
 
     def _on_reordered(self, wire_id: str, text: bytes) -> None:
         """A request whose frame does not begin as ours and Paddler's do."""
-        frame = request_frame(text.decode(), speaks_trio=self.speaks_trio)
+        frame = read_head(text.decode(), speaks_trio=self.speaks_trio)
         if frame is None:
             problem = f"a request's id has 1 to {MAX_ID_CHARS} characters and no quotes"
             self.results(wire_id, [], [{"SamplerError": f"malformed request: {problem}"}])

@@ -46,7 +46,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     EmbedDocuments,
     StopEmbedding,
 )
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 log = structlog.get_logger("embeddings")
 

@@ -19,7 +19,7 @@ from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.jobs import refused
 from paddler_trio.preparation.messages import Job, LanguageFacts, Prepared
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.request_frames import Kind
+from paddler_trio.wire.trio.request_frame import Kind
 
 log = structlog.get_logger("preparation")
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 
 class TurnReply(Protocol):

@@ -19,7 +19,7 @@ from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.model_server import ModelServer, Serving
 from paddler_trio.agent.preparation_turns import PreparationTurns
-from paddler_trio.agent.questions import ModelQuestions
+from paddler_trio.agent.question_tasks import QuestionTasks
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.answers.output_processor import (
@@ -37,7 +37,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     Step,
     StopSequence,
 )
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 log = structlog.get_logger("requests")
 
@@ -126,7 +126,7 @@ class AgentRequests:
 
     status: AgentStatus
     embeddings: EmbeddingRequests = attrs.field(init=False)
-    questions: ModelQuestions = attrs.field(init=False)
+    questions: QuestionTasks = attrs.field(init=False)
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], RunningRequest] = attrs.field(factory=dict, init=False)
@@ -136,7 +136,7 @@ class AgentRequests:
 
     def __attrs_post_init__(self) -> None:
         self.embeddings = EmbeddingRequests(self.status, self._turns)
-        self.questions = ModelQuestions()
+        self.questions = QuestionTasks()
 
     def __repr__(self) -> str:
         return f"<AgentRequests: {len(self._running)} generations, {self.embeddings}>"

@@ -14,8 +14,8 @@ from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import DRY_BREAKERS
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.paddler.generation import GbnfGrammar
-from paddler_trio.wire.trio.generate import Generate, LogitBias, SamplingOverrides
+from paddler_trio.wire.paddler.request_params import GbnfGrammar
+from paddler_trio.wire.trio.work import Generate, LogitBias, SamplingOverrides
 
 Json = dict[str, object]
 

@@ -10,8 +10,8 @@ from paddler_trio.apis.generation_fields import MAX_INT32
 from paddler_trio.apis.shapes import texts
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
-from paddler_trio.wire.paddler.generation import GbnfGrammar, JsonSchemaGrammar
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
+from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ChoiceGrammar,
     Constraint,

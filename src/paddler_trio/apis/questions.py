@@ -12,18 +12,17 @@ from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.prompts import is_ids
-from paddler_trio.balancer.model_questions import ask_model
+from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
-    Generate,
-    Prompt,
     Question,
     RenderPrompt,
     Tokenize,
 )
+from paddler_trio.wire.trio.work import Generate, Prompt
 
 
 async def ask(

@@ -20,13 +20,13 @@ from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.steps import Step, StreamEncoder
 from paddler_trio.balancer.ready_steps import ready_steps
-from paddler_trio.balancer.writing import encoded
+from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
-from paddler_trio.wire.trio.generate import Work
+from paddler_trio.wire.trio.work import Work
 
 
 async def gather(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.questions import rendered
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 
 async def count_tokens(backend: Backend, conversation: ConversationPrompt) -> int:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.balancer.model_questions import ask_model
+from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
 from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.json_body import json_body, structured
@@ -22,14 +22,14 @@ from paddler_trio.http.router import Handler, Params, Router
 from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
-    Generate,
     Question,
     RenderPrompt,
     Tokenize,
 )
+from paddler_trio.wire.trio.work import Generate
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """A prompt of millions of tokens, as numbers."""

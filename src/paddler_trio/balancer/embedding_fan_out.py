@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from paddler_trio.balancer.writing import encoded
+from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, Receive, Scope, Send
 from paddler_trio.http.input_budget import Reservation
 from paddler_trio.http.json_body import input_of
@@ -23,8 +23,8 @@ from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.scheduler.dispatch.fair_order import Priority
-from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
 from paddler_trio.wire.paddler.messages import error_line, response_line
+from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams
 
 
 @attrs.define(eq=False)

@@ -17,7 +17,7 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.ready_steps import ready_steps
-from paddler_trio.balancer.writing import encoded
+from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
 from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.json_body import input_of, json_body, structured
@@ -25,14 +25,14 @@ from paddler_trio.http.router import Params, Router
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.messages import error_line, response_line
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
     tool_schema_problem,
 )
-from paddler_trio.wire.paddler.messages import error_line, response_line
-from paddler_trio.wire.trio.generate import Work
+from paddler_trio.wire.trio.work import Work
 
 GENERATION_DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
 NDJSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]

@@ -28,10 +28,6 @@ from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.json_limits import JsonLimitError
-from paddler_trio.wire.paddler.generation import (
-    ContinueFromConversationHistoryParams,
-    tool_schema_problem,
-)
 from paddler_trio.wire.paddler.messages import (
     ErrorEnvelope,
     InferenceRequest,
@@ -44,7 +40,11 @@ from paddler_trio.wire.paddler.messages import (
     render,
     response_line,
 )
-from paddler_trio.wire.trio.written_work import EncodedWork, encode_work
+from paddler_trio.wire.paddler.request_params import (
+    ContinueFromConversationHistoryParams,
+    tool_schema_problem,
+)
+from paddler_trio.wire.trio.encoded_work import EncodedWork, encode_work
 
 log = structlog.get_logger("inference")
 

@@ -39,11 +39,11 @@ from paddler_trio.wire.engine.engine_pipe import (
     StartSequence,
 )
 from paddler_trio.wire.engine.sampling_limits import MAX_LOGPROBS
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
 )
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Generate,
     Prompt,

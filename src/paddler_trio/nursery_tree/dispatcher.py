@@ -46,9 +46,9 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     RequestKey,
     SlotLedger,
 )
-from paddler_trio.wire.trio.paddler_work import UnsupportedByPaddler
+from paddler_trio.wire.trio.encoded_work import EncodedWork, TooLong
+from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
-from paddler_trio.wire.trio.written_work import EncodedWork, TooLong
 
 log = structlog.get_logger("dispatch")
 

@@ -22,17 +22,16 @@ from paddler_trio.preparation.messages import (
     PreparedGeneration,
     Refused,
 )
-from paddler_trio.preparation.questions import UnanswerableError, answer_to
+from paddler_trio.preparation.model_answers import UnanswerableError, answer_to
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine.pipe_codec import encode
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.messages import AgentRequest, AgentRequestBody, parse_agent_message
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
-from paddler_trio.wire.paddler.messages import AgentRequest, AgentRequestBody, parse_agent_message
-from paddler_trio.wire.trio.generate import Embed, Generate, Rank, Work
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import (
     TAG,
     Answer,
@@ -43,6 +42,7 @@ from paddler_trio.wire.trio.trio_link import (
     parse_extension,
     render_extension,
 )
+from paddler_trio.wire.trio.work import Embed, Generate, Rank, Work
 
 
 def prepare(job: Job, language: Language) -> Prepared:

@@ -24,7 +24,7 @@ from paddler_trio.language.embedding_documents import Form, PreparedDocument
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 512 * 1024 * 1024

@@ -10,7 +10,7 @@ from paddler_trio.apis.generation_settings import (
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.completion_request import read_llama_completion
 from paddler_trio.wire.engine.sampler_stages import STAGES
-from paddler_trio.wire.trio.generate import SamplingOverrides
+from paddler_trio.wire.trio.work import SamplingOverrides
 
 DEFAULTS = {
     "temperature": 0.8,

@@ -29,7 +29,7 @@ from paddler_trio.apis.openai.completion_request import read_completion, read_ll
 from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
 from paddler_trio.apis.openapi_document import openapi, records
 from paddler_trio.apis.responses.responses_request import read_input_tokens, read_responses
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 LIMITS = ApiLimits()
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

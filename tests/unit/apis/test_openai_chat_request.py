@@ -12,7 +12,7 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS, chat_record
 from paddler_trio.apis.openai.chat_request import ChatRequest, read_chat
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.trio.generate import ConversationPrompt, Generate, Work
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate, Work
 
 LIMITS = ApiLimits()
 RECORD = chat_record(LIMITS)

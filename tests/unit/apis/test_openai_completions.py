@@ -42,7 +42,7 @@ from paddler_trio.apis.openai.embeddings_io import (
 )
 from paddler_trio.apis.prompts import Prompts, read_prompts
 from paddler_trio.apis.steps import Step
-from paddler_trio.wire.trio.generate import TextInput, TextPrompt
+from paddler_trio.wire.trio.work import TextInput, TextPrompt
 
 LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="cmpl-1")

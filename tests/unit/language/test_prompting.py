@@ -17,8 +17,8 @@ from paddler_trio.language.rendering import render
 from paddler_trio.language.templates.model_templates import templates_of
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Generate,
     Prompt,

@@ -18,7 +18,7 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
 from paddler_trio.apis.shapes import texts
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.trio.generate import Constraint, ConversationPrompt, Generate
+from paddler_trio.wire.trio.work import Constraint, ConversationPrompt, Generate
 
 Json = dict[str, object]
 

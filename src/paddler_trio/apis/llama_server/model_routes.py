@@ -29,13 +29,8 @@ from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask
 from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.http.asgi import HttpProblem
-from paddler_trio.wire.trio.generate import (
-    DescribeModel,
-    Detokenize,
-    RenderPrompt,
-    SamplingOverrides,
-    Tokenize,
-)
+from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
+from paddler_trio.wire.trio.work import SamplingOverrides
 
 Json = dict[str, object]
 

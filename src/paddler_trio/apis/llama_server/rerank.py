@@ -23,7 +23,7 @@ from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.apis.steps import Step
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.paddler.results import PoolingType
-from paddler_trio.wire.trio.generate import Rank
+from paddler_trio.wire.trio.work import Rank
 
 Json = dict[str, object]
 

@@ -22,7 +22,7 @@ from paddler_trio.apis.openai.chat_request import Delivery, Json, read_chat
 from paddler_trio.apis.openai.chat_response import ChatStream, Heading, WholeChat
 from paddler_trio.apis.questions import end_tokens, rendered
 from paddler_trio.apis.run_requests import gather, stream
-from paddler_trio.wire.trio.generate import Generate
+from paddler_trio.wire.trio.work import Generate
 
 
 async def chat_completions(backend: Backend, exchange: Exchange) -> None:

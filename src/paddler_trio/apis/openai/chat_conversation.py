@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.openai.chat_fields import EFFORTS
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 Json = dict[str, object]
 

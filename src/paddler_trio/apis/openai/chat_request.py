@@ -18,12 +18,7 @@ from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_conversation import conversation_prompt
 from paddler_trio.apis.openai.chat_fields import chat_record
-from paddler_trio.wire.trio.generate import (
-    AnyJsonGrammar,
-    Constraint,
-    ConversationPrompt,
-    Generate,
-)
+from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
 
 Json = dict[str, object]
 

@@ -39,7 +39,7 @@ from paddler_trio.apis.openai.chat_request import (
 from paddler_trio.apis.openai.chat_request import response_format_of as format_of
 from paddler_trio.apis.prompts import Prompts, PromptShape, read_prompts
 from paddler_trio.apis.shapes import Flag, FreeObject, Integer, ListOf, Text
-from paddler_trio.wire.trio.generate import Generate, TextPrompt, TokenPrompt
+from paddler_trio.wire.trio.work import Generate, TextPrompt, TokenPrompt
 
 
 def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:

@@ -21,7 +21,7 @@ from paddler_trio.apis.openai.completion_response import (
 from paddler_trio.apis.prompts import Prompt
 from paddler_trio.apis.questions import text_of, token_ids
 from paddler_trio.apis.run_requests import gather, stream
-from paddler_trio.wire.trio.generate import TextPrompt, TokenPrompt
+from paddler_trio.wire.trio.work import TextPrompt, TokenPrompt
 
 
 async def completions(backend: Backend, exchange: Exchange) -> None:

@@ -19,7 +19,7 @@ from paddler_trio.apis.openai.embeddings_io import (
 from paddler_trio.apis.prompts import Prompt, read_prompts
 from paddler_trio.apis.questions import token_ids
 from paddler_trio.apis.run_requests import gather
-from paddler_trio.wire.trio.generate import EmbedInput, TextInput, TokenInput
+from paddler_trio.wire.trio.work import EmbedInput, TextInput, TokenInput
 
 
 async def embeddings(backend: Backend, exchange: Exchange) -> None:

@@ -21,7 +21,7 @@ from paddler_trio.apis.prompts import PromptShape
 from paddler_trio.apis.shapes import Integer, OneOf, Text
 from paddler_trio.apis.steps import Step
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
-from paddler_trio.wire.trio.generate import Embed, EmbedInput
+from paddler_trio.wire.trio.work import Embed, EmbedInput
 
 Json = dict[str, object]
 Vector = npt.NDArray[np.float32]

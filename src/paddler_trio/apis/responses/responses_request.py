@@ -18,12 +18,7 @@ from paddler_trio.apis.responses.responses_fields import (
     responses_record,
 )
 from paddler_trio.apis.responses.responses_items import Item, input_items, messages_of
-from paddler_trio.wire.trio.generate import (
-    AnyJsonGrammar,
-    Constraint,
-    ConversationPrompt,
-    Generate,
-)
+from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
 
 Json = dict[str, object]
 

@@ -21,7 +21,7 @@ import attrs
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, JsonLimitError, check_count
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     GENERATION_VARIANTS,
     WORK_VARIANTS,
     ContinueFromConversationHistoryParams,

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.paddler.generation import NormalizationMethod
+from paddler_trio.wire.paddler.request_params import NormalizationMethod
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64, float32s
 from paddler_trio.wire.tags import external_tag, newtype, struct, unit
 

@@ -29,7 +29,8 @@ from paddler_trio.wire.scalars import Float32, Int32, Uint32
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, struct, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
-from paddler_trio.wire.trio.generate import Question, Work
+from paddler_trio.wire.trio.model_questions import Question
+from paddler_trio.wire.trio.work import Work
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"

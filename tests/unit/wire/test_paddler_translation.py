@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.language.prompting import _generate_of
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     L2,
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -21,7 +21,12 @@ from paddler_trio.wire.paddler.generation import (
     JsonSchemaGrammar,
     PaddlerWork,
 )
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.paddler_translation import (
+    UNLIMITED_TOKENS,
+    UnsupportedByPaddler,
+    paddler_work,
+)
+from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ChoiceGrammar,
     ConversationPrompt,
@@ -35,11 +40,6 @@ from paddler_trio.wire.trio.generate import (
     TextPrompt,
     TokenInput,
     TokenPrompt,
-)
-from paddler_trio.wire.trio.paddler_work import (
-    UNLIMITED_TOKENS,
-    UnsupportedByPaddler,
-    paddler_work,
 )
 
 HELLO = {"role": "user", "content": "Hello!"}

@@ -9,7 +9,8 @@ import pytest
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.messages import AgentRequest, parse_agent_message
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     ConversationMessage,
@@ -24,9 +25,17 @@ from paddler_trio.wire.paddler.generation import (
     TextPart,
     Tool,
 )
-from paddler_trio.wire.paddler.messages import AgentRequest, parse_agent_message
-from paddler_trio.wire.trio import written_work
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio import encoded_work
+from paddler_trio.wire.trio.encoded_work import (
+    MAX_PADDLER_WORK_BYTES,
+    MAX_WORK_BYTES,
+    TooLong,
+    encode_work,
+)
+from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
+from paddler_trio.wire.trio.request_frame import read_head
+from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES, TAG, Start, parse_extension
+from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ConversationPrompt,
     Embed,
@@ -39,15 +48,6 @@ from paddler_trio.wire.trio.generate import (
     TokenInput,
     TokenPrompt,
     Work,
-)
-from paddler_trio.wire.trio.paddler_work import UnsupportedByPaddler
-from paddler_trio.wire.trio.request_frames import request_frame
-from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES, TAG, Start, parse_extension
-from paddler_trio.wire.trio.written_work import (
-    MAX_PADDLER_WORK_BYTES,
-    MAX_WORK_BYTES,
-    TooLong,
-    encode_work,
 )
 
 RAW = ContinueFromRawPromptParams("Once", 5)
@@ -93,8 +93,8 @@ def test_paddlers_own_work_is_written_once() -> None:
 def test_what_grows_when_it_is_written_is_judged_as_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(written_work, "MAX_PADDLER_WORK_BYTES", 1000)
-    monkeypatch.setattr(written_work, "MAX_WORK_BYTES", 2000)
+    monkeypatch.setattr(encoded_work, "MAX_PADDLER_WORK_BYTES", 1000)
+    monkeypatch.setattr(encoded_work, "MAX_WORK_BYTES", 2000)
     schema = ParametersSchema("object", {"enum": json.loads("[" + "1e15," * 70 + "1]")})
     assert len(json.dumps(schema.properties).replace("1000000000000000.0", "1e15")) < 500
     tool = Tool(Function("f", "", schema))
@@ -224,6 +224,6 @@ def test_every_kind_of_work_has_these_bytes(work: Work, body: str, in_runs: bool
 def test_work_and_frames_show_their_size_and_not_their_text() -> None:
     encoded = encode_work(ContinueFromRawPromptParams("secret " * 100, 5))
     assert f"<{len(encoded.body)} bytes>" in repr(encoded)
-    frame = request_frame(encoded.request_frame("1", to_paddler=True).decode(), speaks_trio=False)
+    frame = read_head(encoded.request_frame("1", to_paddler=True).decode(), speaks_trio=False)
     assert "id='1'" in repr(frame)
     assert "secret" not in repr(encoded) + repr(frame)

@@ -73,7 +73,7 @@ class RequestFrame:
         return self.tag in ("Generate", "Embed", "Rank")
 
 
-def request_frame(text: str, *, speaks_trio: bool) -> RequestFrame | None:
+def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     """The head of a frame that carries work; None for every other frame."""
     head = _HEAD.match(text)
     if head is None or (head.lastgroup != "request" and not speaks_trio):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine import engine_pipe, pipe_codec
-from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio import trio_link
-from paddler_trio.wire.trio.generate import Generate, Rank, TokenPrompt
+from paddler_trio.wire.trio.work import Generate, Rank, TokenPrompt
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
 texts = st.text(max_size=40)

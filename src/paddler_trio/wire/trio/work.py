@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     WORK_VARIANTS,
     GbnfGrammar,
     JsonSchemaGrammar,
@@ -234,50 +234,3 @@ Work: TypeAlias = TrioWork | PaddlerWork
 _VARIANTS: Final = (struct(Generate), struct(Embed), struct(Rank))
 external_tag(TrioWork, *_VARIANTS)
 external_tag(Work, *_VARIANTS, *WORK_VARIANTS)
-
-
-# --------------------------------------------------------- questions that take no slot
-
-
-@attrs.frozen(kw_only=True)
-class Tokenize:
-    """Answered by ``{"tokens": [...]}``, with pieces ``{"tokens": [{"id", "piece"}]}``; a piece
-    that is only a part of a character is a list of its bytes."""
-
-    text: str
-    add_special: bool = False
-    parse_special: bool = True
-    with_pieces: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Detokenize:
-    """Answered by ``{"text": "..."}``, with pieces by ``{"pieces": [...]}``, one for each token."""
-
-    tokens: tuple[Int32, ...]
-    with_pieces: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class RenderPrompt:
-    """Answered by ``{"prompt": "...", "num_tokens": N}``: what the engine would be given.
-
-    An image stands there as ``<__media__>`` and counts as one token: only the engine knows what it
-    becomes.
-    """
-
-    prompt: Prompt
-
-
-@attrs.frozen(kw_only=True)
-class DescribeModel:
-    """Answered by ``{"name", "size_bytes", "n_params", "n_vocab", "n_ctx", "n_ctx_train",
-    "n_embd", "vocab_type", "bos_token", "eos_token", "end_tokens", "chat_template", "can_embed",
-    "can_rank", "can_see", "has_thinking", "has_tools"}``: ``n_ctx`` is the space of one slot,
-    ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others texts."""
-
-
-Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | DescribeModel
-external_tag(
-    Question, struct(Tokenize), struct(Detokenize), struct(RenderPrompt), struct(DescribeModel)
-)

@@ -14,10 +14,10 @@ import attrs
 
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
-from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams, PaddlerWork
-from paddler_trio.wire.trio.generate import Embed, Generate, Rank, Work
-from paddler_trio.wire.trio.paddler_work import UnsupportedByPaddler, paddler_work
+from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
+from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
+from paddler_trio.wire.trio.work import Embed, Generate, Rank, Work
 
 CONTINUATION_BYTES = 8 * 1024 * 1024
 """Of a frame, for the envelope and the tokens that an answer goes on after: a million of them."""

@@ -14,7 +14,7 @@ import trio
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.errors import PreparationError
 from paddler_trio.preparation.messages import Answered, Job
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Answer, render_extension
 
 log = structlog.get_logger("questions")
@@ -36,7 +36,7 @@ class QuestionReply(Protocol):
 
 
 @attrs.define(eq=False)
-class ModelQuestions:
+class QuestionTasks:
     """All questions of all connections. Call ``open`` with their nursery before the first one."""
 
     _models: ModelServer | None = attrs.field(default=None, init=False)

@@ -21,7 +21,7 @@ import attrs
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     L2,
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -36,7 +36,7 @@ from paddler_trio.wire.paddler.generation import (
     Tool,
     tool_schema_problem,
 )
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.work import (
     Constraint,
     ConversationPrompt,
     Embed,
