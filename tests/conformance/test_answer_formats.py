@@ -23,7 +23,7 @@ from paddler_trio.language.templates.conversation import (
     prepare_conversation,
 )
 from paddler_trio.language.templates.token_escaping import unescaped
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 TEMPLATES = os.environ.get("PADDLER_TRIO_TEMPLATES")
 FAMILIES: dict[str, list[str]] = {

@@ -26,7 +26,7 @@ from paddler_trio.language.templates.conversation import (
     prepare_conversation,
 )
 from paddler_trio.language.templates.token_escaping import ControlTokenEscaping, unescaped
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 sys.path.append(str(Path(__file__).parents[1] / "conformance"))
 

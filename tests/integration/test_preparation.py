@@ -39,8 +39,7 @@ from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     ChatTemplate,
 )
-from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
-from paddler_trio.wire.trio.trio_link import Start, render_extension
+from paddler_trio.wire.trio.request_frame import RequestFrame, read_head
 
 MODEL = str(files("paddler_trio.models") / "paddler-demo.gguf")
 READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536, sees_images=True)
@@ -48,8 +47,9 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="500" height="500">{}</svg>
 
 
 def work(body: dict[str, Any]) -> RequestFrame:
-    text = render_extension(Start("1", {"Generate": body}, 7, ())).decode()
-    frame = request_frame(text, speaks_trio=True)
+    start = {"id": "1", "request": {"Generate": body}, "seed": 7, "tokens": []}
+    text = json.dumps({"Trio": {"Start": start}})
+    frame = read_head(text, speaks_trio=True)
     assert frame is not None
     return frame
 
@@ -67,7 +67,7 @@ def drawing(inside: str) -> RequestFrame:
 
 def question(name: str, **fields: Any) -> RequestFrame:
     text = json.dumps({"Trio": {"Ask": {"id": "q", "question": {name: fields}}}})
-    frame = request_frame(text, speaks_trio=True)
+    frame = read_head(text, speaks_trio=True)
     assert frame is not None
     return frame
 

@@ -26,13 +26,15 @@ from paddler_trio.wire.paddler.messages import (
     StopRespondingTo,
     parse_agent_message,
 )
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
+from paddler_trio.wire.trio.encoded_work import encode_work
 from paddler_trio.wire.trio.trio_link import TAG, Extension, Report, Start, parse_extension
 
-WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
+WORK = encode_work(ContinueFromRawPromptParams("Once", 5))
 DONE: dict[str, object] = {"Done": {"usage": {}}}
 LIMITS = DispatchLimits(max_buffered=2, buffered_timeout_s=10, item_timeout_s=30)
 

@@ -154,14 +154,14 @@ def test_any_state_is_tried_or_is_an_issue_and_the_next_one_is_heard(
     async def follow() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
-            server.want(state, extras)
+            server.set_desired(state, extras)
             await reach(server.status, "waiting", "loading", "failed")
             if server.status.phase == "failed":
                 assert server.status.issues
                 assert server.status.detail
             for load in engines.loads:
                 assert decode_to_engine(encode(load)[4:]) == load
-            server.want(attrs.evolve(NOTHING, chat_template_override=ChatTemplate("next")))
+            server.set_desired(attrs.evolve(NOTHING, chat_template_override=ChatTemplate("next")))
             await reach(server.status, "waiting")
             assert server.status.application is AgentStateApplicationStatus.APPLIED
             nursery.cancel_scope.cancel()
@@ -189,7 +189,7 @@ async def test_a_nul_in_a_path_is_an_issue() -> None:
         server = server_of(Engines())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
-            server.want(state)
+            server.set_desired(state)
             await reach(server.status, phase)
             assert server.status.issues == (frozenset() if issue is None else {issue})
             nursery.cancel_scope.cancel()
@@ -203,12 +203,12 @@ async def test_what_nobody_thought_of_is_an_issue_too(monkeypatch: pytest.Monkey
     monkeypatch.setattr(model_server, "resolve_model", fails)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
-        server.want(attrs.evolve(NOTHING, model=LocalToAgent("/m")))
+        server.set_desired(attrs.evolve(NOTHING, model=LocalToAgent("/m")))
         await reach(server.status, "failed")
         assert server.status.issues == {ModelCannotBeLoaded("/m")}
         assert server.status.detail == "RuntimeError: nobody thought of this"
         monkeypatch.undo()
-        server.want(NOTHING)
+        server.set_desired(NOTHING)
         await reach(server.status, "waiting")
         assert server.status.issues == frozenset()
         nursery.cancel_scope.cancel()
@@ -244,7 +244,7 @@ async def test_issues_stay_while_the_same_state_is_tried_again(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
-        server.want(
+        server.set_desired(
             attrs.evolve(NOTHING, model=LocalToAgent(__file__), chat_template_override=override)
         )
         await reach(server.status, "failed")
@@ -263,9 +263,9 @@ async def test_a_new_state_starts_without_the_issues_of_the_last_one() -> None:
     server = server_of(engines)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
-        server.want(attrs.evolve(NOTHING, model=LocalToAgent("/nothing/is/here")))
+        server.set_desired(attrs.evolve(NOTHING, model=LocalToAgent("/nothing/is/here")))
         await reach(server.status, "failed")
-        server.want(attrs.evolve(NOTHING, model=LocalToAgent(__file__)))
+        server.set_desired(attrs.evolve(NOTHING, model=LocalToAgent(__file__)))
         await reach(server.status, "loading")
         assert server.status.application is AgentStateApplicationStatus.FRESH
         assert server.status.issues == frozenset()

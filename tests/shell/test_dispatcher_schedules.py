@@ -13,7 +13,7 @@ import random
 import attrs
 import pytest
 import trio
-from dispatch_world import DONE, Peer, World
+from dispatch_world import DONE, WORK, Peer, World
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree import request as request_module
@@ -178,7 +178,7 @@ class Schedule:
     async def submit(self) -> None:
         request = self.dispatcher.submit(
             "r",
-            {"ContinueFromRawPrompt": {"raw_prompt": "x", "max_tokens": 9, "grammar": None}},
+            WORK,
             client=self.rng.choice("ab"),
             priority=self.rng.choice([*Priority]),
         )
@@ -262,7 +262,7 @@ class Schedule:
 
     async def drain(self) -> None:
         self.dispatcher.drain()
-        refused = self.dispatcher.submit("late", {})
+        refused = self.dispatcher.submit("late", WORK)
         assert refused.failure is not None
         assert refused.failure.code == 503
         await self.finish_all()

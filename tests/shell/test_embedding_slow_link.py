@@ -23,7 +23,6 @@ from paddler_trio.language.model_language import Language
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.preparation.jobs import prepare
 from paddler_trio.preparation.messages import Job, Prepared
-from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingShape,
@@ -33,9 +32,9 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopEmbedding,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.generate import Embed, TokenInput, Work
-from paddler_trio.wire.trio.request_frames import request_frame
+from paddler_trio.wire.trio.request_frame import read_head
 from paddler_trio.wire.trio.trio_link import Start, render_extension
+from paddler_trio.wire.trio.work import Embed, TokenInput
 
 NUM_DOCUMENTS = 1000
 LENGTH = 40
@@ -160,10 +159,9 @@ class Agent:
 
     def ask(self) -> None:
         inputs = [TokenInput(tokens=(5 + i % 12,) * LENGTH) for i in range(NUM_DOCUMENTS)]
-        work = unstructure(Embed(inputs=tuple(inputs), normalize="none"), Work)
-        assert isinstance(work, dict)
+        work = Embed(inputs=tuple(inputs), normalize="none")
         text = render_extension(Start("e1", work, 0, ())).decode()
-        frame = request_frame(text, speaks_trio=True)
+        frame = read_head(text, speaks_trio=True)
         assert frame is not None
         self.requests.start(frame, self.link)
 

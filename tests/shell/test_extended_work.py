@@ -7,25 +7,23 @@ import trio
 from dispatch_world import Peer, World, heard, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.model_questions import ask_model
-from paddler_trio.errors import WireError
+from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.request import Request
-from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
 from paddler_trio.wire.paddler.messages import AgentRequest
-from paddler_trio.wire.trio.generate import Generate, TextPrompt, Tokenize, Work
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.encoded_work import encode_work
+from paddler_trio.wire.trio.model_questions import Tokenize
 from paddler_trio.wire.trio.trio_link import Answer, Ask, Start
+from paddler_trio.wire.trio.work import Generate, TextPrompt
 
 PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)
 WITH_STOP = Generate(prompt=TextPrompt(text="Once"), max_tokens=5, stop=("END",))
 
 
 def submit(here: World, work: Generate) -> Request:
-    body = unstructure(work, Work)
-    assert isinstance(body, dict)
-    return here.dispatcher.submit("r", body)
+    return here.dispatcher.submit("r", encode_work(work))
 
 
 async def test_paddlers_agents_are_asked_in_their_words_where_nothing_is_lost(
@@ -49,7 +47,7 @@ async def test_our_agents_are_asked_as_it_was_asked(autojump_clock: MockClock) -
         await wait_all_tasks_blocked()
         (frame,) = agent.received()
         assert isinstance(frame, Start)
-        assert frame.request == unstructure(WITH_STOP, Work)
+        assert frame.request == WITH_STOP
         agent.says("1.1", done=True)
         assert await heard(request) == ("", None)
 
@@ -112,13 +110,6 @@ async def test_what_lost_its_agent_before_a_token_does_not_go_to_one_that_cannot
         assert again.sent() == ["start 1.2"]
         again.says("1.2", done=True)
         assert await heard(request) == ("", None)
-
-
-async def test_work_that_is_none_is_no_request(autojump_clock: MockClock) -> None:
-    async with world() as here:
-        with pytest.raises(WireError):
-            here.dispatcher.submit("r", {"Generate": {"prompt": "Once"}})
-        assert here.nothing_is_left()
 
 
 # ------------------------------------------------------------------------------ questions

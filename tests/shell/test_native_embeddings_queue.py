@@ -18,8 +18,8 @@ from paddler_trio.http.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_
 from paddler_trio.nursery_tree.dispatcher import DispatchLimits
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
-from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
 from paddler_trio.wire.paddler.messages import AgentRequest
+from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams
 
 WIDE = DispatchLimits(max_buffered=30, buffered_timeout_s=10, item_timeout_s=30)
 PATH = "/api/v1/generate_embedding_batch"

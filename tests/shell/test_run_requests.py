@@ -18,15 +18,17 @@ from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.backend import ApiSettings, Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.run_requests import Step, Work, gather, stream
+from paddler_trio.apis.run_requests import Step, gather, stream
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
 from paddler_trio.nursery_tree.dispatcher import DispatchLimits
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.work import Work
 
 LIMITS = ApiLimits(keep_alive_s=5.0, hold_start_s=1.0)
-WORK = {"ContinueFromRawPrompt": {"raw_prompt": "Once", "max_tokens": 5, "grammar": None}}
+WORK = ContinueFromRawPromptParams("Once", 5)
 
 
 @attrs.define(eq=False)

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from effort import examples
-from paddler_trio.agent import balancer_link
+from paddler_trio.agent import balancer_connection, balancer_link
 from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
@@ -42,9 +42,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balancer_link, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(balancer_link, "_LONGEST_PAUSE_S", 0.01)
     monkeypatch.setattr(balancer_link, "CONNECT_S", 0.4)
-    monkeypatch.setattr(balancer_link, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(balancer_link, "HEARTBEAT_DEADLINE_S", 0.5)
-    monkeypatch.setattr(balancer_link, "GOODBYE_S", 0.3)
+    monkeypatch.setattr(balancer_connection, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(balancer_connection, "HEARTBEAT_DEADLINE_S", 0.5)
+    monkeypatch.setattr(balancer_connection, "DEREGISTRATION_S", 0.3)
 
 
 # ------------------------------------------------------------------------- before a handshake
@@ -231,7 +231,7 @@ async def test_a_bug_of_ours_is_loud_and_costs_the_connection_only(
             raise RuntimeError("a bug")
         return None
 
-    monkeypatch.setattr(balancer_link, "parse_agent_message", fails)
+    monkeypatch.setattr(balancer_connection, "parse_agent_message", fails)
     records = await dial(frames(frame(TEXT, b"{}"), then_waits=True))
     assert "RuntimeError: a bug" in reasons(records)[0]
     (loud,) = [record for record in records if record["event"] == "the link failed"]

@@ -19,7 +19,7 @@ from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
 from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
-from paddler_trio.wire.trio.written_work import WrittenWork
+from paddler_trio.wire.trio.encoded_work import EncodedWork
 
 
 class WatchedDispatcher(Dispatcher):
@@ -35,7 +35,7 @@ class WatchedDispatcher(Dispatcher):
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, request_id: str, work: WrittenWork, **options: Any) -> Request:
+    def submit(self, request_id: str, work: EncodedWork, **options: Any) -> Request:
         story = self.world.story_of(work.body)
         story.submitted_s = trio.current_time()
         waiting = self.statistics().requests_buffered

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paddler_trio.agent import balancer_link, engine_process
+from paddler_trio.agent import balancer_connection, balancer_link, engine_process
 from paddler_trio.agent import embedding_requests as embedding
-from paddler_trio.agent.questions import MAX_QUESTIONS
+from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import api_v2, inference_socket
 from paddler_trio.config import BalancerConfig
@@ -27,12 +27,12 @@ from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
 from paddler_trio.wire import json_limits, json_text
-from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
-from paddler_trio.wire.trio.written_work import (
+from paddler_trio.wire.trio.encoded_work import (
     CONTINUATION_BYTES,
     MAX_PADDLER_WORK_BYTES,
     MAX_WORK_BYTES,
 )
+from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "backpressure.md").read_text()
 KIB, MIB = 1024, 1024**2
@@ -101,7 +101,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"16 MiB less {(16 * MIB - MAX_PADDLER_WORK_BYTES) // KIB} KiB"
         ),
         "frames towards one agent": f"{OUTGOING_FRAMES}",
-        "frames from an agent to its balancer": f"{balancer_link.OUTGOING_FRAMES}",
+        "frames from an agent to its balancer": f"{balancer_connection.OUTGOING_FRAMES}",
         "frames read ahead on the agent": f"{balancer_link.READ_AHEAD_FRAMES}",
         "frames towards the engine": f"{engine_process.TO_ENGINE_FRAMES}",
         "tokens of one embedding request in the engine": (

@@ -8,7 +8,7 @@ import trio
 from paddler_trio.errors import LinkError
 
 MAX_HANDSHAKE_BYTES = 65536
-"""A WebSocket's handshake, or a page that says why there is none; a library keeps all of it."""
+"""A WebSocket's handshake, or a page with the refusal; a library keeps all of it."""
 
 
 @attrs.define(eq=False)

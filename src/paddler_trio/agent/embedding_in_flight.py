@@ -12,11 +12,11 @@ from paddler_trio.errors import EngineError
 from paddler_trio.language.embedding_documents import RawEmbeddingResult
 from paddler_trio.wire.engine.engine_pipe import Embedded
 
-_SAID_PROBLEMS = 3
+_LISTED_PROBLEMS = 3
 
 
 class EmbeddingReply(Protocol):
-    """Where a request's results go: the link it came in on."""
+    """Where a request's results go: the connection it came in on."""
 
     @property
     def speaks_trio(self) -> bool:
@@ -24,7 +24,7 @@ class EmbeddingReply(Protocol):
         ...
 
     async def send_large(self, frame: bytes) -> None:
-        """Send, waiting for those before it; trio.BrokenResourceError when the link has ended."""
+        """Send, waiting for those before; trio.BrokenResourceError if the connection has ended."""
         ...
 
     def respond(self, wire_id: str, response: object) -> None:
@@ -32,12 +32,12 @@ class EmbeddingReply(Protocol):
         ...
 
     def acknowledge(self, wire_id: str) -> None:
-        """The preparation of the request goes on, see
-        :class:`~paddler_trio.wire.trio.trio_link.Start`; goes out at once."""
+        """Send the empty entry that :class:`~paddler_trio.wire.trio.trio_link.Start` describes, at
+        once."""
         ...
 
     async def sent(self) -> None:
-        """Wait until everything that was given is out."""
+        """Wait until everything queued was sent."""
         ...
 
     def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None: ...
@@ -68,17 +68,16 @@ class EmbeddingInFlight:
     wire_id: str
     reply: EmbeddingReply
     is_extended: bool
-    """It was asked by a balancer of ours in our words: results may be ours too."""
+    """The request is one of ours, not Paddler's: its results may be too."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     isolated: bool = False
-    """An engine may have died of it."""
+    """An engine crash may be due to it."""
     waits_for_model: bool = False
-    is_unheard: bool = False
-    """The link is gone."""
+    is_disconnected: bool = False
     is_over: bool = False
-    """The last word on it was said."""
+    """Its ending was sent."""
     engine: EngineProcess | None = None
-    """The engine that works on it; None before and after."""
+    """The engine that computes it; None before and after."""
     portions: dict[int, Portion] = attrs.field(factory=dict)
     """What that engine has of it, by key."""
     arrived: list[Embedded] = attrs.field(factory=list)
@@ -87,6 +86,10 @@ class EmbeddingInFlight:
     num_tokens: int = 0
     num_results: int = 0
     problems: list[str] = attrs.field(factory=list)
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else f"{len(self.portions)} portions on the engine"
+        return f"<EmbeddingInFlight {self.wire_id}: {state}, {self.num_results} results>"
 
     async def next_embedded(self) -> list[Embedded]:
         """What the engine sent since the last time; waits for some."""
@@ -99,20 +102,20 @@ class EmbeddingInFlight:
         return arrived
 
     def ending(self) -> RawEmbeddingResult:
-        """The last word, from what was done so far."""
+        """The ending result, from the results so far."""
         if self.problems:
-            more = len(self.problems) - _SAID_PROBLEMS
-            said = "; ".join(self.problems[:_SAID_PROBLEMS])
-            return {"Error": said if more <= 0 else f"{said}; and {more} more like this"}
+            more = len(self.problems) - _LISTED_PROBLEMS
+            listed = "; ".join(self.problems[:_LISTED_PROBLEMS])
+            return {"Error": listed if more <= 0 else f"{listed}; and {more} more like this"}
         return "Done" if self.num_results else "NoEmbeddingsProduced"
 
     def answer(self, ending: RawEmbeddingResult) -> None:
-        """End it at once; nothing else was said of it."""
+        """End it at once, without other results."""
         self.reply.respond(self.wire_id, {"Embedding": ending})
 
     def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
-        """Another agent should take it; a Paddler balancer can only be told that it failed."""
-        if self.is_over or self.is_unheard:
+        """Hand it back for another agent to take; to a Paddler balancer, fail it."""
+        if self.is_over or self.is_disconnected:
             return
         self.is_over = True
         if self.reply.speaks_trio:

@@ -2,11 +2,10 @@
 
 tokenise (preparation process) -> engine -> average, norm, JSON (worker thread) -> link. Documents
 come back from the engine in any order and go out in the order of the request: first those that
-are too long, then the vectors, then one ending. However a request ends it says so exactly once
-(W17).
+are too long, then the vectors, then exactly one ending (W17).
 
 The engine is given a request a portion at a time, and the next one only after vectors of those
-before were sent: a link that is slow keeps the engine free for others, and few vectors waiting.
+before were sent: behind a slow link the engine stays free for others, and few vectors wait.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     EmbedDocuments,
     StopEmbedding,
 )
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 log = structlog.get_logger("embeddings")
 
@@ -60,9 +59,9 @@ RENDERED_AT_ONCE = 16
 
 @attrs.define(eq=False)
 class EmbeddingRequests:
-    """All embedding requests of this agent, whatever link they came in on.
+    """All embedding requests of this agent, of every connection.
 
-    ``open`` must be given the nursery that owns them before the first one.
+    Call ``open`` with the nursery that owns them before the first one.
     """
 
     status: AgentStatus
@@ -76,6 +75,9 @@ class EmbeddingRequests:
         factory=lambda: trio.CapacityLimiter(RENDERING_THREADS), init=False
     )
 
+    def __repr__(self) -> str:
+        return f"<EmbeddingRequests: {len(self._running)} running, {len(self._by_key)} portions>"
+
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
         self._nursery = requests
         self._models = models
@@ -83,7 +85,7 @@ class EmbeddingRequests:
     # ------------------------------------------------------- from the link
 
     def start(self, frame: RequestFrame, reply: EmbeddingReply) -> None:
-        """Work on a request; every way it can go wrong is answered on ``reply``."""
+        """Work on a request; every failure is answered on ``reply``."""
         wire_id = frame.id
         running = EmbeddingInFlight(
             wire_id, reply, frame.is_extended, isolated=bool(frame.isolated)
@@ -99,16 +101,16 @@ class EmbeddingRequests:
         self._nursery.start_soon(self._serve, running, frame, name=f"embeddings {wire_id}")
 
     def stop(self, wire_id: str, reply: object) -> None:
-        """End a request early; it still says that it has ended. Unknown ids are ignored."""
+        """End a request early, with an ending. Unknown ids are ignored."""
         running = self._running.get((id(reply), wire_id))
         if running is not None:
             running.scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The link is gone: nobody hears the results any more."""
+        """The connection has ended: stop its requests and send nothing more."""
         for running in self._running.values():
             if running.reply is reply:
-                running.is_unheard = True
+                running.is_disconnected = True
                 running.scope.cancel(reason="the link is gone")
 
     # ----------------------------------------------------- from the engine
@@ -135,7 +137,7 @@ class EmbeddingRequests:
     # -------------------------------------------------- the life of a request
 
     async def _serve(self, running: EmbeddingInFlight, frame: RequestFrame) -> None:
-        """One request; leaves nothing of it behind, in the engine or on the link."""
+        """One request, until nothing of it is left in the engine or on the connection."""
         try:
             ending: RawEmbeddingResult | None = None
             with running.scope:
@@ -143,7 +145,7 @@ class EmbeddingRequests:
                     ending = await self._embed(running, frame)
                 except EmbeddingRefusedError as refusal:
                     ending = {"Error": str(refusal)}
-            if not running.is_unheard:
+            if not running.is_disconnected:
                 await self._end(running, ending or running.ending())
         except (EngineError, PreparationError) as error:
             suspects = error.suspects if isinstance(error, EngineLostError) else None
@@ -194,7 +196,7 @@ class EmbeddingRequests:
         return running.ending()
 
     async def _serving(self, running: EmbeddingInFlight) -> Serving:
-        """The model in force; a Paddler balancer is kept waiting for it, ours knows better."""
+        """The model in force; for a Paddler balancer it is waited for."""
         assert self._models is not None
         if self._models.serving is None:
             if running.reply.speaks_trio:
@@ -232,7 +234,7 @@ class EmbeddingRequests:
     async def _deliver(
         self, running: EmbeddingInFlight, gathered: Sequence[Gathered], form: Form
     ) -> None:
-        """Turn vectors into frames, in a worker thread, for they are long; and send them."""
+        """Turn vectors into frames in a worker thread, since they are long; and send them."""
         rendered = await trio.to_thread.run_sync(
             lambda: [_render(running.wire_id, each, form) for each in gathered],
             limiter=self._threads,
@@ -253,7 +255,7 @@ class EmbeddingRequests:
         running.is_over = True
 
     def _forget(self, running: EmbeddingInFlight) -> None:
-        """Sync, so it cannot be torn; what the engine still has of it is dropped."""
+        """Synchronous, so cancellation cannot interrupt it; the engine drops the rest."""
         running.return_unfinished("this agent is stopping")
         for key in running.portions:
             del self._by_key[key]
@@ -266,7 +268,7 @@ class EmbeddingRequests:
         self._count()
 
     def _count(self) -> None:
-        """Who waits for a model does not run: the swap it waits for must not wait for it (W16)."""
+        """A request that waits for a model does not count: the swap must not wait for it (W16)."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(embeddings=running)
 

@@ -1,4 +1,4 @@
-"""The agent's end of the record in which an engine says what it works on."""
+"""The agent's end of the record of what an engine is computing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _nameless_file() -> IO[bytes]:
     """In memory, where the system has such files."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("engine"), "r+b")
-    return tempfile.TemporaryFile()  # whoever asked closes it
+    return tempfile.TemporaryFile()  # the caller closes it
 
 
 def suspects_in(record: int, status: int) -> Suspects:

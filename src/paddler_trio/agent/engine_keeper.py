@@ -35,7 +35,7 @@ class EngineKeeper:
     Args:
       load: what every life loads.
       supervise: see :data:`SuperviseEngine`.
-      on_up, on_down: told at the start and the end of each life, with the reason of the end and
+      on_up, on_down: called at the start and the end of each life, with the reason of the end and
         whom it may be due to, None if it was no crash; synchronous. ``on_down`` only follows an
         ``on_up``.
       on_progress, on_step, on_figures: see :class:`EngineProcess`.

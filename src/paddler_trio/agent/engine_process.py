@@ -1,7 +1,7 @@
 """The engine as a child process: started, fed, listened to, and ended; never trusted.
 
 Owner: one task, :meth:`EngineProcess.run`. When it ends, for whatever reason, the process is
-gone and everyone who waited for a sequence has been told. The engine crashing is an EngineError
+gone and every wait for a sequence has ended. The engine crashing is an EngineError
 whose text carries the last lines it wrote, so that the operator sees the cause and not only -6.
 """
 
@@ -54,7 +54,7 @@ HUNG_AFTER_S = 15.0
 """An engine answers pings in a thread of its own, however long a pass takes: one that does not is
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-"""How the engine's threads wait for each other, unless the operator's environment says it: a little
+"""How the engine's threads wait for each other, unless the operator's environment sets it: a little
 spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was measured."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
@@ -67,10 +67,10 @@ class EngineProcess:
 
     Args:
       load: what to load.
-      on_progress: told how much of the weights is in memory, 0..1.
-      on_ready: told once, when sequences may start.
-      on_step: told of every pass, in order; synchronous, must not raise.
-      on_figures: told now and then what the engine counted.
+      on_progress: gets the part of the weights that is in memory, 0..1.
+      on_ready: called once, when sequences may start.
+      on_step: gets every pass, in order; synchronous, must not raise.
+      on_stats: gets the engine's counters now and then.
     """
 
     load: LoadModel
@@ -82,7 +82,7 @@ class EngineProcess:
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     ready: Ready | None = attrs.field(default=None, init=False)
-    """What it said when it was up."""
+    """Its greeting; None before it is up."""
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
     """Whom it was working for when it died."""
     _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -142,7 +142,7 @@ class EngineProcess:
             nursery.start_soon(self._log, process, name="engine log")
             nursery.start_soon(self._watch, process, name="engine pings")
             failure = await self._read(process)
-            if failure is None:  # the pipe ended: wait for the exit status, which says why
+            if failure is None:  # the pipe ended: the exit status is the cause
                 status = await process.wait()
                 self.suspects = suspects_in(record, status)
                 failure = EngineError(
@@ -158,10 +158,10 @@ class EngineProcess:
             async for frame in self._outgoing:
                 await process.stdin.send_all(frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # it died; the reader sees the end of the pipe and says so
+            pass  # it died; the reader sees the end of the pipe and reports it
 
     async def _read(self, process: trio.Process) -> EngineError | None:
-        """Handle frames until the pipe ends (None) or the engine says it cannot serve."""
+        """Handle frames until the pipe ends (None) or the engine reports that it cannot serve."""
         assert process.stdout is not None
         buffer = bytearray()
         while data := await process.stdout.receive_some(_READ_BYTES):
@@ -200,7 +200,7 @@ class EngineProcess:
         return None
 
     async def _watch(self, process: trio.Process) -> None:
-        """Kill an engine that hangs; the reader then sees the end of the pipe and says so."""
+        """Kill an engine that hangs; the reader then sees the end of the pipe and reports it."""
         await self._is_up.wait()
         while True:
             with contextlib.suppress(trio.WouldBlock):  # it does not read: no pong will come
@@ -215,7 +215,7 @@ class EngineProcess:
             await trio.sleep(PING_S)
 
     async def _log(self, process: trio.Process) -> None:
-        """llama.cpp's words into our log: ``LEVEL<tab>text`` lines, or anything it printed."""
+        """Log llama.cpp's output: ``LEVEL<tab>text`` lines, or anything it printed."""
         assert process.stderr is not None
         rest = b""
         async for data in process.stderr:

@@ -3,13 +3,13 @@ r"""The model an agent serves: follows the desired state, one engine at a time.
     waiting -> resolving -> draining -> loading -> serving
                    \____________________________\-> failed -> (the file changed, or time) -> again
 
-A newer desired state interrupts whatever is going on. What needs neither other weights nor another
-context (sampling, template) changes in place; an identical state changes nothing (W32). Whatever a
-state asks for, the agent lives on: what cannot be had is an issue. Issues stay while the same state
-is tried again, until it is served or fails for another reason. From the
-moment a swap begins the agent offers no slots; running answers finish on the old model, bounded
-by a deadline (W16). When the engine crashes its requests are handed back and it starts again; a
-model that cannot be loaded stays an issue until its file or the desired state changes.
+A newer desired state interrupts the one that is being applied. Changes that need neither other
+weights nor another context (sampling, template) happen in place; an identical state changes nothing
+(W32). No desired state ends the agent: a state that cannot be applied becomes an issue. Issues stay
+while the same state is tried again, until it is served or fails for another reason. While models
+are swapped the agent offers no slots; running answers finish on the old model, bounded by a
+deadline (W16). After an engine crash its requests are handed back and it starts again; a model that
+cannot be loaded stays an issue until its file or the desired state changes.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ class ModelNotServableError(PaddlerError):
 
 @attrs.frozen(eq=False)
 class Serving:
-    """A model that answers: what prepares its requests and its living engine, as one value."""
+    """A model that answers: the preparation of its requests and its living engine."""
 
     preparation: Preparation
     engine: EngineProcess
 
 
 class EngineGone(Protocol):
-    """Told that whatever ran on the engine is lost, and why; if the engine crashed, whom that may
-    be due to, else None."""
+    """Called when everything on the engine is lost, with the reason; ``suspects`` are the possible
+    causes of a crash, None if there was none."""
 
     def __call__(self, reason: str, suspects: Suspects | None) -> None: ...
 
@@ -97,12 +97,12 @@ class ModelServer:
     """See the module docstring.
 
     Args:
-      status: told of everything that happens.
+      status: shows every change.
       threads: of the engine.
       settings: of the engine, whatever it loads; the desired state's extras win over them.
       drain_s: how long running answers may take when the model is swapped.
       supervise, supervise_preparation: run a child again when it crashes; the nursery tree's.
-      on_step: told of every pass of whatever engine is running.
+      on_step: gets every pass of the running engine.
       on_engine_gone: see :class:`EngineGone`.
       trusts_messages: control tokens that messages spell become control tokens.
     """
@@ -120,8 +120,8 @@ class ModelServer:
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
-    """What is wished beside ``desired``; both change together."""
-    _wanted: Changes = attrs.field(factory=Changes, init=False)
+    """The extras of ``desired``; both change together."""
+    _desired_changes: Changes = attrs.field(factory=Changes, init=False)
     _keeper: EngineKeeper | None = attrs.field(default=None, init=False)
     _engine: EngineProcess | None = attrs.field(default=None, init=False)
     _languages: PreparationKeeper | None = attrs.field(default=None, init=False)
@@ -133,8 +133,11 @@ class ModelServer:
     _projection_problem: str = attrs.field(default="", init=False)
     """Why a model that should see images does not; empty if it does, or shall not."""
 
-    def want(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
-        """The balancer's newest wish. The same wish again changes nothing."""
+    def __repr__(self) -> str:
+        return f"<ModelServer {self.status.phase}: {self.serving or 'no model'}>"
+
+    def set_desired(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
+        """Serve this state from now on. The same state again changes nothing."""
         digest = extended_digest(desired, extras)
         if digest == self.status.wanted_state:
             return
@@ -147,7 +150,7 @@ class ModelServer:
             detail=None,
             progress=None,
         )
-        self._wanted.notify()
+        self._desired_changes.notify()
 
     async def wait_serving(self) -> Serving:
         """The model in force, as soon as there is one."""
@@ -161,16 +164,16 @@ class ModelServer:
         async with trio.open_nursery() as engines:
             ordinal = 0
             while True:
-                ordinal = await self._wanted.wait_beyond(ordinal)
+                ordinal = await self._desired_changes.wait_beyond(ordinal)
                 async with trio.open_nursery() as effort:
                     effort.start_soon(
-                        self._give_way, ordinal, effort.cancel_scope, name="newer state watch"
+                        self._watch_newer, ordinal, effort.cancel_scope, name="newer state watch"
                     )
                     await self._follow(engines)
 
-    async def _give_way(self, ordinal: int, effort: trio.CancelScope) -> None:
-        """A newer state makes the current effort pointless (W33)."""
-        await self._wanted.wait_beyond(ordinal)
+    async def _watch_newer(self, ordinal: int, effort: trio.CancelScope) -> None:
+        """Cancel ``effort`` when there is a newer state (W33)."""
+        await self._desired_changes.wait_beyond(ordinal)
         effort.cancel(reason="a newer desired state")
 
     async def _follow(self, engines: trio.Nursery) -> None:
@@ -188,21 +191,21 @@ class ModelServer:
                 if self._keeper is None:
                     await trio.sleep_forever()
                 if not self._projection_problem:
-                    await self._keeper.ended.wait()  # it serves, until it cannot be loaded any more
+                    await self._keeper.ended.wait()  # it serves, until it cannot be loaded again
                 elif await changes_before(projection, projection_found, self._keeper.ended):
-                    continue  # it serves words; now it may see as well
+                    continue  # it served text only; now it may see as well
                 self._keeper = None
             except (ModelSourceError, ModelNotServableError) as error:
                 self._fail(error, desired)
             except Exception as error:
-                # a state that nobody thought of, or a bug: the next state must be heard anyway
+                # an unforeseen state, or a bug: the next state must be applied anyway
                 log.exception("the desired state cannot be applied", model=name)
                 reason = f"{type(error).__name__}: {error}"
                 self._fail(ModelNotServableError([ModelCannotBeLoaded(name)], reason), desired)
-            with trio.move_on_after(retry_s) as patience:
+            with trio.move_on_after(retry_s) as timeout:
                 await wait_file_changes(name, found)
             retry_s = (
-                min(retry_s * 2, LONGEST_RETRY_S) if patience.cancelled_caught else FIRST_RETRY_S
+                min(retry_s * 2, LONGEST_RETRY_S) if timeout.cancelled_caught else FIRST_RETRY_S
             )
 
     async def _apply(
@@ -257,7 +260,7 @@ class ModelServer:
             model_path=file.path,
             uses_chat_template_override=desired.chat_template_override is not None,
         )
-        self._look()
+        self._update_serving()
         log.info("model in force", model=file.path)
 
     def _load_of(
@@ -296,11 +299,11 @@ class ModelServer:
         self.status.set(is_serving=False, served_state=None, phase="draining")
         if self._keeper is None:
             return
-        with trio.move_on_after(self.drain_s) as patience:
+        with trio.move_on_after(self.drain_s) as timeout:
             ordinal = self.status.load_changes.ordinal
             while self.status.requests_running:
                 ordinal = await self.status.load_changes.wait_beyond(ordinal)
-        if patience.cancelled_caught:
+        if timeout.cancelled_caught:
             log.warning("drain deadline: stopping answers", left=self.status.requests_running)
         await self._keeper.stop()
         self._keeper = None
@@ -334,11 +337,11 @@ class ModelServer:
         return outcome.facts
 
     def _prepared(self, preparation: Preparation) -> None:
-        """Up again after a crash; the first start is waited for where it was wanted."""
+        """Up again after a crash; the first start is awaited in :meth:`_prepare`."""
         keeper = self._languages
         if keeper is not None and keeper.current is preparation and keeper.first_start.value:
             self._preparation = preparation
-            self._look()
+            self._update_serving()
 
     def _preparation_crashed(self, crash: BaseException) -> None:
         """The processes will be started again; those that never came up are an issue."""
@@ -355,7 +358,7 @@ class ModelServer:
     def _unprepared(self, preparation: Preparation) -> None:
         if self._preparation is preparation:
             self._preparation = None
-            self._look()
+            self._update_serving()
 
     async def _start_engine(
         self, load: LoadModel, files: tuple[ModelFile | None, ...], engines: trio.Nursery
@@ -425,7 +428,7 @@ class ModelServer:
             else AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
         )
 
-    # ------------------------------------------------- what the engine tells
+    # ------------------------------------------------- callbacks of the engine
 
     def _up(self, engine: EngineProcess, ready: Ready) -> None:
         log.info("engine up", cells=ready.cells, n_batch=ready.n_batch)
@@ -433,11 +436,11 @@ class ModelServer:
         if engine.load.projection_path is not None:
             self._projection_problem = ready.projection_problem
         self.status.set(progress=None)
-        self._look()
+        self._update_serving()
 
     def _down(self, reason: str, suspects: Suspects | None) -> None:
         self._engine = None
-        self._look()
+        self._update_serving()
         self.on_engine_gone(reason, suspects)
 
     def _crashed(self, crash: BaseException) -> None:
@@ -451,8 +454,8 @@ class ModelServer:
                 application=AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
             )
 
-    def _look(self) -> None:
-        """Serving means: a living engine, and what prepares requests for it."""
+    def _update_serving(self) -> None:
+        """The model is served while there are a living engine and preparation processes."""
         engine, preparation = self._engine, self._preparation
         if engine is None or preparation is None:
             self.serving = None
@@ -475,7 +478,7 @@ def _flat(crash: BaseException) -> str:
 def _find_projection(
     desired: AgentDesiredState,
 ) -> tuple[ModelFile | None, ModelSourceError | None]:
-    """The projection's file; without it a model serves words, so what is wrong is an answer."""
+    """The projection's file, or its problem: without it the model still serves text."""
     try:
         return resolve_projection(desired), None
     except ModelSourceError as error:

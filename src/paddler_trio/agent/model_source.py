@@ -1,4 +1,4 @@
-"""From a desired model to a file on this machine, or to the issue that says why not."""
+"""From a desired model to a file on this machine, or to the issue that prevents it."""
 
 from __future__ import annotations
 

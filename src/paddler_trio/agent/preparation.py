@@ -1,8 +1,8 @@
 """Everything about language that happens before the engine, in killable processes.
 
 A job has a worker of its own while it lasts. A worker whose job was cancelled, took too long, or
-ended it, is killed; the others do the next job. So what a request makes a template, a grammar or an
-image decoder do costs that request, and nothing of it is left when its client is gone.
+ended it, is killed; the others do the next job. So a request that overloads a template, a grammar
+or an image decoder fails alone, and no work of it is left when its client is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.jobs import refused
 from paddler_trio.preparation.messages import Job, LanguageFacts, Prepared
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.request_frames import Kind
+from paddler_trio.wire.trio.request_frame import Kind
 
 log = structlog.get_logger("preparation")
 
@@ -48,12 +48,15 @@ class Preparation:
         self._requests = FairPlaces(REQUEST_PLACES, share=REQUEST_PLACES // 2)
         self._questions = FairPlaces(QUESTION_PLACES, share=QUESTION_PLACES // 2)
 
+    def __repr__(self) -> str:
+        return f"<Preparation: {self._num_jobs} jobs, {len(self._idle)} idle workers>"
+
     @property
     def parameters(self) -> InferenceParameters:
         return self.facts.parameters
 
     async def prepare(self, job: Job, *, client: str) -> Prepared:
-        """What the engine, or the client, is to be given; PreparationError if the server is gone.
+        """The input of the engine, or an answer; PreparationError if the fork server is gone.
 
         Cancellation: the worker is killed at once.
         """
@@ -66,7 +69,7 @@ class Preparation:
             self._jobs_changed.notify()
 
     def close(self) -> None:
-        """The fork server has ended: let go of the workers that went with it."""
+        """The fork server has ended: release its workers."""
         while self._idle:
             self._idle.pop().kill()
 

@@ -26,7 +26,7 @@ class PreparationKeeper:
     """All lives of the preparation processes of one language.
 
     Args:
-      on_up, on_down: told at the start and the end of each life; synchronous.
+      on_up, on_down: called at the start and the end of each life; synchronous.
     """
 
     source: LanguageSource

@@ -1,7 +1,7 @@
-"""The fork server of one model's language: started, listened to, and ended.
+"""The fork server of one model's language: its process and its control socket.
 
-Owner: one task, :meth:`PreparationServer.run`. When it ends, for whatever reason, the process and
-all of its workers are gone: the kernel ends a worker with the server that forked it.
+Owner: one task, :meth:`PreparationServer.run`. When it ends, for any reason, the process and all of
+its workers are gone: the kernel ends a worker with the server that forked it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PreparationServer:
     """One life of a fork server; see the module docstring.
 
     Args:
-      on_up: told once, when workers may be forked; synchronous.
+      on_up: called once, when workers may be forked; synchronous.
     """
 
     source: LanguageSource
@@ -59,6 +59,11 @@ class PreparationServer:
     facts: LanguageFacts | None = attrs.field(default=None, init=False)
     _control: trio.SocketStream | None = attrs.field(default=None, init=False)
     _process: trio.Process | None = attrs.field(default=None, init=False)
+
+    def __repr__(self) -> str:
+        if self._process is None:
+            return "<PreparationServer: not started>"
+        return f"<PreparationServer pid {self._process.pid}: status {self._process.poll()}>"
 
     @property
     def is_running(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who is prepared when: requests that an agent may have died of take turns, and say so."""
+"""Requests that may have crashed an agent are prepared one at a time, and announced."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 import attrs
 import trio
 
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 
-class Announced(Protocol):
-    """Where a turn is announced: the link that the request came in on."""
+class TurnReply(Protocol):
+    """Where a turn is announced: the connection that the request came in on."""
 
     def acknowledge(self, wire_id: str) -> None: ...
 
@@ -22,14 +22,14 @@ class Announced(Protocol):
 
 @attrs.define(eq=False)
 class PreparationTurns:
-    """Of this agent, whatever is prepared."""
+    """One for all requests of an agent."""
 
     _one: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @asynccontextmanager
-    async def turn(self, frame: RequestFrame, reply: Announced) -> AsyncIterator[None]:
-        """Prepare the request inside of the block. If an agent may have died of it, the balancer
-        hears before that its turn has come, so that if we die too it knows of what."""
+    async def turn(self, frame: RequestFrame, reply: TurnReply) -> AsyncIterator[None]:
+        """Prepare the request inside of the block. If it may have crashed an agent, its turn is
+        announced to the balancer first: if this agent crashes too, the balancer knows the cause."""
         if frame.isolated != "agent":
             yield
             return

@@ -43,6 +43,12 @@ class PreparationWorker:
     is_reusable: bool = attrs.field(default=True, init=False)
     _received: bytearray = attrs.field(factory=bytearray, init=False)
 
+    def __repr__(self) -> str:
+        state = (
+            "killed" if self.pidfd < 0 else "reusable" if self.is_reusable else "on its last job"
+        )
+        return f"<PreparationWorker pidfd {self.pidfd}: {state}>"
+
     @classmethod
     async def accept(cls, ours: socket.socket, shared: Sequence[object]) -> PreparationWorker:
         """Greet the worker that was forked for the other end of ``ours``.
@@ -71,7 +77,7 @@ class PreparationWorker:
             raise WorkerDiedError("the preparation process ended") from error
 
     async def take(self) -> JobDone:
-        """What became of the job; may be cancelled and called again.
+        """The result of the job; may be cancelled and called again.
 
         Errors:
           WorkerDiedError: the worker ended.
@@ -98,7 +104,7 @@ class PreparationWorker:
         return done
 
     def lower_priority(self, niceness: int) -> None:
-        """Let everybody else compute first. It cannot be taken back, so it is the last job."""
+        """Let other processes compute first. This cannot be undone, so it is the last job."""
         self.is_reusable = False
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.setpriority(os.PRIO_PROCESS, self._pid(), niceness)

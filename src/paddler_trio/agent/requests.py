@@ -1,8 +1,8 @@
 """The requests an agent works on: one task each, from its frame to its ending.
 
 prompt (preparation process) -> engine -> results, step by step, straight from the engine's reader
-to the link -> one ending. However a request ends it says so exactly once (W17): with an ending
-result, or, to a balancer of ours, by handing it back so that another agent takes it.
+to the link -> one ending. A request ends with exactly one frame (W17): an ending result, or, to a
+balancer of ours, a ``HandBack``, so that another agent takes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.model_server import ModelServer, Serving
 from paddler_trio.agent.preparation_turns import PreparationTurns
-from paddler_trio.agent.questions import ModelQuestions
+from paddler_trio.agent.question_tasks import QuestionTasks
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.answers.output_processor import (
@@ -37,13 +37,13 @@ from paddler_trio.wire.engine.engine_pipe import (
     Step,
     StopSequence,
 )
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 log = structlog.get_logger("requests")
 
 
 class Reply(Protocol):
-    """Where a request's results go: the link it came in on."""
+    """Where a request's results go: the connection it came in on."""
 
     @property
     def speaks_trio(self) -> bool:
@@ -53,8 +53,8 @@ class Reply(Protocol):
     def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None: ...
 
     def acknowledge(self, wire_id: str) -> None:
-        """The preparation of the request goes on, see
-        :class:`paddler_trio.wire.trio.trio_link.Start`; goes out at once."""
+        """Send the empty entry that :class:`paddler_trio.wire.trio.trio_link.Start` describes, at
+        once."""
         ...
 
     def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
@@ -63,17 +63,17 @@ class Reply(Protocol):
         ...
 
     async def sent(self) -> None:
-        """Wait until everything that was given is out."""
+        """Wait until everything queued was sent."""
         ...
 
     def flush(self) -> None:
-        """Everything of one engine pass has been given: it may go out as one frame."""
+        """Send everything of one engine pass as one frame."""
         ...
 
 
 @attrs.define(eq=False)
-class _Running:
-    """One request. ``ended`` once nothing more will be said of it."""
+class RunningRequest:
+    """One request. ``over`` is set once nothing more is sent for it."""
 
     wire_id: str
     reply: Reply
@@ -83,19 +83,28 @@ class _Running:
     waits_for_model: bool = False
     key: int | None = None
     engine: EngineProcess | None = None
-    """The engine that works on it; None before it started and after it ended there."""
+    """The engine that computes it; None before it started and after it ended there."""
     output: OutputProcessor | None = None
     over: Future[None] = attrs.field(factory=Future)
 
+    def __repr__(self) -> str:
+        if self.is_over:
+            state = "over"
+        elif self.engine is None:
+            state = "waits for a model" if self.waits_for_model else "in preparation"
+        else:
+            state = f"sequence {self.key} on the engine"
+        return f"<RunningRequest {self.wire_id}: {state}{', stopped' if self.is_stopped else ''}>"
+
     def finish(self, tokens: list[int], results: list[RawResult]) -> None:
-        """Say the last results; the caller flushes."""
+        """Queue the last results; the caller flushes."""
         if not self.is_over:
             self.is_over = True
             self.reply.results(self.wire_id, tokens, results)
             self.over.set(None)
 
     def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
-        """Another agent should take it; a Paddler balancer can only be told that it failed."""
+        """Hand it back for another agent to take; to a Paddler balancer, fail it."""
         if self.is_over:
             return
         self.is_over = True
@@ -109,25 +118,28 @@ class _Running:
 
 @attrs.define(eq=False)
 class AgentRequests:
-    """All requests of this agent, whatever link they came in on.
+    """All requests of this agent, of every connection.
 
-    ``open`` must be given the nursery that owns them before the first one. Those that embed are
+    Call ``open`` with the nursery that owns them before the first one. Those that embed are in
     ``embeddings``; they are stopped and lost together with the others.
     """
 
     status: AgentStatus
     embeddings: EmbeddingRequests = attrs.field(init=False)
-    questions: ModelQuestions = attrs.field(init=False)
+    questions: QuestionTasks = attrs.field(init=False)
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-    _running: dict[tuple[int, str], _Running] = attrs.field(factory=dict, init=False)
-    _by_key: dict[int, _Running] = attrs.field(factory=dict, init=False)
+    _running: dict[tuple[int, str], RunningRequest] = attrs.field(factory=dict, init=False)
+    _by_key: dict[int, RunningRequest] = attrs.field(factory=dict, init=False)
     _keys: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
     _turns: PreparationTurns = attrs.field(factory=PreparationTurns, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.embeddings = EmbeddingRequests(self.status, self._turns)
-        self.questions = ModelQuestions()
+        self.questions = QuestionTasks()
+
+    def __repr__(self) -> str:
+        return f"<AgentRequests: {len(self._running)} generations, {self.embeddings}>"
 
     def open(self, requests: trio.Nursery, models: ModelServer) -> None:
         self._nursery = requests
@@ -142,9 +154,9 @@ class AgentRequests:
         frame: RequestFrame,
         reply: Reply,
     ) -> None:
-        """Work on a request; every way it can go wrong is answered on ``reply``."""
+        """Work on a request; every failure is answered on ``reply``."""
         wire_id = frame.id
-        running = _Running(wire_id, reply)
+        running = RunningRequest(wire_id, reply)
         if (id(reply), wire_id) in self._running:
             running.finish([], [{"SamplerError": f"request id {wire_id!r} is in use already"}])
             reply.flush()
@@ -157,19 +169,19 @@ class AgentRequests:
         self._nursery.start_soon(self._serve, running, frame, name=f"request {wire_id}")
 
     def stop(self, wire_id: str, reply: Reply) -> None:
-        """End a request early; it still ends with its results so far and a Done."""
+        """End a request early, with its results so far and a ``Done``."""
         self.embeddings.stop(wire_id, reply)
         self.questions.stop(wire_id, reply)
         running = self._running.get((id(reply), wire_id))
         if running is not None and not running.is_stopped:
             running.is_stopped = True
             if running.engine is not None and running.key is not None:
-                _tell(running.engine, StopSequence(running.key))
+                _send(running.engine, StopSequence(running.key))
             else:
                 running.scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: Reply) -> None:
-        """The link is gone: nobody hears the results any more."""
+        """The connection has ended: stop its requests and send nothing more."""
         self.embeddings.stop_all_of(reply)
         self.questions.stop_all_of(reply)
         for running in list(self._running.values()):
@@ -195,8 +207,7 @@ class AgentRequests:
             if running is None or running.output is None or running.is_over:
                 continue
             replies[id(running.reply)] = running.reply
-            told = running.output.progress(progress)
-            running.reply.results(running.wire_id, [], told)
+            running.reply.results(running.wire_id, [], running.output.progress(progress))
         for key in sampled.keys() | endings.keys():
             running = self._by_key.get(key)
             if running is None or running.output is None or running.is_over:
@@ -208,7 +219,7 @@ class AgentRequests:
 
     def _pass_on(
         self,
-        running: _Running,
+        running: RunningRequest,
         output: OutputProcessor,
         sampled: list[SampledToken],
         ending: Ending | None,
@@ -216,7 +227,7 @@ class AgentRequests:
         tokens: list[int] = []
         results: list[RawResult] = []
         for token in sampled:
-            if output.is_complete:  # drawn before the engine heard of it
+            if output.is_complete:  # sampled before the engine read the stop
                 break
             is_last = ending is not None and ending.reason == "stop" and token is sampled[-1]
             results += output.take(token.text, ends_turn=is_last, logprobs=token.logprobs)
@@ -228,13 +239,13 @@ class AgentRequests:
         if results or tokens:
             running.reply.results(running.wire_id, tokens, results)
         if tokens and output.is_complete and running.engine is not None:
-            # its ending comes at the next pass, and says what was cached and how long it took
+            # its ending comes with the next pass, with the counts and times
             assert running.key is not None
-            _tell(running.engine, StopSequence(running.key))
+            _send(running.engine, StopSequence(running.key))
 
     def on_engine_gone(self, reason: str, suspects: Suspects | None) -> None:
-        """Everything that ran on it is lost; other agents may still answer. ``suspects``: whom its
-        death may be due to, None if it was stopped in order."""
+        """Everything that ran on it is lost; other agents may still answer. ``suspects``: the
+        requests that may have caused a crash; None if the engine was stopped."""
         self.embeddings.on_engine_gone(reason, suspects)
         for key, running in list(self._by_key.items()):
             running.engine = None
@@ -245,14 +256,14 @@ class AgentRequests:
 
     async def _serve(
         self,
-        running: _Running,
+        running: RunningRequest,
         frame: RequestFrame,
     ) -> None:
-        """One request; leaves nothing of it behind, in the engine or on the link."""
+        """One request, until nothing of it is left in the engine or on the connection."""
         try:
             with running.scope:
                 await self._generate(running, frame)
-            if running.is_stopped and not running.is_over:  # before the engine knew of it
+            if running.is_stopped and not running.is_over:  # before the engine started it
                 running.finish([], [_nothing_done(frame)])
                 running.reply.flush()
         except (EngineError, PreparationError) as error:
@@ -260,7 +271,7 @@ class AgentRequests:
         finally:
             self._forget(running)
 
-    async def _generate(self, running: _Running, frame: RequestFrame) -> None:
+    async def _generate(self, running: RunningRequest, frame: RequestFrame) -> None:
         serving = await self._serving(running)
         if serving is None:
             running.return_unfinished("this agent serves no model now")
@@ -282,7 +293,7 @@ class AgentRequests:
             running.finish([], [prepared.result])
             running.reply.flush()
             return
-        if prepared.output.is_complete:  # the agent before us drew all of it
+        if prepared.output.is_complete:  # the agent before sampled all of it
             ending = Ending(0, "stopped", prepared.num_prompt_tokens, 0)
             running.finish([], prepared.output.end(ending))
             running.reply.flush()
@@ -292,8 +303,8 @@ class AgentRequests:
         serving.engine.send_encoded(prepared.start)
         await running.over.wait()
 
-    async def _serving(self, running: _Running) -> Serving | None:
-        """The model in force; a Paddler balancer is kept waiting for it, ours knows better."""
+    async def _serving(self, running: RunningRequest) -> Serving | None:
+        """The model in force, or None; for a Paddler balancer it is waited for."""
         assert self._models is not None
         serving = self._models.serving
         if serving is None and not running.reply.speaks_trio:
@@ -304,30 +315,30 @@ class AgentRequests:
             self._count()
         return serving
 
-    def _forget(self, running: _Running) -> None:
-        """Sync, so it cannot be torn; a sequence still running is ended."""
+    def _forget(self, running: RunningRequest) -> None:
+        """Synchronous, so cancellation cannot interrupt it; a sequence still running is ended."""
         if running.key is not None:
             del self._by_key[running.key]
             if running.engine is not None and not running.is_stopped:
-                _tell(running.engine, StopSequence(running.key))
+                _send(running.engine, StopSequence(running.key))
         running.return_unfinished("this agent is stopping")
         self._running.pop((id(running.reply), running.wire_id), None)
         self._count()
 
     def _count(self) -> None:
-        """Who waits for a model does not run: the swap it waits for must not wait for it (W16)."""
+        """A request that waits for a model does not count: the swap must not wait for it (W16)."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(generations=running)
 
 
 def _nothing_done(frame: RequestFrame) -> RawResult:
-    """The ending of what was stopped before the engine knew of it."""
+    """The ending of a request that was stopped before the engine started it."""
     ending = Ending(0, "stopped", 0, 0)
     return extended_done(ending, {}) if frame.is_extended else done(ending, {})
 
 
-def _tell(engine: EngineProcess, frame: StopSequence) -> None:
-    """Ask a sequence to end; an engine that is gone has ended it already."""
+def _send(engine: EngineProcess, frame: StopSequence) -> None:
+    """Stop a sequence; an engine that is gone has ended it already."""
     try:
         engine.send(frame)
     except EngineError as error:

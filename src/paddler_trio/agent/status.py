@@ -1,4 +1,4 @@
-"""What an agent says of itself: one value, changed in place, published by the link."""
+"""The status of an agent: one value, changed in place, published by the link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paddler_trio.wire.trio.trio_link import Report
 
 @attrs.define(eq=False)
 class AgentStatus:
-    """Change it through :meth:`set`, so that the version grows and the link hears of it.
+    """Change it through :meth:`set`, so that the version grows and the link publishes it.
 
     Args:
       slots: how many requests this agent may run at once, >= 1.
@@ -25,7 +25,7 @@ class AgentStatus:
     slots: int
     changes: Changes = attrs.field(factory=Changes, init=False)
     load_changes: Changes = attrs.field(factory=Changes, init=False)
-    """Of ``requests_running`` alone: the balancer keeps its own count and is not told of each."""
+    """Of ``requests_running`` alone; not published, since the balancer counts them itself."""
     is_leaving: bool = attrs.field(default=False, init=False)
     """The daemon is stopping: no slots are offered any more, whatever the model does."""
     is_serving: bool = attrs.field(default=False, init=False)

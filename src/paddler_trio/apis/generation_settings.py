@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import DRY_BREAKERS
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.paddler.request_params import GbnfGrammar
+from paddler_trio.wire.trio.work import Generate, LogitBias, SamplingOverrides
 
 Json = dict[str, object]
 
@@ -71,23 +74,24 @@ _UNSUPPORTED: Mapping[str, object] = {
 """Settings that this server does not have, with llama-server's defaults."""
 
 
-def sampling_settings(parameters: Mapping[str, object], sampling: Mapping[str, object]) -> Json:
+def sampling_settings(parameters: Mapping[str, object], sampling: SamplingOverrides) -> Json:
     """How tokens are sampled.
 
     Args:
       parameters: the cluster's ``InferenceParameters`` as wire JSON.
-      sampling: the request's ``SamplingOverrides`` as wire JSON.
     """
-    settings: Json = {"seed": sampling.get("seed", RANDOM_SEED)}
+    requested = unstructure(sampling)
+    assert isinstance(requested, dict)
+    settings: Json = {"seed": requested.get("seed", RANDOM_SEED)}
     for name in _SHOWN:
         shown_as = PARAMETERS[name].server_name if name in PARAMETERS else name
-        settings[shown_as] = sampling.get(name, parameters.get(name, _DEFAULTS[name]))
+        settings[shown_as] = requested.get(name, parameters.get(name, _DEFAULTS[name]))
     return settings | dict(_UNSUPPORTED)
 
 
 def generation_settings(
     parameters: Mapping[str, object],
-    generate: Mapping[str, object],
+    generate: Generate,
     *,
     is_stream: bool = False,
     with_timings: bool = False,
@@ -96,29 +100,22 @@ def generation_settings(
     """All settings of one request.
 
     Args:
-      generate: the fields under ``Generate``.
       end_tokens: the tokens that end an answer; with ``ignore_eos`` they are never sampled, which
         is shown as biases of null.
     """
-    sampling, most, constraint = (generate[key] for key in ("sampling", "max_tokens", "constraint"))
-    assert isinstance(sampling, Mapping)
-    biases = sampling.get("logit_bias", [])
-    assert isinstance(biases, list)
-    if sampling.get("ignore_eos") is True:
-        biases = [*biases, *({"token": token, "bias": None} for token in end_tokens)]
-    n_predict = -1 if most is None else most
-    grammar = ""
-    match constraint:
-        case {"type": "gbnf", "grammar": str(grammar)}:
-            pass
+    sampling, constraint = generate.sampling, generate.constraint
+    biases = [*sampling.logit_bias]
+    if sampling.ignore_eos:
+        biases += [LogitBias(token=token) for token in end_tokens]
+    n_predict = -1 if generate.max_tokens is None else generate.max_tokens
     return {
         **sampling_settings(parameters, sampling),
         "n_predict": n_predict,
         "max_tokens": n_predict,
-        "stop": generate["stop"],
+        "stop": list(generate.stop),
         "stream": is_stream,
-        "logit_bias": biases,
-        "n_probs": generate["logprobs"] or 0,
-        "grammar": grammar,
+        "logit_bias": [unstructure(bias) for bias in biases],
+        "n_probs": generate.logprobs or 0,
+        "grammar": constraint.grammar if isinstance(constraint, GbnfGrammar) else "",
         "timings_per_token": with_timings,
     }

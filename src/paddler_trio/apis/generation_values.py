@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from paddler_trio.apis.api_errors import invalid
 from paddler_trio.apis.generation_fields import MAX_INT32
 from paddler_trio.apis.shapes import texts
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
+from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
+from paddler_trio.wire.trio.work import (
+    AnyJsonGrammar,
+    ChoiceGrammar,
+    Constraint,
+    LogitBias,
+    RegexGrammar,
+    SamplingOverrides,
+)
 
 _STAGES_BY_CHARACTER = {stage.character: stage.name for stage in STAGES.values()}
 _NATIVE_NAMES = {each.server_name: each.name for each in PARAMETERS.values()}
 """Of the numbers, by their names in a request."""
 
 
-def sampling_of(values: Mapping[str, object]) -> dict[str, object]:
-    """``SamplingOverrides`` as wire JSON; nothing in it that was not asked for."""
-    sampling: dict[str, object] = {
+def sampling_of(values: Mapping[str, object]) -> SamplingOverrides:
+    """The settings of the request; all others are None."""
+    # of as many types as there are fields: the table has read each
+    sampling: dict[str, Any] = {
         native: values[name] for name, native in _NATIVE_NAMES.items() if name in values
     }
     if "ignore_eos" in values:
@@ -25,7 +36,7 @@ def sampling_of(values: Mapping[str, object]) -> dict[str, object]:
     if sampling.get("top_k") == -1:
         sampling["top_k"] = 0
     if "dry_sequence_breakers" in values:
-        sampling["dry_sequence_breakers"] = values["dry_sequence_breakers"]
+        sampling["dry_sequence_breakers"] = tuple(texts(values["dry_sequence_breakers"]))
     if "samplers" in values:
         sampling["samplers"] = _stages(values["samplers"])
     seed = values.get("seed")
@@ -33,21 +44,20 @@ def sampling_of(values: Mapping[str, object]) -> dict[str, object]:
         sampling["seed"] = seed % 2**32
     if "logit_bias" in values:
         sampling["logit_bias"] = _biases(values["logit_bias"])
-    return sampling
+    return SamplingOverrides(**sampling)
 
 
-def _stages(value: object) -> list[str]:
+def _stages(value: object) -> tuple[str, ...]:
     if not isinstance(value, str):
-        assert isinstance(value, list)
-        return [str(stage) for stage in value]
+        return tuple(texts(value))
     for character in value:
         if character not in _STAGES_BY_CHARACTER:
             known = ", ".join(f"{key} {stage}" for key, stage in _STAGES_BY_CHARACTER.items())
             raise invalid(f"samplers has the letter {character!r}, known are: {known}", "samplers")
-    return [_STAGES_BY_CHARACTER[character] for character in value]
+    return tuple(_STAGES_BY_CHARACTER[character] for character in value)
 
 
-def _biases(value: object) -> list[dict[str, object]]:
+def _biases(value: object) -> tuple[LogitBias, ...]:
     pairs = value.items() if isinstance(value, Mapping) else value
     assert not isinstance(pairs, str)
     biases = []
@@ -56,15 +66,14 @@ def _biases(value: object) -> list[dict[str, object]]:
             raise invalid("logit_bias has an empty text; name a token or its text", "logit_bias")
         if bias is True:
             raise invalid("logit_bias has the bias true; write a number, or false", "logit_bias")
-        named: dict[str, object]
+        number = None if bias is False else bias
         if isinstance(target, int):
-            named = {"token": target}
+            biases.append(LogitBias(token=target, bias=number))
         elif isinstance(value, Mapping) and target.isdecimal() and int(target) <= MAX_INT32:
-            named = {"token": int(target)}
+            biases.append(LogitBias(token=int(target), bias=number))
         else:
-            named = {"text": target}
-        biases.append({**named, "bias": None if bias is False else bias})
-    return biases
+            biases.append(LogitBias(text=target, bias=number))
+    return tuple(biases)
 
 
 def max_tokens_of(values: Mapping[str, object]) -> int | None:
@@ -75,14 +84,14 @@ def max_tokens_of(values: Mapping[str, object]) -> int | None:
     return most if isinstance(most, int) and most > 0 else None
 
 
-def stop_of(values: Mapping[str, object]) -> list[str]:
-    return list(texts(values.get("stop", [])))
+def stop_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(texts(values.get("stop", [])))
 
 
 def constraint_of(
-    values: Mapping[str, object], others: Mapping[str, object]
-) -> tuple[str | None, object]:
-    """The one constraint as wire JSON and the field that asks for it, or None twice.
+    values: Mapping[str, object], others: Mapping[str, Constraint]
+) -> tuple[str | None, Constraint | None]:
+    """The field that asks for the one constraint, and the constraint; or None twice.
 
     Args:
       others: constraints that come from elsewhere, by the field that asks for them.
@@ -90,7 +99,7 @@ def constraint_of(
     Errors:
       ApiError: several fields ask for one.
     """
-    asked: dict[str, object] = dict(others)
+    asked = dict(others)
     if values.get("grammar"):
         asked["grammar"] = _gbnf(values["grammar"])
     if "json_schema" in values:
@@ -98,9 +107,9 @@ def constraint_of(
     if "guided_json" in values:
         asked["guided_json"] = _schema(values["guided_json"])
     if "guided_regex" in values:
-        asked["guided_regex"] = {"type": "regex", "pattern": values["guided_regex"]}
+        asked["guided_regex"] = RegexGrammar(str(values["guided_regex"]))
     if "guided_choice" in values:
-        asked["guided_choice"] = {"type": "choice", "choices": values["guided_choice"]}
+        asked["guided_choice"] = ChoiceGrammar(tuple(texts(values["guided_choice"])))
     if "guided_grammar" in values:
         asked["guided_grammar"] = _gbnf(values["guided_grammar"])
     if "structured_outputs" in values:
@@ -111,21 +120,19 @@ def constraint_of(
     return next(iter(asked.items()), (None, None))
 
 
-def schema_constraint(schema: object) -> dict[str, object]:
-    return {"type": "json_schema", "schema": dumps(schema).decode()}
+def schema_constraint(schema: object) -> JsonSchemaGrammar:
+    return JsonSchemaGrammar(dumps(schema).decode())
 
 
-def _schema(value: object) -> dict[str, object]:
-    if isinstance(value, str):
-        return {"type": "json_schema", "schema": value}
-    return schema_constraint(value)
+def _schema(value: object) -> JsonSchemaGrammar:
+    return JsonSchemaGrammar(value) if isinstance(value, str) else schema_constraint(value)
 
 
-def _gbnf(value: object) -> dict[str, object]:
-    return {"type": "gbnf", "grammar": value, "root": "root"}
+def _gbnf(value: object) -> GbnfGrammar:
+    return GbnfGrammar(str(value), "root")
 
 
-def _structured(value: object) -> dict[str, object]:
+def _structured(value: object) -> Constraint:
     assert isinstance(value, Mapping)
     given = {name: each for name, each in value.items() if each is not False}
     if len(given) != 1:
@@ -137,9 +144,9 @@ def _structured(value: object) -> dict[str, object]:
         case "json":
             return _schema(wish)
         case "regex":
-            return {"type": "regex", "pattern": wish}
+            return RegexGrammar(str(wish))
         case "choice":
-            return {"type": "choice", "choices": wish}
+            return ChoiceGrammar(tuple(texts(wish)))
         case "grammar":
             return _gbnf(wish)
-    return {"type": "json_object"}
+    return AnyJsonGrammar()

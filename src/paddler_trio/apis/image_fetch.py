@@ -15,17 +15,17 @@ import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import ApiSettings
-from paddler_trio.apis.steps import Work
 from paddler_trio.http.input_budget import BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
-from paddler_trio.wire.trio.written_work import MAX_WORK_BYTES
+from paddler_trio.wire.trio.encoded_work import MAX_WORK_BYTES
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 Json = dict[str, object]
 
 
 async def fetch_images(
-    works: Sequence[Work], settings: ApiSettings, room: Reservation
-) -> Sequence[Work]:
+    works: Sequence[Generate], settings: ApiSettings, room: Reservation
+) -> Sequence[Generate]:
     """The same works with every image as a data URI; the messages of all are the same.
 
     Errors:
@@ -33,12 +33,10 @@ async def fetch_images(
         than an agent is sent at once.
       HttpProblem: 503, there is no room for one.
     """
-    match works[0]:
-        case {"Generate": {"prompt": {"Conversation": {"messages": list(messages)}}}}:
-            pass
-        case _:
-            return works
-    places = list(_images(messages))
+    prompt = works[0].prompt
+    if not isinstance(prompt, ConversationPrompt):
+        return works
+    places = _images(prompt.messages)
     if len(places) > settings.limits.max_images:
         raise invalid(
             f"messages show {len(places)} images, the limit max_images is "
@@ -64,11 +62,11 @@ async def fetch_images(
     return works
 
 
-def _images(messages: Sequence[object]) -> list[tuple[str, Json]]:
+def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json]]:
     """Every image with its path; they are our own copies and may be changed."""
     found: list[tuple[str, Json]] = []
     for index, message in enumerate(messages):
-        content = message.get("content") if isinstance(message, Mapping) else None
+        content = message.get("content")
         if not isinstance(content, list):
             continue
         for number, part in enumerate(content):

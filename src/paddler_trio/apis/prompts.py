@@ -7,13 +7,16 @@ is one prompt in which texts are tokenised in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
 from paddler_trio.apis.api_errors import invalid, unsupported
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import Anything, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 MAX_INT32 = 2**31 - 1
 
@@ -72,7 +75,7 @@ def read_prompts(value: object, limits: ApiLimits, *, param: str = "prompt") -> 
     return Prompts((_prompt(value, param),), is_several=False)
 
 
-def is_ids(prompt: Sequence[int | str]) -> bool:
+def is_ids(prompt: Sequence[int | str]) -> TypeIs[Sequence[int]]:
     """Whether it is token ids alone; quick for a million of them."""
     return str not in {*map(type, prompt)}
 

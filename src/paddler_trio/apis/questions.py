@@ -11,18 +11,18 @@ from functools import partial
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.balancer.model_questions import ask_model
+from paddler_trio.apis.prompts import is_ids
+from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
-from paddler_trio.wire.codec import structure
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
-    Prompt,
     Question,
     RenderPrompt,
     Tokenize,
 )
+from paddler_trio.wire.trio.work import Generate, Prompt
 
 
 async def ask(
@@ -61,30 +61,31 @@ async def text_of(backend: Backend, tokens: Sequence[int]) -> str:
     return text
 
 
-async def rendered(backend: Backend, prompt: object) -> Mapping[str, object]:
-    """The text of a native ``prompt`` for the engine: ``prompt`` and ``num_tokens``."""
-    return await ask(backend, RenderPrompt(prompt=structure(prompt, Prompt)))
+async def rendered(backend: Backend, prompt: Prompt) -> Mapping[str, object]:
+    """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
+    return await ask(backend, RenderPrompt(prompt=prompt))
 
 
-async def end_tokens(backend: Backend, generate: Mapping[str, object]) -> list[int]:
+async def end_tokens(backend: Backend, generate: Generate) -> list[int]:
     """The tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the agent
     does not report them."""
-    match generate:
-        case {"sampling": {"ignore_eos": True}}:
-            tokens = (await ask(backend, DescribeModel())).get("end_tokens", [])
-            assert isinstance(tokens, list)
-            return tokens
-    return []
+    if not generate.sampling.ignore_eos:
+        return []
+    tokens = (await ask(backend, DescribeModel())).get("end_tokens", [])
+    assert isinstance(tokens, list)
+    return tokens
 
 
-async def token_list(backend: Backend, items: Sequence[int | str], *, param: str) -> list[int]:
+async def token_ids(backend: Backend, items: Sequence[int | str], *, param: str) -> tuple[int, ...]:
     """Token ids and texts in one sequence, as llama-server takes them, as ids only."""
     if not items:
         raise invalid(f"{param} is empty", param)
+    if is_ids(items):
+        return tuple(items)
     tokens: list[int] = []
     for index, item in enumerate(items):
         if isinstance(item, int):
             tokens.append(item)
         else:
             tokens += await tokens_of(backend, item, add_special=index == 0)
-    return tokens
+    return tuple(tokens)

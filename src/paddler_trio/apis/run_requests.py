@@ -18,14 +18,15 @@ import trio
 from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.steps import Step, StreamEncoder, Work
+from paddler_trio.apis.steps import Step, StreamEncoder
 from paddler_trio.balancer.ready_steps import ready_steps
-from paddler_trio.balancer.writing import written
+from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.wire.trio.work import Work
 
 
 async def gather(
@@ -228,11 +229,11 @@ class StepSource:
     # --------------------------------------------------------------------- inside
 
     async def _submit(self, exchange: Exchange, work: Work) -> Request:
-        whole = await written(work, exchange.room, is_large=exchange.is_large)
+        encoded_work = await encoded(work, exchange.room, is_large=exchange.is_large)
         number = len(self._requests)
         request_id = f"{exchange.id}.{number}" if number else exchange.id
         request = self.dispatcher.submit(
-            request_id, whole, client=exchange.client, priority=exchange.priority
+            request_id, encoded_work, client=exchange.client, priority=exchange.priority
         )
         self._requests.append(request)
         return request

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.nursery_tree.request import RawResult
-
-Work: TypeAlias = Mapping[str, object]
-"""The body for an agent, such as ``{"Generate": {...}}``."""
 
 
 @attrs.frozen

@@ -8,13 +8,13 @@ no slot.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.balancer.model_questions import ask_model
+from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
 from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.json_body import json_body, structured
@@ -22,21 +22,19 @@ from paddler_trio.http.router import Handler, Params, Router
 from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
-    Generate,
     Question,
     RenderPrompt,
     Tokenize,
-    Work,
 )
+from paddler_trio.wire.trio.work import Generate
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """A prompt of millions of tokens, as numbers."""
 
-Stream: TypeAlias = Callable[[Scope, Receive, Send, Mapping[str, object]], Awaitable[None]]
+Stream: TypeAlias = Callable[[Scope, Receive, Send, Generate], Awaitable[None]]
 """Answers a request with the lines of one piece of work."""
 
 
@@ -56,10 +54,8 @@ class ApiV2:
         routes.http("GET", "/api/v2/model", self._model)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        def read(value: object) -> Mapping[str, object]:
-            work = unstructure(structured(value, Generate, tag="Generate"), Work)
-            assert isinstance(work, dict), "a tag around its fields"
-            return work
+        def read(value: object) -> Generate:
+            return structured(value, Generate, tag="Generate")
 
         work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
         await self.stream(scope, receive, send, work)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from paddler_trio.balancer.writing import written
+from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, Receive, Scope, Send
 from paddler_trio.http.input_budget import Reservation
 from paddler_trio.http.json_body import input_of
@@ -23,9 +23,8 @@ from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.scheduler.dispatch.fair_order import Priority
-from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.paddler.generation import GenerateEmbeddingBatchParams
 from paddler_trio.wire.paddler.messages import error_line, response_line
+from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams
 
 
 @attrs.define(eq=False)
@@ -55,7 +54,7 @@ class EmbeddingFanOut:
     async def _gather(self, lines: trio.MemorySendChannel[bytes], room: Reservation) -> None:
         async with lines, trio.open_nursery() as nursery:
             for chunk in self._chunks():
-                work = await written({"GenerateEmbeddingBatch": unstructure(chunk)}, room)
+                work = await encoded(chunk, room)
                 request = self.dispatcher.submit(
                     secrets.token_urlsafe(16), work, client=self.client, priority=self.priority
                 )

@@ -8,7 +8,6 @@ all the steps that have arrived (`paddler_trio.balancer.ready_steps`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 
 import attrs
 import trio
@@ -18,7 +17,7 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.ready_steps import ready_steps
-from paddler_trio.balancer.writing import written
+from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
 from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.json_body import input_of, json_body, structured
@@ -26,14 +25,14 @@ from paddler_trio.http.router import Params, Router
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
-from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.messages import error_line, response_line
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
     tool_schema_problem,
 )
-from paddler_trio.wire.paddler.messages import error_line, response_line
+from paddler_trio.wire.trio.work import Work
 
 GENERATION_DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
 NDJSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
@@ -84,14 +83,16 @@ class InferenceRoutes:
             await send_text(send, 200, "OK")
 
     async def _raw_prompt(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        work = await json_body(scope, receive, _raw_prompt_work)
+        work = await json_body(
+            scope, receive, lambda value: structured(value, ContinueFromRawPromptParams)
+        )
         self._must_generate()
         await self._stream(scope, receive, send, work)
 
     async def _conversation(
         self, scope: Scope, receive: Receive, send: Send, params: Params
     ) -> None:
-        work, problem = await json_body(scope, receive, _conversation_work)
+        work, problem = await json_body(scope, receive, _conversation)
         self._must_generate()
         if problem is not None:
             raise HttpProblem(400, f"Invalid request parameters: {problem}")
@@ -131,7 +132,7 @@ class InferenceRoutes:
             raise HttpProblem(501, GENERATION_DISABLED)
 
     async def _stream_or_refuse(
-        self, scope: Scope, receive: Receive, send: Send, work: Mapping[str, object]
+        self, scope: Scope, receive: Receive, send: Send, work: Work
     ) -> None:
         """As ``_stream``; a request that is refused at once gets the status of the refusal."""
         request = await self._submit(scope, work)
@@ -141,16 +142,16 @@ class InferenceRoutes:
             )
         await self._send_lines(scope, receive, send, request)
 
-    async def _stream(
-        self, scope: Scope, receive: Receive, send: Send, work: Mapping[str, object]
-    ) -> None:
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, work: Work) -> None:
         """One request from here to its last line."""
         await self._send_lines(scope, receive, send, await self._submit(scope, work))
 
-    async def _submit(self, scope: Scope, work: Mapping[str, object]) -> Request:
+    async def _submit(self, scope: Scope, work: Work) -> Request:
         client, priority = client_of(scope)
-        whole = await written(work, input_of(scope))
-        return self.dispatcher.submit(new_request_id(), whole, client=client, priority=priority)
+        encoded_work = await encoded(work, input_of(scope))
+        return self.dispatcher.submit(
+            new_request_id(), encoded_work, client=client, priority=priority
+        )
 
     async def _send_lines(
         self, scope: Scope, receive: Receive, send: Send, request: Request
@@ -186,14 +187,10 @@ def failure_line(request: Request) -> bytes:
     return error_line(request.id, failure.code, failure.description) + b"\n"
 
 
-def _raw_prompt_work(value: object) -> Mapping[str, object]:
-    return {"ContinueFromRawPrompt": unstructure(structured(value, ContinueFromRawPromptParams))}
-
-
-def _conversation_work(value: object) -> tuple[Mapping[str, object], str | None]:
+def _conversation(value: object) -> tuple[ContinueFromConversationHistoryParams, str | None]:
     """And what is wrong with its tools."""
-    body = structured(value, ContinueFromConversationHistoryParams)
-    return {"ContinueFromConversationHistory": unstructure(body)}, tool_schema_problem(body)
+    work = structured(value, ContinueFromConversationHistoryParams)
+    return work, tool_schema_problem(work)
 
 
 async def health(scope: Scope, receive: Receive, send: Send, params: Params) -> None:

@@ -27,12 +27,7 @@ from paddler_trio.http.router import Params
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
-from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.json_limits import JsonLimitError
-from paddler_trio.wire.paddler.generation import (
-    ContinueFromConversationHistoryParams,
-    tool_schema_problem,
-)
 from paddler_trio.wire.paddler.messages import (
     ErrorEnvelope,
     InferenceRequest,
@@ -45,7 +40,11 @@ from paddler_trio.wire.paddler.messages import (
     render,
     response_line,
 )
-from paddler_trio.wire.trio.written_work import WrittenWork, write_work
+from paddler_trio.wire.paddler.request_params import (
+    ContinueFromConversationHistoryParams,
+    tool_schema_problem,
+)
+from paddler_trio.wire.trio.encoded_work import EncodedWork, encode_work
 
 log = structlog.get_logger("inference")
 
@@ -241,7 +240,7 @@ class _Submission:
     """A request; ``problem`` is what is wrong with its tools."""
 
     id: str
-    work: WrittenWork
+    work: EncodedWork
     problem: str | None
 
 
@@ -265,10 +264,7 @@ def _read(text: str) -> _Frame:
         return _Unreadable(recover_request_id(text), status, str(error))
     if not isinstance(message, InferenceRequest):
         return message
-    params, problem = message.request, None
-    tag = "ContinueFromRawPrompt"
-    if isinstance(params, ContinueFromConversationHistoryParams):
-        tag = "ContinueFromConversationHistory"
-        problem = tool_schema_problem(params)
-    work = write_work({tag: unstructure(params)}, in_runs=len(text) > INLINE_BYTES)
-    return _Submission(message.id, work, problem)
+    work, problem = message.request, None
+    if isinstance(work, ContinueFromConversationHistoryParams):
+        problem = tool_schema_problem(work)
+    return _Submission(message.id, encode_work(work, in_runs=len(text) > INLINE_BYTES), problem)

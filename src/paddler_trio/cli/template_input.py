@@ -16,7 +16,7 @@ from paddler_trio.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from paddler_trio.language.templates.conversation import ModelTemplates
-    from paddler_trio.wire.trio.generate import ConversationPrompt
+    from paddler_trio.wire.trio.work import ConversationPrompt
 
 STDIN = "-"
 ANY_MESSAGES: list[dict[str, object]] = [{"role": "user", "content": "Hello."}]
@@ -198,7 +198,7 @@ def read_conversation(
     variables = {} if kwargs is None else _read_json(kwargs, "--kwargs")
     if not isinstance(variables, dict):
         raise typer.BadParameter("expected an object", param_hint="--kwargs")
-    from paddler_trio.wire.trio.generate import ConversationPrompt
+    from paddler_trio.wire.trio.work import ConversationPrompt
 
     return ConversationPrompt(
         messages=tuple(given),

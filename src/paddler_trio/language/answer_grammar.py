@@ -20,7 +20,7 @@ from paddler_trio.language.grammars.constraints import (
 )
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget
-from paddler_trio.wire.trio.generate import Constraint, ConversationPrompt
+from paddler_trio.wire.trio.work import Constraint, ConversationPrompt
 
 
 def grammar_of_answer(

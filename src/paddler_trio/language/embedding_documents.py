@@ -18,7 +18,7 @@ from paddler_trio.errors import PaddlerError
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     L2,
     GenerateEmbeddingBatchParams,
     NoNormalization,
@@ -33,7 +33,7 @@ from paddler_trio.wire.paddler.results import (
     PoolingType,
 )
 from paddler_trio.wire.scalars import float32s
-from paddler_trio.wire.trio.generate import Embed, EmbedInput, Rank, TextInput, TokenInput
+from paddler_trio.wire.trio.work import Embed, EmbedInput, Rank, TextInput, TokenInput
 
 EmbeddingWork: TypeAlias = GenerateEmbeddingBatchParams | Embed | Rank
 RawEmbeddingResult: TypeAlias = "dict[str, object] | str"

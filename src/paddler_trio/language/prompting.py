@@ -35,16 +35,15 @@ from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
     Grammar,
-    Image,
     ReasoningBudget,
-    Sampling,
+    StartSequence,
 )
 from paddler_trio.wire.engine.sampling_limits import MAX_LOGPROBS
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
 )
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Generate,
     Prompt,
@@ -62,22 +61,12 @@ MAX_SALT_CHARS = 1024
 
 @attrs.frozen(kw_only=True)
 class Prompted:
-    """What the engine needs to start, and the object that reads its answer.
+    """What the engine is sent, and the object that reads its answer.
 
-    Each of the ``images`` has one ``IMAGE_TOKEN`` among the tokens.
-
-    ``max_tokens`` 0 means as many as fit; ``logprobs`` -1 means none.
+    Each of the images has one ``IMAGE_TOKEN`` among the tokens.
     """
 
-    tokens: list[int]
-    images: list[Image]
-    max_tokens: int
-    sampling: Sampling
-    grammar: Grammar | None
-    reasoning: ReasoningBudget | None
-    logprobs: int
-    reuse_prefix: bool
-    salt: str
+    start: StartSequence
     output: OutputProcessor
 
 
@@ -85,17 +74,21 @@ def prompt_of(
     work: GenerationWork,
     language: Language,
     *,
+    key: int,
     seed: int,
     sampled: Sequence[int],
+    isolated: bool = False,
     sees_images: bool = False,
     slot_cells: int = 0,
 ) -> Prompted:
     """Render, tokenise and constrain; raises Refusal.
 
     Args:
+      key: of the engine's sequence.
       seed: of the sampler, unless the request has its own.
       sampled: tokens of this answer that another agent produced: the answer's reader replays them
         and sends nothing.
+      isolated: the engine computes this sequence alone.
       sees_images: the engine was loaded with a projection.
       slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the
         engine decides alone.
@@ -129,9 +122,11 @@ def prompt_of(
         output.replay(language.vocabulary.token_bytes(token, special=True) for token in sampled)
     except TokenizationError as error:
         raise Refusal("SamplerError", f"cannot continue: {error}") from error
-    return Prompted(
+    start = StartSequence(
+        key=key,
         tokens=tokens,
         images=list(rendering.images),
+        sampled=list(sampled),
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
         grammar=_grammar(request, rendering, language, binds_calls=is_extended),
@@ -139,8 +134,9 @@ def prompt_of(
         logprobs=-1 if request.logprobs is None else request.logprobs,
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
-        output=output,
+        isolated=isolated,
     )
+    return Prompted(start=start, output=output)
 
 
 def length_problem(prompt: Prompt, vocabulary: Vocabulary, slot_cells: int) -> str | None:

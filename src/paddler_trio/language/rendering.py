@@ -19,7 +19,7 @@ from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.templates.chat_messages import has_images
 from paddler_trio.language.templates.conversation import prepare_conversation
 from paddler_trio.wire.engine.engine_pipe import Image
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 TOOL_CHOICES = ("auto", "none", "required", "function")
 

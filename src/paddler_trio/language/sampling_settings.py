@@ -22,7 +22,7 @@ from paddler_trio.wire.engine.sampling_limits import (
     breakers_problem,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.generate import LogitBias, SamplingOverrides
+from paddler_trio.wire.trio.work import LogitBias, SamplingOverrides
 
 _BAN = -100.0
 """A bias of this or less bans a token, as in OpenAI's API."""

@@ -10,7 +10,7 @@ request ends when the task is cancelled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import structlog
@@ -46,9 +46,9 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     RequestKey,
     SlotLedger,
 )
-from paddler_trio.wire.trio.paddler_work import Inexpressible
+from paddler_trio.wire.trio.encoded_work import EncodedWork, TooLong
+from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
-from paddler_trio.wire.trio.written_work import TooLong, WrittenWork, write_work
 
 log = structlog.get_logger("dispatch")
 
@@ -116,40 +116,35 @@ class Dispatcher:
     def submit(
         self,
         request_id: str,
-        work: Mapping[str, object] | WrittenWork,
+        work: EncodedWork,
         *,
         client: str = "",
         priority: Priority = Priority.NORMAL,
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
-        The queue is fair between clients. What is not written yet is written now, while
-        the event loop stands still: write what may be large in a worker thread.
+        The queue is fair between clients.
 
         The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
         if it stops reading earlier it must call ``request.stop()``.
-
-        Errors:
-          WireError: the work is none.
         """
-        written = work if isinstance(work, WrittenWork) else write_work(work)
         self._arrivals += 1
         request = Request(
             RequestKey(self._arrivals),
             request_id,
-            written,
+            work,
             client=client_digest(client),
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
         if self.is_draining or self._requests_nursery is None:
             request.end(SHUTTING_DOWN)
             return request
-        if written.excess is not None:
-            request.end(Failure(413, _too_long(written.excess)))
+        if work.excess is not None:
+            request.end(Failure(413, _too_long(work.excess)))
             return request
-        needs = OURS if written.needs_ours is not None else frozenset()
-        if written.needs_ours is not None and self._ledger.is_hopeless(needs):
-            request.end(_hopeless(written.needs_ours))
+        needs = OURS if work.needs_ours is not None else frozenset()
+        if work.needs_ours is not None and self._ledger.is_hopeless(needs):
+            request.end(_hopeless(work.needs_ours))
             return request
         decision = self._ledger.ask(request.key, client=client, priority=priority, needs=needs)
         if isinstance(decision, BufferFull):
@@ -446,7 +441,7 @@ class Dispatcher:
         self.agents_changed.notify()
 
 
-def _hopeless(reason: Inexpressible | TooLong) -> Failure:
+def _hopeless(reason: UnsupportedByPaddler | TooLong) -> Failure:
     """Why agents of Paddler's alone cannot take a request."""
     if isinstance(reason, TooLong):
         words = f"{_too_long(reason)} by the agents that are connected, which are Paddler's"

@@ -29,7 +29,7 @@ import attrs
 import trio
 
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
-from paddler_trio.wire.trio.written_work import WrittenWork
+from paddler_trio.wire.trio.encoded_work import EncodedWork
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease
@@ -138,14 +138,14 @@ class Request:
     Args:
       key: arrival number, also its place in the queue.
       id: what the client calls it; never routes anything.
-      work: the body for an agent, e.g. ``{"ContinueFromRawPrompt": {...}}``, as bytes.
+      work: what an agent computes, as it is sent.
       client: hexadecimal digits that tell clients apart.
       buffered_timeout_s: how long each stay in the queue may last.
     """
 
     key: RequestKey
     id: str
-    work: WrittenWork
+    work: EncodedWork
     client: str = ""
     buffered_timeout_s: float = math.inf
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)

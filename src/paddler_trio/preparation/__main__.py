@@ -34,7 +34,7 @@ from paddler_trio.preparation.messages import (
 from paddler_trio.preparation.worker import Worker
 
 NICENESS = 3
-"""Workers give way to the event loops and the engine."""
+"""Workers run at a lower priority than the event loops and the engine."""
 
 
 def main(control_fd: int) -> None:

@@ -1,4 +1,4 @@
-"""What a worker does with one request: read it, then everything language has to say of it."""
+"""What a worker does with one request: parse it, then prepare it for the engine or answer it."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from paddler_trio.preparation.messages import (
     PreparedGeneration,
     Refused,
 )
-from paddler_trio.preparation.questions import UnanswerableError, answer_to
-from paddler_trio.wire.codec import loads, structure
-from paddler_trio.wire.engine.engine_pipe import StartSequence
+from paddler_trio.preparation.model_answers import UnanswerableError, answer_to
+from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine.pipe_codec import encode
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.messages import AgentRequest, AgentRequestBody, parse_agent_message
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
-from paddler_trio.wire.paddler.messages import AgentRequest, AgentRequestBody, parse_agent_message
-from paddler_trio.wire.trio.generate import Embed, Generate, Rank, Work
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import (
     TAG,
     Answer,
     Ask,
+    Extension,
     Start,
+    UnknownExtension,
     parse_extension,
     render_extension,
 )
+from paddler_trio.wire.trio.work import Embed, Generate, Rank, Work
 
 
 def prepare(job: Job, language: Language) -> Prepared:
@@ -70,7 +71,7 @@ def refused(job: Job, code: int, problem: str) -> Prepared:
 
 
 def refused_frame(frame: RequestFrame, code: int, problem: str) -> Prepared:
-    """As :func:`refused`, in the words of the request's own protocol."""
+    """As :func:`refused`, in the request's own protocol."""
     if frame.kind == "question":
         return Answered(render_extension(Answer(frame.id, None, problem, code)))
     if frame.kind == "embedding":
@@ -81,40 +82,29 @@ def refused_frame(frame: RequestFrame, code: int, problem: str) -> Prepared:
 
 
 def _generation(job: Job, language: Language) -> Prepared:
-    work, seed, sampled = _work_of(job.frame)
+    work, seed, sampled = _parsed(job.frame)
     if not isinstance(
         work, Generate | ContinueFromRawPromptParams | ContinueFromConversationHistoryParams
     ):
         raise WireError(f"{job.frame.tag} is no generation @ $.request")
-    prompt = prompt_of(
+    prompted = prompt_of(
         work,
         language,
+        key=job.key,
         seed=seed,
         sampled=sampled,
+        isolated=bool(job.frame.isolated),
         sees_images=job.ready.sees_images,
         slot_cells=job.ready.cells,
     )
-    start = StartSequence(
-        key=job.key,
-        tokens=prompt.tokens,
-        images=prompt.images,
-        sampled=list(sampled),
-        max_tokens=prompt.max_tokens,
-        sampling=prompt.sampling,
-        grammar=prompt.grammar,
-        reasoning=prompt.reasoning,
-        logprobs=prompt.logprobs,
-        reuse_prefix=prompt.reuse_prefix,
-        salt=prompt.salt,
-        isolated=bool(job.frame.isolated),
-    )
-    return PreparedGeneration(encode(start), prompt.output, len(prompt.tokens))
+    start = prompted.start
+    return PreparedGeneration(encode(start), prompted.output, len(start.tokens))
 
 
 def _embedding(job: Job, language: Language) -> Prepared:
-    work, _, _ = _work_of(job.frame)
+    work, _, _ = _parsed(job.frame)
     shape = job.ready.embedding
-    assert shape is not None, "the agent asks for embeddings where the engine can embed"
+    assert shape is not None, "an agent prepares embeddings if its engine can embed"
     if not isinstance(work, Embed | Rank | GenerateEmbeddingBatchParams):
         raise WireError(f"{job.frame.tag} embeds nothing @ $.request")
     form = form_of(work, shape, language.parameters.pooling_type)
@@ -123,8 +113,8 @@ def _embedding(job: Job, language: Language) -> Prepared:
 
 
 def _question(job: Job, language: Language) -> Prepared:
-    ask = parse_extension(_object(loads(job.frame.text))[TAG])
-    assert isinstance(ask, Ask), "its head says so"
+    ask = _extension(job.frame.text)
+    assert isinstance(ask, Ask), "it has the head of one"
     try:
         answer = answer_to(ask.question, language, job.ready)
     except UnanswerableError as error:
@@ -132,20 +122,19 @@ def _question(job: Job, language: Language) -> Prepared:
     return Answered(render_extension(Answer(ask.id, answer, None, 200)))
 
 
-def _work_of(frame: RequestFrame) -> tuple[object, int, tuple[int, ...]]:
-    """The request as a value, the seed of its draws, and what was drawn before; WireError."""
+def _parsed(frame: RequestFrame) -> tuple[Work | AgentRequestBody, int, tuple[int, ...]]:
+    """The request, the seed of its sampling, and the tokens sampled before; WireError."""
     if frame.is_paddlers:
         message = parse_agent_message(frame.text)
-        assert isinstance(message, AgentRequest), "its head says so"
+        assert isinstance(message, AgentRequest), "it has the head of one"
         return message.request, secrets.randbits(32), ()
-    start = parse_extension(_object(loads(frame.text))[TAG])
-    assert isinstance(start, Start), "its head says so"
-    if frame.is_extended:
-        return structure(start.request, Work), start.seed, start.tokens
-    return structure(start.request, AgentRequestBody), start.seed, start.tokens
+    start = _extension(frame.text)
+    assert isinstance(start, Start), "it has the head of one"
+    return start.request, start.seed, start.tokens
 
 
-def _object(value: object) -> dict[str, object]:
-    if not isinstance(value, dict) or value.keys() != {TAG}:
+def _extension(text: str) -> Extension | UnknownExtension:
+    frame = loads(text)
+    if not isinstance(frame, dict) or frame.keys() != {TAG}:
         raise WireError("a Trio frame has one key @ $")
-    return value
+    return parse_extension(frame[TAG])

@@ -1,7 +1,7 @@
 """What one job may cost: memory, and processor time in proportion to its size.
 
-A worker that exceeds its time is told by an exception where Python runs, and ended by the kernel
-where native code does. Memory is the address space that the worker may add to what it has; a
+A worker that exceeds its time gets an exception where Python runs, and is ended by the kernel
+where native code runs. Memory is the address space that the worker may add to what it has; a
 native allocation that fails may end the process, which costs this job and no other.
 """
 

@@ -1,9 +1,9 @@
 """What an agent and its preparation processes send to each other.
 
-Frames are a length and a pickle. The agent's are trusted. A worker's are not, since what it worked
-on came from strangers: they are read by :class:`ResultReader`, which makes nothing but the values
-of this package. Objects that both sides have from the start, such as the markers of a template,
-are sent as numbers.
+Frames are a length and a pickle. The agent's are trusted. A worker's are not, since its input is
+untrusted: they are read by :class:`ResultReader`, which makes nothing but the values of this
+package. Objects that both sides have from the start, such as the markers of a template, are sent as
+numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paddler_trio.language.embedding_documents import Form, PreparedDocument
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 512 * 1024 * 1024
@@ -48,7 +48,7 @@ _OTHERS = {
 
 @attrs.frozen
 class LanguageFacts:
-    """What the agent itself must know of the language that a fork server has read.
+    """What the agent itself needs of the language that a fork server has read.
 
     ``shared`` are the objects that results refer to by number.
     """
@@ -76,7 +76,7 @@ class Job:
 
     Args:
       key: of the sequence that the engine is to start.
-      ready: what the engine said when it was up.
+      ready: the engine's greeting.
     """
 
     frame: RequestFrame

@@ -32,7 +32,7 @@ class Worker:
     shared: Sequence[object]
 
     def run(self) -> None:
-        """Say which process this is, then do jobs until there are no more."""
+        """Send the process's descriptor, then do jobs until there are no more."""
         limit_memory()
         own = os.pidfd_open(os.getpid())
         socket.send_fds(self.connection, [b"."], [own])

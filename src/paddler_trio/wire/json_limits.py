@@ -1,12 +1,12 @@
 """How much JSON a text may hold, counted before anything of it is decoded.
 
-Decoding costs by the value, not by the byte: three bytes, ``[],``, become a list of 56 bytes, and
-a hundred of them cost what a page of prose costs. So a text is counted first, at the speed at
-which memory is read, and what is over a limit costs no more than this count.
+The cost of decoding grows with the values, not the bytes: three bytes, ``[],``, become a list of
+56 bytes. So a text is counted first, at the speed of reading memory, and a text over a limit costs
+only this count.
 
-Commas, colons and opening brackets bound the number of values from above. They may also stand in
-strings, where they mean nothing: only if the bound is over a limit is it counted again without
-the strings. That count works on slices, in numpy, which lets other threads run meanwhile.
+Commas, colons and opening brackets bound the number of values from above. They may also be part of
+strings: if the bound is over a limit, they are counted again without the strings. That count works
+on slices, in numpy, so that other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class JsonLimits:
 
 DEFAULT_LIMITS: Final = JsonLimits()
 UNCOUNTED_BYTES: Final = 16_384
-"""A text this short holds 5,461 values at the most: counting it would not change its fate."""
+"""A text this short holds 5,461 values at the most: counting it would change nothing."""
 
 ESTIMATED_BYTES: Final = 65_536
-"""Of a text this short the bound is good enough for what it will take."""
+"""For a text this short the bound estimates its memory well enough."""
 VALUE_BYTES: Final = 48
 """An integer, or the head of a string, and its place in a list."""
 CONTAINER_BYTES: Final = 128
@@ -93,7 +93,7 @@ def check_count(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) ->
     """Count ``text``, which is UTF-8 or claims to be.
 
     Raises:
-      JsonLimitError: it holds more than ``limits`` allow; the words name the limit.
+      JsonLimitError: it holds more than ``limits`` allow; the message names the limit.
     """
     count = bound_of(text)
     if not count.within(limits):

@@ -1,15 +1,14 @@
 """JSON text to plain values and back, as strict as the peers we speak to.
 
-``json`` alone is too kind: it keeps the last of two equal keys, reads ``NaN``, turns ``1e400``
-into infinity and lets half a surrogate pair through, which then cannot be written again. Each of
-these is refused here, where the text arrives, so that every value that ``loads`` returned can be
-given to ``dumps``.
+``json`` alone is too lenient: it keeps the last of two equal keys, reads ``NaN``, turns ``1e400``
+into infinity and lets half a surrogate pair through, which then cannot be written again. All of
+these are refused when text is read, so that ``dumps`` can write every value that ``loads`` returns.
 
 Peers written in Rust refuse text nested 128 deep, and a request grows by a few levels when it is
 wrapped in an envelope; hence the lower limit here.
 
-A long text is counted before it is decoded (``json_limits``), so that what decoding may cost is
-bounded for whoever calls this with what a stranger sent.
+A long text is counted before it is decoded (``json_limits``), which bounds the cost of decoding
+untrusted text.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def loads(data: bytes | bytearray | str, limits: JsonLimits = DEFAULT_LIMITS) ->
     if text.count("{") + text.count("[") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
         raise _too_deep()
     if "\\u" in text and _has_lone_surrogate(text):
-        dumps(value)  # unless a backslash stands before it, this fails
+        dumps(value)  # fails, unless a backslash precedes it
     return value
 
 

@@ -8,7 +8,7 @@ read from its attrs definition:
 * any other type with a default: may be absent, never null, and is always written;
 * without a default: required;
 * ``metadata=REQUIRED``: required on the wire although Python has a default;
-* ``metadata=OMITTED``: left out when it is ``None``; ``metadata={WIRE_NAME: ...}``: its key.
+* ``metadata=OMITTED``: left out when it has its default; ``metadata={WIRE_NAME: ...}``: its key.
 
 ``object`` means any JSON value, kept as it came. Every refusal is a ``ShapeError`` that collects
 its path on the way out, innermost step first.
@@ -105,6 +105,7 @@ class _Field:
     required: bool
     nullable: bool
     omitted: bool
+    default: object
 
 
 def _fields(cls: type[attrs.AttrsInstance]) -> list[_Field]:
@@ -121,6 +122,7 @@ def _fields(cls: type[attrs.AttrsInstance]) -> list[_Field]:
                 required=bool(attribute.metadata.get("required")) or not (nullable or has_default),
                 nullable=nullable and not has_default,
                 omitted=bool(attribute.metadata.get("omitted")),
+                default=attribute.default,
             )
         )
     return result
@@ -163,7 +165,7 @@ def record_writer(cls: type[attrs.AttrsInstance]) -> Writer:
         result: dict[str, object] = {}
         for field, write_field in fields:
             member = getattr(value, field.name)
-            if member is not None or not field.omitted:
+            if not field.omitted or member != field.default:
                 result[field.wire_name] = write_field(member)
         return result
 

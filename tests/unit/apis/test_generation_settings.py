@@ -10,6 +10,7 @@ from paddler_trio.apis.generation_settings import (
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.completion_request import read_llama_completion
 from paddler_trio.wire.engine.sampler_stages import STAGES
+from paddler_trio.wire.trio.work import SamplingOverrides
 
 DEFAULTS = {
     "temperature": 0.8,
@@ -45,7 +46,7 @@ def settings_of(parameters: dict[str, object] | None = None, **body: object) -> 
 
 
 def test_defaults_are_those_of_the_cluster_and_the_engine() -> None:
-    shown = sampling_settings({}, {})
+    shown = sampling_settings({}, SamplingOverrides())
     assert {name: shown[name] for name in DEFAULTS} == DEFAULTS
     assert shown["seed"] == RANDOM_SEED
     assert shown["samplers"] == list(STAGES)

@@ -29,6 +29,7 @@ from paddler_trio.apis.openai.completion_request import read_completion, read_ll
 from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
 from paddler_trio.apis.openapi_document import openapi, records
 from paddler_trio.apis.responses.responses_request import read_input_tokens, read_responses
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 LIMITS = ApiLimits()
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -279,14 +280,13 @@ def test_what_only_a_stream_can_do_says_nothing_about_a_whole_answer() -> None:
     ("think", "thinking"), [(True, True), (False, False), ("low", True), ("none", False)]
 )
 def test_ollamas_word_for_thinking_is_honoured(think: object, thinking: bool) -> None:
-    told: Any = read_chat({"messages": [], "think": think}, LIMITS).generate["prompt"]
-    assert told["Conversation"]["thinking"] is thinking
+    prompt = read_chat({"messages": [], "think": think}, LIMITS).generate.prompt
+    assert isinstance(prompt, ConversationPrompt)
+    assert prompt.thinking is thinking
 
 
 def test_an_empty_conversation_is_the_templates_own_beginning() -> None:
-    told: Any = read_chat({"messages": []}, LIMITS).generate["prompt"]
-    assert told["Conversation"]["messages"] == []
-    assert told["Conversation"]["add_generation_prompt"] is True
+    assert read_chat({"messages": []}, LIMITS).generate.prompt == ConversationPrompt(messages=())
 
 
 # --------------------------------------------------------------------------- tools of a server
@@ -305,7 +305,7 @@ def test_a_tool_that_a_server_would_run_is_not_offered(choice: object) -> None:
     ignored = IgnoredFields()
     body = {"input": "q", "tools": [SEARCH, NAMED], "tool_choice": choice}
     request = read_responses(body, LIMITS, ignored)
-    offered: Any = request.conversation(())["tools"]
+    offered: Any = request.conversation(()).tools
     assert [tool["function"]["name"] for tool in offered] in (["weather"], [])
     assert request.values["tools"] == [NAMED]
     assert "tools[].web_search_preview" in ignored.names
@@ -331,11 +331,11 @@ def test_it_cannot_be_required(choice: object) -> None:
 def test_a_chat_and_a_message_have_the_same_rule() -> None:
     ignored = IgnoredFields()
     chat = {"messages": [{"role": "user", "content": "q"}], "tools": [SEARCH]}
-    told: Any = read_chat(chat, LIMITS, ignored).generate["prompt"]
-    assert told["Conversation"]["tools"] == []
+    told: Any = read_chat(chat, LIMITS, ignored).generate.prompt
+    assert told.tools == ()
     message = {"max_tokens": 1, **chat, "tools": [{"type": "web_search_20250305", "name": "s"}]}
-    told = read_messages(message, LIMITS, ignored).generate["prompt"]
-    assert told["Conversation"]["tools"] == []
+    told = read_messages(message, LIMITS, ignored).generate.prompt
+    assert told.tools == ()
     assert ignored.names == ["tools[].web_search_preview", "tools[].web_search_20250305"]
     for read, body, choice in (
         (read_chat, chat, "required"),

@@ -11,8 +11,8 @@ from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS, chat_record
 from paddler_trio.apis.openai.chat_request import ChatRequest, read_chat
-from paddler_trio.wire.codec import structure
-from paddler_trio.wire.trio.generate import Generate, Work
+from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate, Work
 
 LIMITS = ApiLimits()
 RECORD = chat_record(LIMITS)
@@ -110,9 +110,14 @@ def told_off(**body: object) -> ApiError:
 def generate(**body: object) -> Generate:
     """The request as the agent reads it: the contract's own reader judges it."""
     (work,) = read(**body).works()
-    value = structure(work, Work)
-    assert isinstance(value, Generate)
-    return value
+    assert structure(unstructure(work, Work), Work) == work
+    return work
+
+
+def conversation(**body: object) -> ConversationPrompt:
+    prompt = read(**body).generate.prompt
+    assert isinstance(prompt, ConversationPrompt)
+    return prompt
 
 
 def fields(support: FieldSupport) -> list[Field]:
@@ -125,7 +130,7 @@ def test_every_honoured_field_changes_the_request(field: Field) -> None:
     changed = read(**others | {field.name: value})
     assert changed != read(**others)
     for work in changed.works():
-        structure(work, Work)
+        assert structure(unstructure(work, Work), Work) == work
     for alias in field.aliases:
         assert read(**others | {alias: value}) == changed
 
@@ -181,13 +186,9 @@ def test_developers_are_the_system_and_refusals_are_what_was_said() -> None:
         {"role": "assistant", "content": None, "refusal": "No."},
         USER,
     ]
-    told = read(messages=messages).generate["prompt"]
-    match told:
-        case {"Conversation": {"messages": [system, _, refusal, _]}}:
-            assert system["role"] == "system"
-            assert refusal == {"role": "assistant", "content": "No."}
-        case _:
-            pytest.fail(str(told))
+    system, _, refusal, _ = conversation(messages=messages).messages
+    assert system["role"] == "system"
+    assert refusal == {"role": "assistant", "content": "No."}
 
 
 def test_images_and_reasoning_pass_in_one_spelling() -> None:
@@ -197,12 +198,10 @@ def test_images_and_reasoning_pass_in_one_spelling() -> None:
         {"role": "assistant", "reasoning": "Hm.", "content": "A cat."},
         USER,
     ]
-    match read(messages=messages).generate["prompt"]:
-        case {"Conversation": {"messages": [seen, said, _]}}:
-            assert seen["content"][1]["image_url"] == {"url": "data:image/png;base64,AA"}
-            assert said["reasoning_content"] == "Hm."
-        case other:
-            pytest.fail(str(other))
+    seen, said, _ = conversation(messages=messages).messages
+    assert isinstance(seen["content"], list)
+    assert seen["content"][1]["image_url"] == {"url": "data:image/png;base64,AA"}
+    assert said["reasoning_content"] == "Hm."
 
 
 @pytest.mark.parametrize(
@@ -301,17 +300,15 @@ def test_bad_values_are_refused_with_their_path(body: dict[str, object], param: 
 def test_an_answer_that_was_begun_is_gone_on_with(
     last: dict[str, Any], more: dict[str, Any], *, goes_on: bool
 ) -> None:
-    prompt: Any = read(messages=[USER, last], **more).generate["prompt"]
-    conversation = prompt["Conversation"]
-    assert conversation["continue_final_message"] is goes_on
-    assert conversation["add_generation_prompt"] is not goes_on
+    prompt = conversation(messages=[USER, last], **more)
+    assert prompt.continue_final_message is goes_on
+    assert prompt.add_generation_prompt is not goes_on
 
 
 def test_a_call_that_stands_last_is_not_gone_on_with() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     last = {"role": "assistant", "content": "I", "tool_calls": [call]}
-    prompt: Any = read(messages=[USER, last], **TOOLS).generate["prompt"]
-    assert prompt["Conversation"]["continue_final_message"] is False
+    assert not conversation(messages=[USER, last], **TOOLS).continue_final_message
 
 
 @pytest.mark.parametrize("name", ["type", "n_max", "n_min", "p_min", "ngram_size_n"])
@@ -322,7 +319,7 @@ def test_how_drafts_are_made_is_nobodys_business(name: str) -> None:
 
 def test_choices_differ_in_their_seeds_only() -> None:
     works = read(n=3, seed=2**32 - 1).works()
-    seeds = [structure(work, Work).sampling.seed for work in works]
+    seeds = [work.sampling.seed for work in works]
     assert seeds == [2**32 - 1, 0, 1]
     assert read(n=2).works()[0] == read(n=2).works()[1]
     assert generate(seed=-1).sampling.seed is None
@@ -350,23 +347,18 @@ def test_samplers_may_be_letters() -> None:
 
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_an_effort_is_a_budget_and_a_word_for_the_template(effort: str) -> None:
-    prompt = read(reasoning_effort=effort).generate["prompt"]
-    assert isinstance(prompt, dict)
-    conversation = prompt["Conversation"]
-    assert conversation["thinking"] is (effort != "none")
-    assert conversation["max_reasoning_tokens"] == (EFFORTS[effort] or None)
+    prompt = conversation(reasoning_effort=effort)
+    assert prompt.thinking is (effort != "none")
+    assert prompt.max_reasoning_tokens == (EFFORTS[effort] or None)
     words = {"minimal": "low", "xhigh": "high", "max": "high"}
     expected = {} if effort == "none" else {"reasoning_effort": words.get(effort, effort)}
-    assert conversation["template_kwargs"] == expected
+    assert prompt.template_kwargs == expected
 
 
 def test_a_budget_of_nothing_is_no_reasoning() -> None:
-    prompt = read(reasoning_budget_tokens=0).generate["prompt"]
-    assert isinstance(prompt, dict)
-    assert prompt["Conversation"]["thinking"] is False
-    both = read(reasoning_effort="high", thinking={"budget_tokens": 7}).generate["prompt"]
-    assert isinstance(both, dict)
-    assert both["Conversation"]["max_reasoning_tokens"] == 7
+    assert conversation(reasoning_budget_tokens=0).thinking is False
+    both = conversation(reasoning_effort="high", thinking={"budget_tokens": 7})
+    assert both.max_reasoning_tokens == 7
 
 
 def test_allowed_tools_are_the_only_ones_offered() -> None:
@@ -378,8 +370,6 @@ def test_allowed_tools_are_the_only_ones_offered() -> None:
             "tools": [{"type": "function", "function": {"name": "g"}}],
         },
     }
-    prompt = read(tools=[TOOL, other], tool_choice=choice).generate["prompt"]
-    assert isinstance(prompt, dict)
-    conversation = prompt["Conversation"]
-    assert conversation["tools"] == [other]
-    assert (conversation["tool_choice"], conversation["tool_name"]) == ("required", None)
+    prompt = conversation(tools=[TOOL, other], tool_choice=choice)
+    assert prompt.tools == (other,)
+    assert (prompt.tool_choice, prompt.tool_name) == ("required", None)

@@ -42,8 +42,7 @@ from paddler_trio.apis.openai.embeddings_io import (
 )
 from paddler_trio.apis.prompts import Prompts, read_prompts
 from paddler_trio.apis.steps import Step
-from paddler_trio.wire.codec import structure
-from paddler_trio.wire.trio.generate import Embed, Work
+from paddler_trio.wire.trio.work import TextInput, TextPrompt
 
 LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="cmpl-1")
@@ -210,13 +209,13 @@ def test_bad_completions_are_refused_with_their_path(body: dict[str, object], pa
 
 def test_works_are_those_of_the_first_prompt_then_of_the_second() -> None:
     request = read(prompt=["a", "b"], n=2, seed=5)
-    works = request.works([{"Text": {"text": "a"}}, {"Text": {"text": "b"}}])
-    read_back = [structure(work, Work) for work in works]
-    assert [(w.prompt.text, w.sampling.seed) for w in read_back] == [
-        ("a", 5),
-        ("a", 6),
-        ("b", 5),
-        ("b", 6),
+    first, second = TextPrompt(text="a"), TextPrompt(text="b")
+    works = request.works([first, second])
+    assert [(work.prompt, work.sampling.seed) for work in works] == [
+        (first, 5),
+        (first, 6),
+        (second, 5),
+        (second, 6),
     ]
 
 
@@ -240,7 +239,7 @@ def test_log_probabilities_have_the_legacy_shape_with_offsets_into_the_text() ->
 
 def test_the_best_of_several_is_the_one_the_model_found_likeliest() -> None:
     request = read(best_of=2, n=1)
-    assert request.generate["logprobs"] == 0
+    assert request.generate.logprobs == 0
     told = WholeCompletion(HEADING, request.delivery, [TextAnswer(""), TextAnswer("")], 1, 2)
     for choice, (text, value) in enumerate((("bad", -3.0), ("good", -0.1))):
         entry = {"id": 1, "token": text, "bytes": [], "logprob": value, "top": []}
@@ -379,12 +378,9 @@ def test_dimensions_cut_and_make_the_length_one_again() -> None:
 
 
 def test_works_of_embeddings_cover_every_input_once() -> None:
-    inputs = [{"Text": {"text": str(number)}} for number in range(7)]
+    inputs = [TextInput(text=str(number)) for number in range(7)]
     works, starts = embed_works(inputs, agents=2, batch_size=3, normalize="l2", oversize="report")
-    told = [structure(work, Work) for work in works]
-    assert all(isinstance(work, Embed) for work in told)
-    texts = [each.text for work in told for each in work.inputs]
-    assert texts == [str(number) for number in range(7)]
+    assert [each for work in works for each in work.inputs] == inputs
     assert starts == [0, 3, 5]
 
 

@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,8 +29,7 @@ LIMITS = ApiLimits()
 
 def conversation(body: dict[str, Any]) -> dict[str, Any]:
     asked = {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **body}
-    prompt: Any = read_messages(asked, LIMITS).generate["prompt"]
-    told: dict[str, Any] = prompt["Conversation"]
+    told: dict[str, Any] = attrs.asdict(read_messages(asked, LIMITS).generate.prompt)
     return told
 
 
@@ -66,7 +66,7 @@ def test_results_of_tools_are_messages_before_what_the_user_says() -> None:
         }
     )["messages"]
     call = {"name": "f", "arguments": '{"city":"Rome"}'}
-    assert messages == [
+    assert list(messages) == [
         {"role": "system", "content": "a\nb"},
         {"role": "user", "content": "weather?"},
         {
@@ -195,7 +195,7 @@ def test_an_effort_bounds_the_reasoning_and_is_told_to_the_template() -> None:
     def told(effort: str) -> tuple[object, object, object]:
         body = {"input": "q", "reasoning": {"effort": effort}}
         found = read_responses(body, LIMITS).conversation(())
-        return found["thinking"], found["max_reasoning_tokens"], found["template_kwargs"]
+        return found.thinking, found.max_reasoning_tokens, found.template_kwargs
 
     assert told("none") == (False, None, {})
     assert told("low") == (True, 1024, {"reasoning_effort": "low"})

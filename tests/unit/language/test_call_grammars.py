@@ -24,8 +24,8 @@ from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
 from paddler_trio.language.grammars.schema_grammar import SchemaNotConvertibleError, inspect_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar
-from paddler_trio.wire.paddler.generation import JsonSchemaGrammar
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.paddler.request_params import JsonSchemaGrammar
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 # Enough of each family's template to know it by.
 SOURCES = {

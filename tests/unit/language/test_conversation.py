@@ -16,7 +16,7 @@ from paddler_trio.language.templates.conversation import (
 from paddler_trio.language.templates.model_templates import templates_of
 from paddler_trio.language.templates.token_escaping import ESCAPE_MARK
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {}}}

@@ -28,7 +28,7 @@ from paddler_trio.language.embedding_gathering import Gathering
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     L2,
     EmbeddingInputDocument,
     GenerateEmbeddingBatchParams,
@@ -36,7 +36,7 @@ from paddler_trio.wire.paddler.generation import (
     RmsNorm,
 )
 from paddler_trio.wire.paddler.results import EmbeddingResult, PoolingType
-from paddler_trio.wire.trio.generate import Embed, Rank, TextInput, TokenInput
+from paddler_trio.wire.trio.work import Embed, Rank, TextInput, TokenInput
 
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 FORM = Form("Mean", PoolingType.MEAN, L2(), is_ranking=False)

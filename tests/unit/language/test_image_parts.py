@@ -14,7 +14,7 @@ from paddler_trio.language.templates.conversation import (
     ModelTemplates,
     prepare_conversation,
 )
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 from vision_models import data_uri, encoded, picture
 
 RED, GREEN = (data_uri(encoded(picture(c))) for c in ((250, 20, 10), (10, 240, 30)))

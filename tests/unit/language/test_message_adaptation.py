@@ -11,7 +11,7 @@ from paddler_trio.language.templates.conversation import (
     ModelTemplates,
     prepare_conversation,
 )
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 KNOWS_ALL = """\
 {% if tools %}TOOLS {{ tools | tojson }}

@@ -17,8 +17,8 @@ from paddler_trio.language.rendering import render
 from paddler_trio.language.templates.model_templates import templates_of
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.paddler.generation import ContinueFromRawPromptParams
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Generate,
     Prompt,
@@ -47,7 +47,7 @@ def language(vocabulary: Vocabulary) -> Language:
 def prompted(
     language: Language, prompt: Prompt, *, sampled: Sequence[int] = (), stop: tuple[str, ...] = ()
 ) -> Prompted:
-    return prompt_of(Generate(prompt=prompt, stop=stop), language, seed=7, sampled=sampled)
+    return prompt_of(Generate(prompt=prompt, stop=stop), language, key=1, seed=7, sampled=sampled)
 
 
 def conversation(**fields: object) -> ConversationPrompt:
@@ -55,22 +55,22 @@ def conversation(**fields: object) -> ConversationPrompt:
 
 
 def test_without_a_limit_the_engine_generates_as_many_as_fit(language: Language) -> None:
-    start = prompted(language, TextPrompt(text="Once"))
+    start = prompted(language, TextPrompt(text="Once")).start
     assert (start.max_tokens, start.logprobs, start.reuse_prefix, start.salt) == (0, -1, True, "")
     assert start.sampling.seed == 7
 
 
 def test_special_tokens_of_a_text_are_characters_on_request(language: Language) -> None:
     text = "<|im_start|>user"
-    parsed = prompted(language, TextPrompt(text=text)).tokens
-    plain = prompted(language, TextPrompt(text=text, parse_special=False)).tokens
+    parsed = prompted(language, TextPrompt(text=text)).start.tokens
+    plain = prompted(language, TextPrompt(text=text, parse_special=False)).start.tokens
     assert len(parsed) < len(plain)
     pieces = (language.vocabulary.token_bytes(token, special=True) for token in plain)
     assert b"".join(pieces).decode() == text
 
 
 def test_tokens_are_given_as_they_are(language: Language) -> None:
-    assert prompted(language, TokenPrompt(tokens=(5, 6, 7))).tokens == [5, 6, 7]
+    assert prompted(language, TokenPrompt(tokens=(5, 6, 7))).start.tokens == [5, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_an_answer_that_was_complete_when_its_agent_was_lost_is_complete(
 
 
 def test_paddlers_raw_prompt_is_a_text_to_be_continued(language: Language) -> None:
-    theirs = prompt_of(ContinueFromRawPromptParams("Once", 5), language, seed=7, sampled=[])
+    theirs = prompt_of(ContinueFromRawPromptParams("Once", 5), language, key=1, seed=7, sampled=[])
     ours = prompted(language, TextPrompt(text="Once"))
-    assert theirs.tokens == ours.tokens
-    assert theirs.max_tokens == 5
+    assert theirs.start.tokens == ours.start.tokens
+    assert theirs.start.max_tokens == 5
     assert not theirs.output.is_extended
     with pytest.raises(Refusal, match="max_tokens is 0"):
-        prompt_of(ContinueFromRawPromptParams("Once", 0), language, seed=7, sampled=[])
+        prompt_of(ContinueFromRawPromptParams("Once", 0), language, key=1, seed=7, sampled=[])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
 from paddler_trio.wire.engine.sampling_limits import sampling_problem
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.scalars import float32
-from paddler_trio.wire.trio.generate import LogitBias, SamplingOverrides
+from paddler_trio.wire.trio.work import LogitBias, SamplingOverrides
 
 CLUSTER = InferenceParameters(temperature=0.5, top_k=7, penalty_last_n=-1)
 GOOD: dict[str, Any] = {

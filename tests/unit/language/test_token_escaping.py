@@ -19,7 +19,7 @@ from paddler_trio.language.templates.token_escaping import (
     unescaped,
 )
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 steady = settings(
     deadline=None,

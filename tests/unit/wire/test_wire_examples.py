@@ -11,17 +11,6 @@ from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,
 )
-from paddler_trio.wire.paddler.generation import (
-    L2,
-    ContinueFromConversationHistoryParams,
-    ContinueFromRawPromptParams,
-    EmbeddingInputDocument,
-    GenerateEmbeddingBatchParams,
-    ImageUrl,
-    ImageUrlPart,
-    RmsNorm,
-    TextPart,
-)
 from paddler_trio.wire.paddler.messages import (
     AgentMessage,
     AgentRequest,
@@ -48,6 +37,17 @@ from paddler_trio.wire.paddler.messages import (
     parse_inference_client_message,
     parse_inference_server_message,
     render,
+)
+from paddler_trio.wire.paddler.request_params import (
+    L2,
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+    EmbeddingInputDocument,
+    GenerateEmbeddingBatchParams,
+    ImageUrl,
+    ImageUrlPart,
+    RmsNorm,
+    TextPart,
 )
 from paddler_trio.wire.paddler.results import (
     ContentToken,

@@ -26,16 +26,16 @@ from wire_values import values_of
 from effort import examples
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
-from paddler_trio.wire.paddler.generation import (
-    ContinueFromConversationHistoryParams,
-    ContinueFromRawPromptParams,
-    GenerateEmbeddingBatchParams,
-)
 from paddler_trio.wire.paddler.messages import (
     InferenceResponse,
     InferenceResponseBody,
     error_line,
     render,
+)
+from paddler_trio.wire.paddler.request_params import (
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+    GenerateEmbeddingBatchParams,
 )
 from paddler_trio.wire.paddler.results import (
     ALL_GENERATION_TAGS,

@@ -14,8 +14,8 @@ from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler import (
     agent_issue,
     desired_state,
-    generation,
     messages,
+    request_params,
     results,
     status,
 )
@@ -23,7 +23,7 @@ from paddler_trio.wire.paddler import (
 CLASSES = sorted(
     {
         value
-        for module in (agent_issue, desired_state, generation, messages, results, status)
+        for module in (agent_issue, desired_state, request_params, messages, results, status)
         for value in vars(module).values()
         if inspect.isclass(value) and attrs.has(value)
     },
@@ -34,16 +34,16 @@ UNIONS: dict[str, object] = {
     "AgentMessage": messages.AgentMessage,
     "AgentResponseBody": messages.AgentResponseBody,
     "BalancerMessage": messages.BalancerMessage,
-    "ContentPart": generation.ContentPart,
+    "ContentPart": request_params.ContentPart,
     "DesiredModel": desired_state.DesiredModel,
     "EmbeddingResult": results.EmbeddingResult,
     "GeneratedTokenResult": results.GeneratedTokenResult,
-    "GrammarConstraint": generation.GrammarConstraint,
+    "GrammarConstraint": request_params.GrammarConstraint,
     "InferenceClientMessage": messages.InferenceClientMessage,
     "InferenceResponseBody": messages.InferenceResponseBody,
     "InferenceServerMessage": messages.InferenceServerMessage,
-    "MessageContent": generation.MessageContent,
-    "NormalizationMethod": generation.NormalizationMethod,
+    "MessageContent": request_params.MessageContent,
+    "NormalizationMethod": request_params.NormalizationMethod,
     "ToolCallArguments": results.ToolCallArguments,
 }
 quick = settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))

@@ -17,7 +17,7 @@ from paddler_trio.wire.paddler.desired_state import (
     LocalToAgent,
     NoModel,
 )
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
     Function,

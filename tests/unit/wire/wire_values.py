@@ -10,8 +10,8 @@ import attrs
 from hypothesis import strategies as st
 
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.paddler.generation import MessageContent
 from paddler_trio.wire.paddler.messages import AgentResponseBody, RawAgentResponse
+from paddler_trio.wire.paddler.request_params import MessageContent
 from paddler_trio.wire.scalars import IntRange
 
 if TYPE_CHECKING:

@@ -16,24 +16,20 @@ from paddler_trio.apis.generation_values import sampling_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.apis.shapes import texts
 from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.trio.work import Constraint, ConversationPrompt, Generate
 
 Json = dict[str, object]
 
 
 @attrs.frozen(kw_only=True)
 class MessagesRequest:
-    """``generate`` is what stands under ``Generate``."""
-
-    generate: Json
+    generate: Generate
     model: str | None
     is_stream: bool
     with_thinking: bool = True
     """false: that it thought is told, not what."""
-
-    @property
-    def work(self) -> Json:
-        return {"Generate": self.generate}
 
 
 def read_messages(
@@ -43,15 +39,17 @@ def read_messages(
     values = messages_record(limits).read(body, "", ignored)
     model, thinking = values.get("model"), values.get("thinking", {})
     assert isinstance(thinking, Mapping)
-    generate: Json = {
-        "prompt": {"Conversation": _conversation(values)},
-        "max_tokens": values["max_tokens"],
-        "sampling": sampling_of(values),
-        "constraint": _constraint(values),
-        "stop": values.get("stop_sequences", []),
-        "reuse_prefix": values.get("cache_prompt", True),
-        "cache_salt": values.get("cache_salt", ""),
-    }
+    max_tokens = values["max_tokens"]
+    assert isinstance(max_tokens, int)
+    generate = Generate(
+        prompt=_conversation(values),
+        max_tokens=max_tokens,
+        sampling=sampling_of(values),
+        constraint=_constraint(values),
+        stop=tuple(texts(values.get("stop_sequences", []))),
+        reuse_prefix=values.get("cache_prompt") is not False,
+        cache_salt=str(values.get("cache_salt", "")),
+    )
     return MessagesRequest(
         generate=generate,
         model=str(model) if model else None,
@@ -62,14 +60,14 @@ def read_messages(
 
 def read_count_tokens(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
-) -> tuple[Json, str | None]:
-    """The prompt alone, as ``ConversationPrompt``, and the model's name."""
+) -> tuple[ConversationPrompt, str | None]:
+    """The prompt alone, and the model's name."""
     values = count_tokens_record(limits).read(body, "", ignored)
     model = values.get("model")
     return _conversation(values), str(model) if model else None
 
 
-def _constraint(values: Mapping[str, object]) -> Json | None:
+def _constraint(values: Mapping[str, object]) -> Constraint | None:
     output = values.get("output_config", {})
     assert isinstance(output, Mapping)
     formats = {
@@ -90,7 +88,7 @@ def _constraint(values: Mapping[str, object]) -> Json | None:
 # ----------------------------------------------------------------------------- the conversation
 
 
-def _conversation(values: Mapping[str, object]) -> Json:
+def _conversation(values: Mapping[str, object]) -> ConversationPrompt:
     if "thread" in values:
         raise ApiError(
             400,
@@ -115,17 +113,17 @@ def _conversation(values: Mapping[str, object]) -> Json:
     thinking, budget = _thinking(values)
     wanted = values.get("tool_choice", {})
     assert isinstance(wanted, Mapping)
-    return {
-        "messages": messages,
-        "tools": tools,
-        "tool_choice": choice,
-        "tool_name": name,
-        "parallel_tool_calls": wanted.get("disable_parallel_tool_use") is not True,
-        "add_generation_prompt": not continues,
-        "continue_final_message": continues,
-        "thinking": thinking,
-        "max_reasoning_tokens": budget,
-    }
+    return ConversationPrompt(
+        messages=tuple(messages),
+        tools=tuple(tools),
+        tool_choice=choice,
+        tool_name=name,
+        parallel_tool_calls=wanted.get("disable_parallel_tool_use") is not True,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+        thinking=thinking,
+        max_reasoning_tokens=budget,
+    )
 
 
 def _must_go_on(messages: Sequence[Json], index: int) -> None:

@@ -25,7 +25,7 @@ async def messages(backend: Backend, exchange: Exchange) -> None:
     model = model_name(backend, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(backend)
-    works = await fetch_images([request.work], backend.settings, exchange.room)
+    works = await fetch_images([request.generate], backend.settings, exchange.room)
     if request.is_stream:
         encoder = MessageStream(heading)
         await stream(backend, exchange, works, encoder)

@@ -24,9 +24,9 @@ from paddler_trio.apis.model_names import cluster_parameters, model_name, must_g
 from paddler_trio.apis.openai.chat_response import with_stop_text
 from paddler_trio.apis.openai.completion_request import CompletionRequest, read_llama_completion
 from paddler_trio.apis.openai.completion_response import TextAnswer
-from paddler_trio.apis.openai.completions import native_prompts
+from paddler_trio.apis.openai.completions import native_prompts, prompt_text
 from paddler_trio.apis.prompt_progress import Reports
-from paddler_trio.apis.questions import end_tokens, text_of
+from paddler_trio.apis.questions import end_tokens
 from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.steps import Step
 from paddler_trio.http import sse
@@ -41,7 +41,7 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
     model = model_name(backend, request.delivery.model)
     must_generate(backend)
     prompts = await native_prompts(backend, request)
-    texts = [await _text(backend, prompt) for prompt in prompts for _ in range(request.n)]
+    texts = [await prompt_text(backend, each) for each in prompts for _ in range(request.n)]
     answers = [TextAnswer("") for _ in texts]
     works = request.works(prompts)
     settings = generation_settings(
@@ -59,15 +59,6 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
         else:
             await gather(backend, exchange, works, encoder.read)
             await exchange.send_json(200, encoder.body())
-
-
-async def _text(backend: Backend, prompt: Json) -> str:
-    match prompt:
-        case {"Text": {"text": str(text)}}:
-            return text
-        case {"Tokens": {"tokens": list(tokens)}}:
-            return await text_of(backend, tokens)
-    raise AssertionError("a prompt is text or tokens")
 
 
 @attrs.define

@@ -29,15 +29,8 @@ from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask
 from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.http.asgi import HttpProblem
-from paddler_trio.wire.codec import structure
-from paddler_trio.wire.trio.generate import (
-    ConversationPrompt,
-    DescribeModel,
-    Detokenize,
-    Prompt,
-    RenderPrompt,
-    Tokenize,
-)
+from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
+from paddler_trio.wire.trio.work import SamplingOverrides
 
 Json = dict[str, object]
 
@@ -227,10 +220,7 @@ async def count_input_tokens(backend: Backend, exchange: Exchange) -> None:
 
 
 async def _render(backend: Backend, exchange: Exchange) -> RenderPrompt:
-    conversation = await exchange.read(backend.limits, conversation_of)
-    prompt = await exchange.run(lambda: structure({"Conversation": conversation}, Prompt))
-    assert isinstance(prompt, ConversationPrompt)
-    return RenderPrompt(prompt=prompt)
+    return RenderPrompt(prompt=await exchange.read(backend.limits, conversation_of))
 
 
 # --------------------------------------------------------------------------- llama-server's own
@@ -247,7 +237,7 @@ async def props(backend: Backend, exchange: Exchange) -> None:
             "default_generation_settings": {
                 "n_ctx": stats.get("n_ctx"),
                 "params": {
-                    **sampling_settings(cluster_parameters(backend), {}),
+                    **sampling_settings(cluster_parameters(backend), SamplingOverrides()),
                     "n_predict": -1,
                     "max_tokens": -1,
                     "n_probs": 0,

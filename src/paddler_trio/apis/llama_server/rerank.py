@@ -23,6 +23,7 @@ from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.apis.steps import Step
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.paddler.results import PoolingType
+from paddler_trio.wire.trio.work import Rank
 
 Json = dict[str, object]
 
@@ -140,13 +141,13 @@ async def rerank(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_rerank)
     model = model_name(backend, request.model)
     batch_size = _must_rank(backend)
-    works: list[Json] = []
+    works: list[Rank] = []
     starts: list[int] = []
     start = 0
     agents = max(1, len(backend.dispatcher.agents))
     for size in split_sizes(len(request.documents), agents=agents, batch_size=batch_size):
-        part = list(request.documents[start : start + size])
-        works.append({"Rank": {"query": request.query, "documents": part}})
+        part = request.documents[start : start + size]
+        works.append(Rank(query=request.query, documents=part))
         starts.append(start)
         start += size
     ranking = Ranking(request, starts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 import attrs
 import trio
@@ -23,7 +22,7 @@ from paddler_trio.apis.openai.chat_request import Delivery, Json, read_chat
 from paddler_trio.apis.openai.chat_response import ChatStream, Heading, WholeChat
 from paddler_trio.apis.questions import end_tokens, rendered
 from paddler_trio.apis.run_requests import gather, stream
-from paddler_trio.apis.steps import Work
+from paddler_trio.wire.trio.work import Generate
 
 
 async def chat_completions(backend: Backend, exchange: Exchange) -> None:
@@ -59,14 +58,12 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
             await exchange.send_json(200, whole.body())
 
 
-async def verbose_of(backend: Backend, delivery: Delivery, work: Work) -> Json | None:
-    """The prompt and the settings for ``work`` from an agent, if the request asks for them."""
+async def verbose_of(backend: Backend, delivery: Delivery, generate: Generate) -> Json | None:
+    """What the model is given for ``generate``, if the request asks for it; an agent is asked."""
     if not delivery.is_verbose:
         return None
-    generate = work["Generate"]
-    assert isinstance(generate, Mapping)
     return {
-        "prompt": (await rendered(backend, generate["prompt"]))["prompt"],
+        "prompt": (await rendered(backend, generate.prompt))["prompt"],
         "generation_settings": generation_settings(
             cluster_parameters(backend),
             generate,

@@ -6,30 +6,32 @@ from collections.abc import Mapping, Sequence
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 Json = dict[str, object]
 
 
-def conversation_prompt(values: Mapping[str, object]) -> Json:
-    """``ConversationPrompt`` as wire JSON, from what the table of chat completions has read."""
+def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
+    """The prompt, from what the table of chat completions has read."""
     messages = values["messages"]
     assert isinstance(messages, list)
     told = [_message(message) for message in messages]
     tools, choice, name = _tools(values)
-    conversation: Json = {
-        "messages": told,
-        "tools": tools,
-        "tool_choice": choice,
-        "tool_name": name,
-        "parallel_tool_calls": values.get("parallel_tool_calls", True),
-        "raw_tool_calls": values.get("parse_tool_calls") is False,
-        **_turn(values, told),
-    }
+    continues, opens = _turn(values, told)
     thinking, budget = _thinking(values)
-    conversation["thinking"] = thinking
-    conversation["max_reasoning_tokens"] = budget
-    conversation["template_kwargs"] = _template_kwargs(values)
-    return conversation
+    return ConversationPrompt(
+        messages=tuple(told),
+        tools=tuple(tools),
+        tool_choice=choice,
+        tool_name=name,
+        parallel_tool_calls=values.get("parallel_tool_calls") is not False,
+        raw_tool_calls=values.get("parse_tool_calls") is False,
+        continue_final_message=continues,
+        add_generation_prompt=opens,
+        thinking=thinking,
+        max_reasoning_tokens=budget,
+        template_kwargs=_template_kwargs(values),
+    )
 
 
 def _message(message: object) -> Json:
@@ -61,11 +63,11 @@ def _part(part: object) -> Json:
     return told
 
 
-def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> Json:
-    """Whether an answer is opened, or the last message goes on."""
+def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool, bool]:
+    """Whether the last message goes on, and whether an answer is opened."""
     last: Json = messages[-1] if messages else {"role": "nobody"}
     continues = values.get("continue_final_message", _goes_on(values, last)) is True
-    opens = values.get("add_generation_prompt", not continues)
+    opens = values.get("add_generation_prompt", not continues) is True
     if continues and opens:
         raise invalid(
             "continue_final_message and add_generation_prompt are both true; one of them can be",
@@ -82,7 +84,7 @@ def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> Json:
             "messages ends with two messages of the assistant; at most one may stand there",
             f"messages[{len(messages) - 1}].role",
         )
-    return {"continue_final_message": continues, "add_generation_prompt": opens}
+    return continues, opens
 
 
 def _goes_on(values: Mapping[str, object], last: Json) -> bool:

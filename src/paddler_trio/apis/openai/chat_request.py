@@ -18,6 +18,7 @@ from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_conversation import conversation_prompt
 from paddler_trio.apis.openai.chat_fields import chat_record
+from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
 
 Json = dict[str, object]
 
@@ -70,12 +71,12 @@ class Delivery:
 
 @attrs.frozen(kw_only=True)
 class ChatRequest:
-    """``generate`` is what stands under ``Generate`` for the first of ``n`` choices.
+    """``generate`` is the first of ``n`` choices.
 
     ``constrained_by`` is the field that constrains the answer.
     """
 
-    generate: Json
+    generate: Generate
     n: int
     delivery: Delivery
     constrained_by: str | None = None
@@ -83,18 +84,15 @@ class ChatRequest:
     @property
     def max_tokens(self) -> int | None:
         """None for as many as fit."""
-        most = self.generate["max_tokens"]
-        return most if isinstance(most, int) else None
+        return self.generate.max_tokens
 
     @property
     def takes_raw_calls(self) -> bool:
         """Tool calls are wanted as text of the content."""
-        match self.generate:
-            case {"prompt": {"Conversation": {"raw_tool_calls": True}}}:
-                return True
-        return False
+        prompt = self.generate.prompt
+        return isinstance(prompt, ConversationPrompt) and prompt.raw_tool_calls
 
-    def works(self) -> list[Json]:
+    def works(self) -> list[Generate]:
         """One for each choice; those after the first draw with the next seeds."""
         return choices_of(self.generate, self.n)
 
@@ -105,16 +103,16 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
     logprobs = _logprobs(values)
     only_streams(values, ignored)
     constrained_by, constraint = constraint_of(values, response_format_of(values))
-    generate: Json = {
-        "prompt": {"Conversation": conversation_prompt(values)},
-        "max_tokens": max_tokens_of(values),
-        "sampling": sampling_of(values),
-        "constraint": constraint,
-        "stop": stop_of(values),
-        "logprobs": logprobs,
-        "reuse_prefix": values.get("cache_prompt", True),
-        "cache_salt": values.get("cache_salt", ""),
-    }
+    generate = Generate(
+        prompt=conversation_prompt(values),
+        max_tokens=max_tokens_of(values),
+        sampling=sampling_of(values),
+        constraint=constraint,
+        stop=stop_of(values),
+        logprobs=logprobs,
+        reuse_prefix=values.get("cache_prompt") is not False,
+        cache_salt=str(values.get("cache_salt", "")),
+    )
     n = values.get("n", 1)
     assert isinstance(n, int)
     return ChatRequest(
@@ -125,23 +123,22 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
     )
 
 
-def conversation_of(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> Json:
-    """Only the prompt of a chat completion's body, as ``ConversationPrompt``."""
+def conversation_of(
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
+) -> ConversationPrompt:
+    """Only the prompt of a chat completion's body."""
     return conversation_prompt(chat_record(limits).read(body, "", ignored))
 
 
-def choices_of(generate: Json, n: int) -> list[Json]:
+def choices_of(generate: Generate, n: int) -> list[Generate]:
     """``n`` works that differ in their seeds, if there is one."""
-    sampling = generate["sampling"]
-    assert isinstance(sampling, Mapping)
-    seed = sampling.get("seed")
-    works: list[Json] = []
-    for choice in range(n):
-        own = generate
-        if isinstance(seed, int) and choice:
-            own = {**generate, "sampling": {**sampling, "seed": (seed + choice) % 2**32}}
-        works.append({"Generate": own})
-    return works
+    seed = generate.sampling.seed
+    if seed is None:
+        return [generate] * n
+    seeds = [(seed + choice) % 2**32 for choice in range(n)]
+    return [
+        attrs.evolve(generate, sampling=attrs.evolve(generate.sampling, seed=own)) for own in seeds
+    ]
 
 
 def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
@@ -195,7 +192,7 @@ def _logprobs(values: Mapping[str, object]) -> int | None:
     return n_probs if isinstance(n_probs, int) and n_probs > 0 else None
 
 
-def response_format_of(values: Mapping[str, object]) -> dict[str, object]:
+def response_format_of(values: Mapping[str, object]) -> dict[str, Constraint]:
     """The constraint that ``response_format`` asks for, by its name."""
     wanted = values.get("response_format")
     if not isinstance(wanted, Mapping) or wanted["type"] == "text":
@@ -204,4 +201,4 @@ def response_format_of(values: Mapping[str, object]) -> dict[str, object]:
     assert isinstance(inner, Mapping)
     if "schema" in inner:
         return {"response_format": schema_constraint(inner["schema"])}
-    return {"response_format": {"type": "json_object"}}
+    return {"response_format": AnyJsonGrammar()}

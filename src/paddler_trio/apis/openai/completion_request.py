@@ -5,7 +5,7 @@ Pure. Prompts that mix texts and token ids still need a tokeniser; the shell ask
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import attrs
@@ -32,7 +32,6 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import response_format_shape, stream_fields, verbose_field
 from paddler_trio.apis.openai.chat_request import (
     Delivery,
-    Json,
     choices_of,
     delivery_of,
     only_streams,
@@ -40,6 +39,7 @@ from paddler_trio.apis.openai.chat_request import (
 from paddler_trio.apis.openai.chat_request import response_format_of as format_of
 from paddler_trio.apis.prompts import Prompts, PromptShape, read_prompts
 from paddler_trio.apis.shapes import Flag, FreeObject, Integer, ListOf, Text
+from paddler_trio.wire.trio.work import Generate, TextPrompt, TokenPrompt
 
 
 def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
@@ -122,13 +122,13 @@ def llama_completion_record(limits: ApiLimits) -> Record:
 
 @attrs.frozen(kw_only=True)
 class CompletionRequest:
-    """``generate`` stands under ``Generate``, but for the ``prompt``.
+    """``generate`` is the native request, but for its prompt.
 
     ``best_of`` is how many are generated for each prompt, ``n`` how many of them are told.
     """
 
     prompts: Prompts
-    generate: Json
+    generate: Generate
     n: int
     best_of: int
     delivery: Delivery
@@ -137,7 +137,7 @@ class CompletionRequest:
     response_fields: tuple[str, ...] = ()
     constrained_by: str | None = None
 
-    def works(self, prompts: list[Json]) -> list[Json]:
+    def works(self, prompts: Sequence[TextPrompt | TokenPrompt]) -> list[Generate]:
         """Those of the first prompt, then of the second, and so on.
 
         Args:
@@ -146,7 +146,7 @@ class CompletionRequest:
         return [
             work
             for prompt in prompts
-            for work in choices_of({**self.generate, "prompt": prompt}, self.best_of)
+            for work in choices_of(attrs.evolve(self.generate, prompt=prompt), self.best_of)
         ]
 
 
@@ -201,15 +201,16 @@ def _request(
     prompts = read_prompts(values["prompt"], limits)
     n = _whole(values, "n", 1)
     constrained_by, constraint = constraint_of(values, format_of(values))
-    generate: Json = {
-        "max_tokens": max_tokens_of(values),
-        "sampling": sampling_of(values),
-        "constraint": constraint,
-        "stop": stop_of(values),
-        "logprobs": logprobs,
-        "reuse_prefix": values.get("cache_prompt", True),
-        "cache_salt": values.get("cache_salt", ""),
-    }
+    generate = Generate(
+        prompt=TextPrompt(text=""),
+        max_tokens=max_tokens_of(values),
+        sampling=sampling_of(values),
+        constraint=constraint,
+        stop=stop_of(values),
+        logprobs=logprobs,
+        reuse_prefix=values.get("cache_prompt") is not False,
+        cache_salt=str(values.get("cache_salt", "")),
+    )
     choices = len(prompts.prompts) * max(n, _whole(values, "best_of", n))
     if choices > limits.max_prompts:
         raise invalid(

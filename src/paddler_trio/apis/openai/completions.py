@@ -18,11 +18,10 @@ from paddler_trio.apis.openai.completion_response import (
     WholeCompletion,
     new_completion_id,
 )
-from paddler_trio.apis.prompts import Prompt, is_ids
-from paddler_trio.apis.questions import text_of, token_list
+from paddler_trio.apis.prompts import Prompt
+from paddler_trio.apis.questions import text_of, token_ids
 from paddler_trio.apis.run_requests import gather, stream
-
-Json = dict[str, object]
+from paddler_trio.wire.trio.work import TextPrompt, TokenPrompt
 
 
 async def completions(backend: Backend, exchange: Exchange) -> None:
@@ -33,7 +32,7 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     must_generate(backend)
     prompts = await native_prompts(backend, request)
     works = request.works(prompts)
-    echoes = await _echoes(backend, request, prompts)
+    echoes = [await prompt_text(backend, each) if request.with_echo else "" for each in prompts]
     verbose = await verbose_of(backend, request.delivery, works[0])
     answers = [TextAnswer(echo) for echo in echoes for _ in range(request.best_of)]
     with naming_fields(prompt="prompt", constraint=request.constrained_by):
@@ -51,31 +50,24 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
             await exchange.send_json(200, whole.body())
 
 
-async def native_prompts(backend: Backend, request: CompletionRequest) -> list[Json]:
-    """What stands under ``prompt`` of each; an agent is asked where texts and ids are mixed."""
+async def native_prompts(
+    backend: Backend, request: CompletionRequest
+) -> list[TextPrompt | TokenPrompt]:
+    """Each prompt; an agent is asked where texts and ids are mixed."""
     return [await _native(backend, prompt) for prompt in request.prompts.prompts]
 
 
-async def _native(backend: Backend, prompt: Prompt) -> Json:
+async def _native(backend: Backend, prompt: Prompt) -> TextPrompt | TokenPrompt:
     if isinstance(prompt, str):
-        return {"Text": {"text": prompt}}
+        return TextPrompt(text=prompt)
     most_cells = cells_at_most(backend)
     if most_cells is not None and len(prompt) > most_cells:
         raise prompt_too_long(len(prompt), most_cells, param="prompt")
-    if is_ids(prompt):
-        return {"Tokens": {"tokens": prompt}}
-    return {"Tokens": {"tokens": await token_list(backend, prompt, param="prompt")}}
+    return TokenPrompt(tokens=await token_ids(backend, prompt, param="prompt"))
 
 
-async def _echoes(backend: Backend, request: CompletionRequest, prompts: list[Json]) -> list[str]:
-    """What stands before each answer."""
-    if not request.with_echo:
-        return [""] * len(prompts)
-    echoes = []
-    for prompt in prompts:
-        match prompt:
-            case {"Text": {"text": str(text)}}:
-                echoes.append(text)
-            case {"Tokens": {"tokens": list(tokens)}}:
-                echoes.append(await text_of(backend, tokens))
-    return echoes
+async def prompt_text(backend: Backend, prompt: TextPrompt | TokenPrompt) -> str:
+    """The text of a prompt; an agent is asked for that of token ids."""
+    if isinstance(prompt, TextPrompt):
+        return prompt.text
+    return await text_of(backend, prompt.tokens)

@@ -10,16 +10,16 @@ from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.model_names import model_name
 from paddler_trio.apis.openai.embeddings_io import (
     Embedded,
-    Json,
     embed_works,
     embeddings_record,
     llama_body,
     llama_embeddings_record,
     openai_body,
 )
-from paddler_trio.apis.prompts import Prompt, is_ids, read_prompts
-from paddler_trio.apis.questions import token_list
+from paddler_trio.apis.prompts import Prompt, read_prompts
+from paddler_trio.apis.questions import token_ids
 from paddler_trio.apis.run_requests import gather
+from paddler_trio.wire.trio.work import EmbedInput, TextInput, TokenInput
 
 
 async def embeddings(backend: Backend, exchange: Exchange) -> None:
@@ -77,9 +77,7 @@ async def _embed(
     return embedded
 
 
-async def _native(backend: Backend, prompt: Prompt) -> Json:
+async def _native(backend: Backend, prompt: Prompt) -> EmbedInput:
     if isinstance(prompt, str):
-        return {"Text": {"text": prompt}}
-    if is_ids(prompt):
-        return {"Tokens": {"tokens": prompt}}
-    return {"Tokens": {"tokens": await token_list(backend, prompt, param="input")}}
+        return TextInput(text=prompt)
+    return TokenInput(tokens=await token_ids(backend, prompt, param="input"))

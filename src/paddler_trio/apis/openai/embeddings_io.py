@@ -21,6 +21,7 @@ from paddler_trio.apis.prompts import PromptShape
 from paddler_trio.apis.shapes import Integer, OneOf, Text
 from paddler_trio.apis.steps import Step
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.wire.trio.work import Embed, EmbedInput
 
 Json = dict[str, object]
 Vector = npt.NDArray[np.float32]
@@ -80,15 +81,15 @@ def llama_embeddings_record(limits: ApiLimits) -> Record:
 
 
 def embed_works(
-    inputs: Sequence[Json], *, agents: int, batch_size: int, normalize: str, oversize: str
-) -> tuple[list[Json], list[int]]:
+    inputs: Sequence[EmbedInput], *, agents: int, batch_size: int, normalize: str, oversize: str
+) -> tuple[list[Embed], list[int]]:
     """The native requests, and for each the place of its first input."""
-    works: list[Json] = []
+    works: list[Embed] = []
     starts: list[int] = []
     start = 0
     for size in split_sizes(len(inputs), agents=max(1, agents), batch_size=batch_size):
-        part = list(inputs[start : start + size])
-        works.append({"Embed": {"inputs": part, "normalize": normalize, "oversize": oversize}})
+        part = tuple(inputs[start : start + size])
+        works.append(Embed(inputs=part, normalize=normalize, oversize=oversize))
         starts.append(start)
         start += size
     return works, starts

@@ -18,6 +18,7 @@ from paddler_trio.apis.responses.responses_fields import (
     responses_record,
 )
 from paddler_trio.apis.responses.responses_items import Item, input_items, messages_of
+from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
 
 Json = dict[str, object]
 
@@ -87,8 +88,8 @@ class ResponsesRequest:
         kept = {name: value for name, value in self.values.items() if name not in wishes}
         return attrs.evolve(self, values=kept)
 
-    def conversation(self, before: Sequence[Item]) -> Json:
-        """``ConversationPrompt`` as wire JSON; ``before`` are the items of earlier responses.
+    def conversation(self, before: Sequence[Item]) -> ConversationPrompt:
+        """The prompt; ``before`` are the items of earlier responses.
 
         Errors:
           ApiError: 400 if nobody has said anything.
@@ -106,30 +107,30 @@ class ResponsesRequest:
             messages.insert(0, {"role": "system", "content": values["instructions"]})
         tools, choice, name = _tools(values)
         thinking, bound, words = _thinking(values)
-        return {
-            "messages": messages,
-            "tools": tools,
-            "tool_choice": choice,
-            "tool_name": name,
-            "parallel_tool_calls": values.get("parallel_tool_calls", True),
-            "thinking": thinking,
-            "max_reasoning_tokens": bound,
-            "template_kwargs": words,
-        }
+        return ConversationPrompt(
+            messages=tuple(messages),
+            tools=tuple(tools),
+            tool_choice=choice,
+            tool_name=name,
+            parallel_tool_calls=values.get("parallel_tool_calls") is not False,
+            thinking=thinking,
+            max_reasoning_tokens=bound,
+            template_kwargs=words,
+        )
 
-    def work(self, before: Sequence[Item]) -> Json:
-        """The body for an agent."""
+    def generate(self, before: Sequence[Item]) -> Generate:
+        """The native request."""
         values = self.values
-        generate: Json = {
-            "prompt": {"Conversation": self.conversation(before)},
-            "max_tokens": values.get("max_output_tokens"),
-            "sampling": sampling_of(values),
-            "constraint": _constraint(values),
-            "logprobs": self.logprobs,
-            "reuse_prefix": values.get("cache_prompt", True),
-            "cache_salt": values.get("cache_salt", ""),
-        }
-        return {"Generate": generate}
+        most = values.get("max_output_tokens")
+        return Generate(
+            prompt=self.conversation(before),
+            max_tokens=most if isinstance(most, int) else None,
+            sampling=sampling_of(values),
+            constraint=_constraint(values),
+            logprobs=self.logprobs,
+            reuse_prefix=values.get("cache_prompt") is not False,
+            cache_salt=str(values.get("cache_salt", "")),
+        )
 
 
 def read_responses(
@@ -159,14 +160,14 @@ def _functions(tools: object) -> list[Mapping[str, object]]:
     return [tool for tool in tools if tool["type"] == "function"]
 
 
-def _constraint(values: Mapping[str, object]) -> Json | None:
+def _constraint(values: Mapping[str, object]) -> Constraint | None:
     text = values.get("text", {})
     assert isinstance(text, Mapping)
     match text.get("format"):
         case {"type": "json_schema", "schema": schema}:
             return schema_constraint(schema)
         case {"type": "json_object"}:
-            return {"type": "json_object"}
+            return AnyJsonGrammar()
     return None
 
 

@@ -13,7 +13,7 @@ from paddler_trio.language.templates.chat_messages import text_of
 from paddler_trio.language.templates.conversation import PreparedConversation
 from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.wire.trio.desired_state_extras import Markers
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 
 @attrs.frozen

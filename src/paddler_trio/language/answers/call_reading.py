@@ -10,7 +10,7 @@ from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.tool_calls import ToolCallReader
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.tool_schemas import ToolSchemaError
-from paddler_trio.wire.trio.generate import ConversationPrompt, Prompt
+from paddler_trio.wire.trio.work import ConversationPrompt, Prompt
 
 _ID_CHARS = 24
 

@@ -44,13 +44,8 @@ from paddler_trio.language.grammars.schema_grammar import (
 )
 from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget
-from paddler_trio.wire.paddler.generation import GbnfGrammar, JsonSchemaGrammar
-from paddler_trio.wire.trio.generate import (
-    AnyJsonGrammar,
-    ChoiceGrammar,
-    Constraint,
-    RegexGrammar,
-)
+from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
+from paddler_trio.wire.trio.work import AnyJsonGrammar, ChoiceGrammar, Constraint, RegexGrammar
 
 
 class ToolNotConvertibleError(SchemaNotConvertibleError):

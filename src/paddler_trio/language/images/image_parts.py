@@ -21,7 +21,7 @@ from paddler_trio.language.images.decoding import (
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_messages import IMAGE_PARTS
 from paddler_trio.wire.engine.engine_pipe import Image
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 MAX_IMAGES = 64
 MAX_PIXEL_BYTES = 134_217_728

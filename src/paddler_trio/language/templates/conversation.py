@@ -31,7 +31,7 @@ from paddler_trio.language.templates.chat_template import (
 )
 from paddler_trio.language.templates.message_adaptation import adapt, adapt_tools
 from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 TOOL_USE = "tool_use"
 RAG = "rag"

@@ -1,4 +1,4 @@
-"""What keeps an agent from running what it was told to run.
+"""What keeps an agent from running its desired state.
 
 ``model_path`` is a path on the agent, a URL, or ``<repo_id>/<revision>/<filename>``, depending on
 where the model comes from.

@@ -111,7 +111,7 @@ class InferenceParameters:
 
 @attrs.frozen(kw_only=True)
 class AgentDesiredState:
-    """What an agent is told to run. An absent template means the model's own."""
+    """What an agent runs. An absent template means the model's own."""
 
     chat_template_override: ChatTemplate | None
     inference_parameters: InferenceParameters
@@ -131,7 +131,7 @@ class BalancerDesiredState:
 
     @classmethod
     def default(cls) -> BalancerDesiredState:
-        """The state of a balancer that was never told anything: no model."""
+        """The state of a new balancer: no model."""
         return cls(
             chat_template_override=None,
             inference_parameters=InferenceParameters(),

@@ -1,8 +1,8 @@
 """The frames of both sockets, and the lines of streamed HTTP.
 
 Four families, each a tag around an envelope: ``Request``, ``Response``, ``Notification``,
-``Error``. A message is a value of its envelope's class; notifications have no envelope, so their
-class alone says which they are.
+``Error``. A message is a value of its envelope's class; notifications have no envelope and a class
+each.
 
 The path of a token through the balancer avoids all of this where it can: ``AgentResponse`` keeps
 the payload as it was read, and ``response_line`` writes it again without building an object.
@@ -21,10 +21,12 @@ import attrs
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, JsonLimitError, check_count
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
+    GENERATION_VARIANTS,
+    WORK_VARIANTS,
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
-    GenerateEmbeddingBatchParams,
+    PaddlerWork,
 )
 from paddler_trio.wire.paddler.results import EmbeddingResult, GeneratedTokenResult
 from paddler_trio.wire.paddler.status import (
@@ -64,8 +66,8 @@ class StopRespondingTo:
 
 @attrs.frozen
 class UnknownNotification:
-    """A notification between balancer and agent that only a newer version of the other knows; it
-    is ignored, and the link stays."""
+    """A notification of a newer version between balancer and agent; it is ignored, and the link
+    stays."""
 
     name: str
 
@@ -75,11 +77,7 @@ class UnknownNotification:
 InferenceRequestBody: TypeAlias = (
     ContinueFromConversationHistoryParams | ContinueFromRawPromptParams
 )
-_CONTINUE: Final = (
-    through("ContinueFromConversationHistory", ContinueFromConversationHistoryParams),
-    through("ContinueFromRawPrompt", ContinueFromRawPromptParams),
-)
-external_tag(InferenceRequestBody, *_CONTINUE)
+external_tag(InferenceRequestBody, *GENERATION_VARIANTS)
 
 
 @attrs.frozen
@@ -104,12 +102,12 @@ external_tag(
 
 @attrs.frozen
 class Timeout:
-    """Understood and never sent: a 504 ``ErrorEnvelope`` says it to every client."""
+    """Understood and never sent: clients get a 504 ``ErrorEnvelope``."""
 
 
 @attrs.frozen
 class TooManyBufferedRequests:
-    """Understood and never sent: a 503 ``ErrorEnvelope`` says it to every client."""
+    """Understood and never sent: clients get a 503 ``ErrorEnvelope``."""
 
 
 InferenceResponseBody: TypeAlias = (
@@ -163,27 +161,17 @@ external_tag(
 
 @attrs.frozen
 class GetChatTemplateOverride:
-    """Which template is in force instead of the model's own?"""
+    """Asks for the template that replaces the model's own."""
 
 
 @attrs.frozen
 class GetModelMetadata:
-    """What does the loaded model file say about itself?"""
+    """Asks for the metadata of the loaded model file."""
 
 
-AgentRequestBody: TypeAlias = (
-    ContinueFromConversationHistoryParams
-    | ContinueFromRawPromptParams
-    | GenerateEmbeddingBatchParams
-    | GetChatTemplateOverride
-    | GetModelMetadata
-)
+AgentRequestBody: TypeAlias = PaddlerWork | GetChatTemplateOverride | GetModelMetadata
 external_tag(
-    AgentRequestBody,
-    *_CONTINUE,
-    through("GenerateEmbeddingBatch", GenerateEmbeddingBatchParams),
-    unit(GetChatTemplateOverride),
-    unit(GetModelMetadata),
+    AgentRequestBody, *WORK_VARIANTS, unit(GetChatTemplateOverride), unit(GetModelMetadata)
 )
 
 
@@ -233,7 +221,7 @@ class ChatTemplateOverride:
 
 @attrs.frozen
 class LoadedModelMetadata:
-    """What the model file says, the wire's ``ModelMetadata``; none if none was ever loaded."""
+    """The metadata of the model file, the wire's ``ModelMetadata``; None if none was loaded."""
 
     metadata: ModelMetadata | None
 
@@ -359,7 +347,7 @@ _ID_IN_HEAD: Final = re.compile(
 
 
 def recover_request_id(text: str | bytes) -> str | None:
-    """The id of a frame that does not parse, so that its sender can be told; else ``None``.
+    """The id of a frame that does not parse, for the answer to it; else ``None``.
 
     Takes what the strict readers refuse, as long as it is JSON at all; only a non-empty id that
     can be written back counts. A frame that is over the limits of JSON is not decoded for it: the

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.paddler.generation import NormalizationMethod
+from paddler_trio.wire.paddler.request_params import NormalizationMethod
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64, float32s
 from paddler_trio.wire.tags import external_tag, newtype, struct, unit
 
@@ -62,7 +62,7 @@ EXTENDED_GENERATION_TAGS: Final = (
 * ``{"BadRequest": {"field", "message"}}`` instead of an answer: the path of the field that is to
   blame, such as ``sampling.top_p``, and a sentence with its value and its limit;
 * ``{"Logprobs": {"id", "token", "bytes", "logprob", "top": [{"id", "token", "bytes",
-  "logprob"}]}}`` before the text of each drawn token, those of a stop text included; ``bytes`` is
+  "logprob"}]}}`` before the text of each sampled token, those of a stop text included; ``bytes`` is
   a list of integers, ``token`` their text, ``id`` the number of the token;
 * ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is
   computed and, before the first token, when it is;
@@ -87,8 +87,8 @@ ALL_EMBEDDING_TAGS: Final = ENDING_EMBEDDING_TAGS | {"DocumentExceedsBatchSize",
 EXTENDED_EMBEDDING_TAGS: Final = frozenset({"DocumentRefused", "Rank", "TokenEmbeddings", "Usage"})
 """Further results that end nothing; sent by agents of ours for ``Embed`` and ``Rank`` work only.
 
-* ``{"DocumentRefused": {"problem", "source_document_id"}}``: it is empty, say, by the fault of who
-  asked; the others go on, and the ending is an ``Error`` that says it again;
+* ``{"DocumentRefused": {"problem", "source_document_id"}}``: a document that cannot be embedded,
+  an empty one for example; the others go on, and the ending is an ``Error`` that repeats it;
 * ``{"Usage": {"prompt_tokens": n}}`` before the ending: tokens of everything that was embedded;
 * ``{"TokenEmbeddings": {"embeddings", "source_document_id"}}`` without pooling: one vector for
   each token, not normalised;
@@ -249,7 +249,7 @@ class ToolCallParseFailed:
 
 @attrs.frozen
 class ToolCallValidationFailed:
-    """Arguments that break the schema, or a tool nobody offered."""
+    """Arguments that break the schema, or an unknown tool."""
 
     descriptions: tuple[str, ...]
 

@@ -1,1 +1,1 @@
-"""What agents and balancers of this package say to each other beyond Paddler's protocol."""
+"""The protocol between agents and balancers of this package, beyond Paddler's."""

@@ -1,7 +1,7 @@
-"""What an operator wishes of all agents that Paddler's desired state has no word for.
+"""Settings of all agents that Paddler's desired state has no field for.
 
-Extras stand beside the desired state, never in it: Paddler's format is frozen. Only agents of ours
-hear of them. Empty extras change nothing, not even a digest.
+Extras are stored and sent beside the desired state, never in it: Paddler's format is frozen. Only
+our agents receive them. Empty extras change nothing, not even a digest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ENTRIES: Final = 128
 MAX_TEXT_CHARS: Final = 4096
 
 Bytes: TypeAlias = Annotated[int, IntRange(0, 2**50)]
-"""Up to a pebibyte: more is a slip of the pen."""
+"""Up to a pebibyte."""
 Drafts: TypeAlias = Annotated[int, IntRange(0, 64)]
 Gpu: TypeAlias = Annotated[int, IntRange(0, 1023)]
 
@@ -45,7 +45,7 @@ class SplitMode(StrEnum):
 
 
 class RopeScaling(StrEnum):
-    """``model``: what the model's own metadata says."""
+    """``model``: as in the model's own metadata."""
 
     MODEL = "model"
     NONE = "none"
@@ -146,21 +146,21 @@ class EngineOverrides:
                 raise ShapeError(f"a part is {part:g}, must be at least 0", place, "tensor_split")
 
     def over(self, settings: EngineSettings) -> EngineSettings:
-        """An agent's own settings with these wishes over them."""
-        wishes: dict[str, Any] = {  # of as many types as there are fields; a test pairs them up
+        """An agent's own settings with these over them."""
+        overrides: dict[str, Any] = {  # of as many types as there are fields; a test pairs them up
             field.name: _plain(getattr(self, field.name))
             for field in attrs.fields(EngineOverrides)
             if getattr(self, field.name) is not None
         }
-        return attrs.evolve(settings, **wishes)
+        return attrs.evolve(settings, **overrides)
 
 
 @attrs.frozen(kw_only=True)
 class Markers:
-    """Texts by which the sections of an answer are told apart; None leaves the template's own.
+    """Texts that delimit the sections of an answer; None leaves the template's own.
 
-    An empty ``reasoning_close`` or ``tool_open`` says that there is no such section; neither is
-    there one where nothing, here or in the template, says how reasoning ends.
+    An empty ``reasoning_close`` or ``tool_open`` means that there is no such section. There is no
+    reasoning section either if neither this nor the template has its end.
 
     Raises:
       ShapeError: a text beyond its limit, with the name of its field.
@@ -183,14 +183,14 @@ class Markers:
 
 @attrs.frozen(kw_only=True)
 class Extras:
-    """What is wished beside the desired state."""
+    """The settings beside the desired state."""
 
     engine: EngineOverrides = attrs.field(factory=EngineOverrides)
     markers: Markers | None = attrs.field(default=None, metadata=OMITTED)
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is wished: agents do what they would without extras."""
+        """Agents behave as without extras."""
         return self in (NO_EXTRAS, _NO_MARKERS)
 
 

@@ -1,19 +1,18 @@
-"""What our balancers and agents say to each other beyond Paddler 4.1.
+"""The messages between our balancers and agents beyond Paddler 4.1.
 
 Only after both chose the WebSocket subprotocol ``paddler-trio.1`` may a text frame be
 ``{"Trio": {...}}``; everything else on the link stays Paddler's. A Paddler peer offers or picks no
 subprotocol, so it never sees one of these.
 
-* :class:`Start` (balancer): work, with the seed of its draws and the tokens that another agent
+* :class:`Start` (balancer): work, with the seed of its sampling and the tokens that another agent
   produced before it was lost; used instead of Paddler's ``Request`` for generations;
-* :class:`Want` (balancer): what to serve, where extras are part of it; otherwise Paddler's
-  ``SetState`` says it;
+* :class:`Want` (balancer): what to serve, if there are extras; otherwise Paddler's ``SetState``;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
   ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
-* :class:`HandBack` (agent): this request was not finished and never will be; another agent may;
+* :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
-* :class:`Ask` (balancer) and :class:`Answer` (agent): what only a loaded model can tell.
+* :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ from paddler_trio.wire.scalars import Float32, Int32, Uint32
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, struct, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
-from paddler_trio.wire.trio.generate import Question
+from paddler_trio.wire.trio.model_questions import Question
+from paddler_trio.wire.trio.work import Work
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
@@ -68,33 +68,32 @@ class Want:
 
 @attrs.frozen
 class Start:
-    """Work on ``request``, an agent request's body as plain JSON.
+    """Work on ``request``, Paddler's or ours.
 
-    The body is one of Paddler's (``{"ContinueFromRawPrompt": ...}``) or one of
-    ``paddler_trio.wire.trio.generate.Work`` (``{"Generate": ...}``).
-    ``tokens`` were produced before: the answer goes on after them, and nothing of them is sent
-    again. Draws depend on ``seed`` (32 bits, unsigned) and on their position only. ``client``: up
-    to 16 hexadecimal digits, the same for all work of one client; agents give clients turns.
+    ``tokens`` were produced before, by another agent: the answer continues after them, and they are
+    not sent again. A sampled token depends on ``seed`` (32 bits, unsigned) and its position only.
+    ``client``: up to 16 hexadecimal digits, equal for all work of one client; agents give clients
+    turns.
 
-    The balancer is told by an entry without tokens and results when it is prepared. ``isolated``: a
-    process may have died of it, an ``engine`` or an ``agent``, so the engine computes it by itself.
-    If it was an agent, such requests are prepared one at a time, and the balancer is also told when
-    its turn has come.
+    An entry of a ``Step`` without tokens and results reports that the request is prepared.
+    ``isolated``: a process may have crashed because of this request, an ``engine`` or an ``agent``,
+    so the engine computes it alone. After an agent crash such requests are prepared one at a time,
+    and another empty entry reports that the turn of this one has come.
     """
 
     id: str
     client: str = attrs.field(default="", kw_only=True)
     isolated: str | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
-    request: Mapping[str, object]
+    request: Work
     seed: Uint32
     tokens: tuple[Int32, ...]
 
 
 @attrs.frozen
 class HandBack:
-    """``id`` is the request's id on this link. If the engine died, ``suspects`` says how many
-    requests may be the cause, this one among them, and 0 that this one is not; None that the agent
-    cannot tell, and then it is taken for the only one.
+    """``id`` is the request's id on this link. If the engine died, ``suspects`` is the number of
+    requests that may be the cause, this one among them, or 0 if this one is not; None if it is
+    unknown, and then this one counts as the only suspect.
     """
 
     id: str
@@ -127,7 +126,7 @@ class Ask:
 
 @attrs.frozen
 class Answer:
-    """``answer`` is plain JSON; ``problem`` says why there is none, with an HTTP-like ``code``."""
+    """``answer`` is plain JSON; ``problem`` is why there is none, with an HTTP-like ``code``."""
 
     id: str
     answer: object
@@ -137,7 +136,7 @@ class Answer:
 
 @attrs.frozen
 class UnknownExtension:
-    """What only a newer version of the other knows; it is ignored, and the link stays."""
+    """A message of a newer version; it is ignored, and the link stays."""
 
     name: str
 
@@ -171,7 +170,7 @@ def parse_extension(body: object) -> Extension | UnknownExtension:
 
 
 def recover_extension_id(frame: object) -> str | None:
-    """The id inside a frame of ours that does not parse, so that its sender can be told."""
+    """The id inside a frame of ours that does not parse, for the answer to it."""
     match frame:
         case {"Trio": {**messages}} if len(messages) == 1:
             match next(iter(messages.values())):

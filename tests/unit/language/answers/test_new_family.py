@@ -14,7 +14,7 @@ from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.trio.generate import ConversationPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 LARK = Family(
     mentions=("<lark:calls>", "<lark:end>"),

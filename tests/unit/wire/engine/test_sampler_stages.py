@@ -10,7 +10,7 @@ import pytest
 from paddler_trio.apis.generation_fields import sampling_fields
 from paddler_trio.wire.engine.engine_pipe import Sampling
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
-from paddler_trio.wire.trio.generate import SamplingOverrides
+from paddler_trio.wire.trio.work import SamplingOverrides
 
 OFF = Sampling(
     temperature=1.0,

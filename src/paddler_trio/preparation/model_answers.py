@@ -15,15 +15,14 @@ from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Ready
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
-    Prompt,
     Question,
     RenderPrompt,
     Tokenize,
-    TokenPrompt,
 )
+from paddler_trio.wire.trio.work import Prompt, TokenPrompt
 
 MAX_TEXT_CHARS = 4_000_000
 MAX_TOKENS = 2_000_000

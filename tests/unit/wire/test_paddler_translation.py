@@ -9,17 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.errors import WireError
 from paddler_trio.language.prompting import _generate_of
 from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.paddler.request_params import (
+    L2,
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
+    EmbeddingInputDocument,
     GbnfGrammar,
+    GenerateEmbeddingBatchParams,
     JsonSchemaGrammar,
+    PaddlerWork,
 )
-from paddler_trio.wire.paddler.messages import AgentRequestBody
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.paddler_translation import (
+    UNLIMITED_TOKENS,
+    UnsupportedByPaddler,
+    paddler_work,
+)
+from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ChoiceGrammar,
     ConversationPrompt,
@@ -33,13 +40,6 @@ from paddler_trio.wire.trio.generate import (
     TextPrompt,
     TokenInput,
     TokenPrompt,
-    Work,
-)
-from paddler_trio.wire.trio.paddler_work import (
-    UNLIMITED_TOKENS,
-    Inexpressible,
-    paddler_body,
-    paddler_work,
 )
 
 HELLO = {"role": "user", "content": "Hello!"}
@@ -122,10 +122,11 @@ def as_told(work: Generate) -> Generate:
 
 @given(GENERATIONS)
 def test_what_is_said_in_paddlers_words_is_the_same_request(work: Generate) -> None:
-    body = paddler_work(work)
-    if isinstance(body, Inexpressible):
+    translated = paddler_work(work)
+    if isinstance(translated, UnsupportedByPaddler):
         return
-    read = structure(body, AgentRequestBody)
+    read = structure(unstructure(translated, PaddlerWork), PaddlerWork)
+    assert read == translated
     assert isinstance(read, ContinueFromRawPromptParams | ContinueFromConversationHistoryParams)
     assert _generate_of(read) == as_told(work)
 
@@ -134,8 +135,8 @@ SAYABLE = Generate(prompt=ConversationPrompt(messages=(HELLO,), tools=(TOOL,)))
 
 
 def test_an_ordinary_request_can_be_said() -> None:
-    assert not isinstance(paddler_work(SAYABLE), Inexpressible)
-    assert not isinstance(paddler_work(Generate(prompt=TextPrompt(text="a"))), Inexpressible)
+    assert not isinstance(paddler_work(SAYABLE), UnsupportedByPaddler)
+    assert not isinstance(paddler_work(Generate(prompt=TextPrompt(text="a"))), UnsupportedByPaddler)
 
 
 def _said(**fields: Any) -> Generate:
@@ -176,7 +177,7 @@ def _asked(**fields: Any) -> Generate:
     ],
 )
 def test_the_first_field_that_cannot_be_said_is_named(work: Any, field: str) -> None:
-    assert paddler_work(work) == Inexpressible(field)
+    assert paddler_work(work) == UnsupportedByPaddler(field)
 
 
 def test_every_wish_about_sampling_is_noticed() -> None:
@@ -185,24 +186,12 @@ def test_every_wish_about_sampling_is_noticed() -> None:
         if field.name == "logit_bias":
             value = (LogitBias(token=1),)
         overrides = attrs.evolve(SamplingOverrides(), **{field.name: value})
-        assert paddler_work(_said(sampling=overrides)) == Inexpressible(f"sampling.{field.name}")
+        assert paddler_work(_said(sampling=overrides)) == UnsupportedByPaddler(
+            f"sampling.{field.name}"
+        )
 
 
 def test_embeddings_keep_their_places() -> None:
-    body = paddler_work(Embed(inputs=(TextInput(text="a"), TextInput(text="b"))))
-    assert body == {
-        "GenerateEmbeddingBatch": {
-            "input_batch": [{"id": "0", "content": "a"}, {"id": "1", "content": "b"}],
-            "normalization_method": "L2",
-        }
-    }
-
-
-def test_paddlers_own_bodies_come_back_as_they_are() -> None:
-    body = {"ContinueFromRawPrompt": {"raw_prompt": "a", "max_tokens": 1, "grammar": None}}
-    assert paddler_body(body) is body
-    ours = unstructure(SAYABLE, Work)
-    assert isinstance(ours, dict)
-    assert paddler_body(ours) == paddler_work(SAYABLE)
-    with pytest.raises(WireError, match=r"\$.Generate"):
-        paddler_body({"Generate": {"prompt": 5}})
+    work = paddler_work(Embed(inputs=(TextInput(text="a"), TextInput(text="b"))))
+    documents = (EmbeddingInputDocument("0", "a"), EmbeddingInputDocument("1", "b"))
+    assert work == GenerateEmbeddingBatchParams(documents, L2())

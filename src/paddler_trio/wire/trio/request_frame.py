@@ -1,7 +1,7 @@
-"""The frames that carry work to an agent, read no further than their head.
+"""The frames that carry requests to an agent, of which only the head is parsed.
 
-A request may be megabytes. An agent's event loop needs its id and its kind; what else it says is
-read in a preparation process. Balancers write the id first, so the head is the first few bytes.
+A request may be megabytes. An agent's event loop needs its id and its kind; a preparation process
+parses it. Balancers write the id first, so the head is the first few bytes.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ class RequestFrame:
 
     Args:
       id: the request's id on this link.
-      tag: what it asks for, such as ``Generate``.
+      tag: the kind of request, such as ``Generate``.
       text: the whole frame.
       is_paddlers: the frame is Paddler's ``Request``, not ours.
-      client: whom the work is for; places are given to clients in turns.
-      isolated: what it may have killed before, ``engine`` or ``agent``; empty for nothing.
+      client: the client it is for; clients take turns.
+      isolated: the process that it may have crashed, ``engine`` or ``agent``; empty for none.
     """
 
     id: str
     kind: Kind
     tag: str
-    text: str
+    text: str = attrs.field(repr=False)
     is_paddlers: bool = True
     client: str = ""
     isolated: str = ""
 
     @property
     def is_extended(self) -> bool:
-        """The request is ours: its results say more than Paddler's."""
+        """The request is one of ours, and its results may be too."""
         return self.tag in ("Generate", "Embed", "Rank")
 
 
-def request_frame(text: str, *, speaks_trio: bool) -> RequestFrame | None:
+def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     """The head of a frame that carries work; None for every other frame."""
     head = _HEAD.match(text)
     if head is None or (head.lastgroup != "request" and not speaks_trio):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine import engine_pipe, pipe_codec
+from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio import trio_link
+from paddler_trio.wire.trio.work import Generate, Rank, TokenPrompt
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
 texts = st.text(max_size=40)
@@ -131,7 +133,13 @@ extensions = st.one_of(
     st.builds(
         trio_link.Start,
         id=texts,
-        request=st.just({"ContinueFromRawPrompt": {"raw_prompt": "a", "max_tokens": 3}}),
+        request=st.sampled_from(
+            [
+                ContinueFromRawPromptParams("a", 3),
+                Generate(prompt=TokenPrompt(tokens=(1,)), stop=("END",)),
+                Rank(query="a", documents=("b",)),
+            ]
+        ),
         seed=st.integers(0, 2**32 - 1),
         tokens=tokens.map(tuple),
         isolated=st.sampled_from([None, "engine", "agent"]),

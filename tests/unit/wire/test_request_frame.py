@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.wire.trio.generate import Tokenize
-from paddler_trio.wire.trio.request_frames import RequestFrame, request_frame
+from paddler_trio.wire.paddler.request_params import (
+    L2,
+    ContinueFromConversationHistoryParams,
+    ContinueFromRawPromptParams,
+    GenerateEmbeddingBatchParams,
+)
+from paddler_trio.wire.trio.model_questions import Tokenize
+from paddler_trio.wire.trio.request_frame import RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import Ask, Start, render_extension
+from paddler_trio.wire.trio.work import Embed, Generate, Rank, TextPrompt
 
 ids = st.text(
     st.characters(codec="ascii", exclude_characters='"\\', categories=["L", "N", "P"]),
@@ -26,6 +33,16 @@ KINDS = {
     "Rank": "embedding",
     "GenerateEmbeddingBatch": "embedding",
 }
+WORK = {
+    "Generate": Generate(prompt=TextPrompt(text="x")),
+    "ContinueFromRawPrompt": ContinueFromRawPromptParams("x", 1),
+    "ContinueFromConversationHistory": ContinueFromConversationHistoryParams(
+        add_generation_prompt=True, conversation_history=(), enable_thinking=False, max_tokens=1
+    ),
+    "Embed": Embed(inputs=()),
+    "Rank": Rank(query="x", documents=()),
+    "GenerateEmbeddingBatch": GenerateEmbeddingBatchParams((), L2()),
+}
 
 
 @given(
@@ -38,11 +55,11 @@ KINDS = {
 def test_work_is_told_by_its_head_however_it_is_spaced(
     wire_id: str, client: str, tag: str, isolated: str | None, is_spaced: bool
 ) -> None:
-    start = Start(wire_id, {tag: {"x": 1}}, 7, (1, 2), client=client, isolated=isolated)
+    start = Start(wire_id, WORK[tag], 7, (1, 2), client=client, isolated=isolated)
     text = render_extension(start).decode()
     if is_spaced:
         text = json.dumps(json.loads(text), indent=1)
-    assert request_frame(text, speaks_trio=True) == RequestFrame(
+    assert read_head(text, speaks_trio=True) == RequestFrame(
         wire_id,
         KINDS[tag],  # type: ignore[arg-type]
         tag,
@@ -51,13 +68,13 @@ def test_work_is_told_by_its_head_however_it_is_spaced(
         client,
         isolated or "",
     )
-    assert request_frame(text, speaks_trio=False) is None
+    assert read_head(text, speaks_trio=False) is None
 
 
 @given(ids, clients)
 def test_questions_are_told_by_their_head(wire_id: str, client: str) -> None:
     text = render_extension(Ask(wire_id, Tokenize(text="x"), client=client)).decode()
-    assert request_frame(text, speaks_trio=True) == RequestFrame(
+    assert read_head(text, speaks_trio=True) == RequestFrame(
         wire_id, "question", "Tokenize", text, False, client
     )
 
@@ -66,7 +83,7 @@ def test_questions_are_told_by_their_head(wire_id: str, client: str) -> None:
 def test_paddlers_requests_are_told_by_their_head(wire_id: str, tag: str) -> None:
     text = json.dumps({"Request": {"id": wire_id, "request": {tag: {}}}})
     for speaks_trio in (True, False):
-        frame = request_frame(text, speaks_trio=speaks_trio)
+        frame = read_head(text, speaks_trio=speaks_trio)
         assert frame is not None
         assert (frame.id, frame.kind, frame.is_paddlers) == (wire_id, KINDS[tag], True)
 
@@ -82,4 +99,4 @@ def test_paddlers_requests_are_told_by_their_head(wire_id: str, tag: str) -> Non
     ],
 )
 def test_other_frames_have_no_such_head(text: str) -> None:
-    assert request_frame(text, speaks_trio=True) is None
+    assert read_head(text, speaks_trio=True) is None

@@ -1,12 +1,12 @@
-"""What clients ask for: generation from a prompt or a conversation, and embeddings.
+"""Paddler's requests: generation from a prompt or a conversation, and embeddings.
 
-Nothing here is judged beyond its shape, except ``tool_schema_problem``: the balancer does not look
-into URLs, grammars or schemas, the agent does.
+The balancer checks their types and ``tool_schema_problem``; the agent checks URLs, grammars and
+schemas.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import attrs
 
@@ -22,7 +22,7 @@ from paddler_trio.wire.shape import (
     register,
     writer_of,
 )
-from paddler_trio.wire.tags import external_tag, internal_tag, struct, unit
+from paddler_trio.wire.tags import external_tag, internal_tag, struct, through, unit
 
 
 @attrs.frozen
@@ -195,8 +195,25 @@ class GenerateEmbeddingBatchParams:
     normalization_method: NormalizationMethod
 
 
+PaddlerWork: TypeAlias = (
+    ContinueFromConversationHistoryParams
+    | ContinueFromRawPromptParams
+    | GenerateEmbeddingBatchParams
+)
+"""What an agent can be asked to compute, in Paddler's own requests."""
+GENERATION_VARIANTS: Final = (
+    through("ContinueFromConversationHistory", ContinueFromConversationHistoryParams),
+    through("ContinueFromRawPrompt", ContinueFromRawPromptParams),
+)
+WORK_VARIANTS: Final = (
+    *GENERATION_VARIANTS,
+    through("GenerateEmbeddingBatch", GenerateEmbeddingBatchParams),
+)
+external_tag(PaddlerWork, *WORK_VARIANTS)
+
+
 def tool_schema_problem(params: ContinueFromConversationHistoryParams) -> str | None:
-    """Why these tools must be refused, in the words peers know; ``None`` if they are fine.
+    """Why these tools must be refused, in Paddler's words; ``None`` if they are fine.
 
     A name in ``required`` must be a key of ``properties``, when a tool has both.
     """

@@ -1,26 +1,30 @@
-"""Generation as our balancers ask our agents for it: everything Paddler's two requests lack.
+"""The work of our agents: ``Generate``, ``Embed`` and ``Rank`` beside Paddler's requests.
 
-``Generate`` is what every newer surface (``/api/v2/generate``, ``/v1/*``) is translated into, and
-it travels inside :class:`~paddler_trio.wire.trio.trio_link.Start` like Paddler's requests do. The
-balancer judges shapes and ranges; what only the model can tell (template, schema, vocabulary) the
-agent judges.
+The newer routes (``/api/v2/generate``, ``/v1/*``) build these values; they are sent inside
+:class:`~paddler_trio.wire.trio.trio_link.Start`, as Paddler's requests are. The balancer checks
+types and ranges; the agent checks what depends on the model (template, schema, vocabulary).
 
-Its answers are Paddler's results and the additional tags of ``EXTENDED_GENERATION_TAGS`` in
-``wire/paddler/results.py``; its ``Done`` says more, see :class:`Finish` and :class:`Timings` there.
+Results are Paddler's and the additional tags in ``wire/paddler/results.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
-from paddler_trio.wire.paddler.generation import GbnfGrammar, JsonSchemaGrammar
+from paddler_trio.wire.paddler.request_params import (
+    WORK_VARIANTS,
+    GbnfGrammar,
+    JsonSchemaGrammar,
+    PaddlerWork,
+)
 from paddler_trio.wire.scalars import Float32, Int32, Uint32
+from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, internal_tag, struct
 
-# ------------------------------------------------------------------------- what may come out
+# -------------------------------------------------------------------------------- constraints
 
 
 @attrs.frozen
@@ -58,7 +62,7 @@ internal_tag(
 )
 
 
-# ---------------------------------------------------------------------------- how it is drawn
+# ----------------------------------------------------------------------------------- sampling
 
 
 @attrs.frozen(kw_only=True)
@@ -68,14 +72,14 @@ class LogitBias:
     A ``bias`` of None means never. Exactly one of ``token`` and ``text`` is given.
     """
 
-    token: Int32 | None = None
-    text: str | None = None
+    token: Int32 | None = attrs.field(default=None, metadata=OMITTED)
+    text: str | None = attrs.field(default=None, metadata=OMITTED)
     bias: Float32 | None = None
 
 
 @attrs.frozen(kw_only=True)
 class SamplingOverrides:
-    """One request's wishes over the cluster's settings; None leaves the cluster's, or off.
+    """What one request sets over the cluster's settings; None leaves the cluster's, or off.
 
     Names and meanings are llama.cpp's. ``penalty_last_n`` and ``dry_penalty_last_n``: -1 for the
     whole context; DRY sees the prompt, the other penalties only if ``penalize_prompt``.
@@ -83,37 +87,37 @@ class SamplingOverrides:
     llama.cpp's names.
     """
 
-    temperature: Float32 | None = None
-    dynatemp_range: Float32 | None = None
-    dynatemp_exponent: Float32 | None = None
-    top_k: Int32 | None = None
-    top_p: Float32 | None = None
-    min_p: Float32 | None = None
-    typical_p: Float32 | None = None
-    top_n_sigma: Float32 | None = None
-    xtc_probability: Float32 | None = None
-    xtc_threshold: Float32 | None = None
-    mirostat: Int32 | None = None
-    mirostat_tau: Float32 | None = None
-    mirostat_eta: Float32 | None = None
-    penalty_last_n: Int32 | None = None
-    penalty_repeat: Float32 | None = None
-    penalty_frequency: Float32 | None = None
-    penalty_presence: Float32 | None = None
-    dry_multiplier: Float32 | None = None
-    dry_base: Float32 | None = None
-    dry_allowed_length: Int32 | None = None
-    dry_penalty_last_n: Int32 | None = None
-    dry_sequence_breakers: tuple[str, ...] | None = None
-    min_keep: Int32 | None = None
-    samplers: tuple[str, ...] | None = None
-    penalize_prompt: bool = False
-    logit_bias: tuple[LogitBias, ...] = ()
-    ignore_eos: bool = False
-    seed: Uint32 | None = None
+    temperature: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    dynatemp_range: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    dynatemp_exponent: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    top_k: Int32 | None = attrs.field(default=None, metadata=OMITTED)
+    top_p: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    min_p: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    typical_p: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    top_n_sigma: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    xtc_probability: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    xtc_threshold: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    mirostat: Int32 | None = attrs.field(default=None, metadata=OMITTED)
+    mirostat_tau: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    mirostat_eta: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    penalty_last_n: Int32 | None = attrs.field(default=None, metadata=OMITTED)
+    penalty_repeat: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    penalty_frequency: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    penalty_presence: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    dry_multiplier: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    dry_base: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    dry_allowed_length: Int32 | None = attrs.field(default=None, metadata=OMITTED)
+    dry_penalty_last_n: Int32 | None = attrs.field(default=None, metadata=OMITTED)
+    dry_sequence_breakers: tuple[str, ...] | None = attrs.field(default=None, metadata=OMITTED)
+    min_keep: Int32 | None = attrs.field(default=None, metadata=OMITTED)
+    samplers: tuple[str, ...] | None = attrs.field(default=None, metadata=OMITTED)
+    penalize_prompt: bool = attrs.field(default=False, metadata=OMITTED)
+    logit_bias: tuple[LogitBias, ...] = attrs.field(default=(), metadata=OMITTED)
+    ignore_eos: bool = attrs.field(default=False, metadata=OMITTED)
+    seed: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 
-# ------------------------------------------------------------------------- what is continued
+# ------------------------------------------------------------------------------------ prompts
 
 
 @attrs.frozen(kw_only=True)
@@ -121,7 +125,7 @@ class TextPrompt:
     """Continue this text as it stands; special tokens in it are parsed if ``parse_special``."""
 
     text: str
-    parse_special: bool = True
+    parse_special: bool = attrs.field(default=True, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
@@ -149,12 +153,12 @@ class ConversationPrompt:
     tool_choice: str = "auto"
     tool_name: str | None = None
     parallel_tool_calls: bool = True
-    add_generation_prompt: bool = True
+    raw_tool_calls: bool = False
     continue_final_message: bool = False
+    add_generation_prompt: bool = True
     thinking: bool | None = None
     max_reasoning_tokens: Int32 | None = None
     template_kwargs: Mapping[str, object] = attrs.field(factory=dict)
-    raw_tool_calls: bool = False
 
 
 Prompt: TypeAlias = TextPrompt | TokenPrompt | ConversationPrompt
@@ -171,9 +175,9 @@ class Generate:
     """One answer.
 
     ``max_tokens`` None means as many as fit. ``stop``: texts that end the answer and are not part
-    of it. ``logprobs``: how many alternatives to report for each token; 0 reports the drawn token
-    alone, None reports nothing. ``reuse_prefix``: whether the cache may serve this request and keep
-    what it computes; only requests with equal ``cache_salt`` share a prefix.
+    of it. ``logprobs``: how many alternatives to report for each token; 0 reports the sampled
+    token alone, None reports nothing. ``reuse_prefix``: whether the cache may serve this request
+    and keep what it computes; only requests with equal ``cache_salt`` share a prefix.
     """
 
     prompt: Prompt
@@ -224,52 +228,9 @@ class Rank:
     documents: tuple[str, ...]
 
 
-Work: TypeAlias = Generate | Embed | Rank
-external_tag(Work, struct(Generate), struct(Embed), struct(Rank))
-
-
-# --------------------------------------------------------- questions that take no slot
-
-
-@attrs.frozen(kw_only=True)
-class Tokenize:
-    """Answered by ``{"tokens": [...]}``, with pieces ``{"tokens": [{"id", "piece"}]}``; a piece
-    that is only a part of a character is a list of its bytes."""
-
-    text: str
-    add_special: bool = False
-    parse_special: bool = True
-    with_pieces: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Detokenize:
-    """Answered by ``{"text": "..."}``, with pieces by ``{"pieces": [...]}``, one for each token."""
-
-    tokens: tuple[Int32, ...]
-    with_pieces: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class RenderPrompt:
-    """Answered by ``{"prompt": "...", "num_tokens": N}``: what the engine would be given.
-
-    An image stands there as ``<__media__>`` and counts as one token: only the engine knows what it
-    becomes.
-    """
-
-    prompt: Prompt
-
-
-@attrs.frozen(kw_only=True)
-class DescribeModel:
-    """Answered by ``{"name", "size_bytes", "n_params", "n_vocab", "n_ctx", "n_ctx_train",
-    "n_embd", "vocab_type", "bos_token", "eos_token", "end_tokens", "chat_template", "can_embed",
-    "can_rank", "can_see", "has_thinking", "has_tools"}``: ``n_ctx`` is the space of one slot,
-    ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others texts."""
-
-
-Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | DescribeModel
-external_tag(
-    Question, struct(Tokenize), struct(Detokenize), struct(RenderPrompt), struct(DescribeModel)
-)
+TrioWork: TypeAlias = Generate | Embed | Rank
+Work: TypeAlias = TrioWork | PaddlerWork
+"""All that an agent of ours can be asked to compute."""
+_VARIANTS: Final = (struct(Generate), struct(Embed), struct(Rank))
+external_tag(TrioWork, *_VARIANTS)
+external_tag(Work, *_VARIANTS, *WORK_VARIANTS)

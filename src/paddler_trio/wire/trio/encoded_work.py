@@ -1,21 +1,23 @@
-"""Work for an agent as the bytes it is sent as: written once, measured, kept until it has ended.
+"""Work as the bytes that agents receive: encoded once, measured, and kept until the request ends.
 
-Bytes are what a request costs while it waits: a third of what its values would, and no second
-encoding when it is placed again after a loss. Their length is what counts against the limit of a
-link: JSON can grow when it is written again (``1e15`` becomes ``1000000000000000.0``), and a frame
-that is too long ends the link, with everybody's requests on it.
+While a request waits, its bytes take a third of the memory of its values, and it is not encoded
+again when it is placed again after a loss. Their length counts against the frame limit of the link:
+JSON can grow when it is written again (``1e15`` becomes ``1000000000000000.0``), and a frame over
+the limit ends the link with all requests on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 
-from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
-from paddler_trio.wire.trio.paddler_work import Inexpressible, paddler_body
+from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
+from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
+from paddler_trio.wire.trio.work import Embed, Generate, Rank, Work
 
 CONTINUATION_BYTES = 8 * 1024 * 1024
 """Of a frame, for the envelope and the tokens that an answer goes on after: a million of them."""
@@ -33,25 +35,29 @@ class TooLong:
     most_bytes: int
 
 
+def _size(encoded: bytes | None) -> str:
+    return "None" if encoded is None else f"<{len(encoded)} bytes>"
+
+
 @attrs.frozen
-class WrittenWork:
+class EncodedWork:
     """One request for an agent.
 
     Attributes:
       body: the JSON of the work, ``{"Generate": {...}}`` or one of Paddler's bodies.
       paddler_body: the same for an agent of Paddler's; None if it cannot be sent to one.
       needs_ours: why it cannot.
-      is_embedding_batch: it is Paddler's own embedding request, which agents of ours take as such.
+      is_embedding_batch: it is Paddler's own embedding request, which our agents take as it is.
     """
 
-    body: bytes
-    paddler_body: bytes | None
-    needs_ours: Inexpressible | TooLong | None
+    body: bytes = attrs.field(repr=_size)
+    paddler_body: bytes | None = attrs.field(repr=_size)
+    needs_ours: UnsupportedByPaddler | TooLong | None
     is_embedding_batch: bool
 
     @property
     def size_bytes(self) -> int:
-        """What it holds while it waits."""
+        """The memory that it holds."""
         has_two = self.paddler_body is not None and self.paddler_body is not self.body
         return len(self.body) + (len(self.paddler_body or b"") if has_two else 0)
 
@@ -82,20 +88,22 @@ class WrittenWork:
         return b'{"Request":{"id":%b,"request":%b}}' % (dumps(wire_id), body)
 
 
-def write_work(work: Mapping[str, object], *, in_runs: bool = False) -> WrittenWork:
-    """Write ``work``; in runs, it never holds the interpreter for long, and takes longer.
+def encode_work(work: Work, *, in_runs: bool = False) -> EncodedWork:
+    """Encode ``work``; in runs, the interpreter is never held for long, and it takes longer.
 
     Raises:
-      WireError: it is no work.
+      WireError: a value in it has no JSON form.
     """
     write = dumps_in_runs if in_runs else dumps
-    said = paddler_body(work)
-    body = write(work)
-    is_embedding_batch = "GenerateEmbeddingBatch" in work
-    if isinstance(said, Inexpressible):
-        return WrittenWork(body, None, said, is_embedding_batch)
-    for_paddler = body if said is work else write(said)
-    if len(for_paddler) > MAX_PADDLER_WORK_BYTES:
-        excess = TooLong(len(for_paddler), MAX_PADDLER_WORK_BYTES)
-        return WrittenWork(body, None, excess, is_embedding_batch)
-    return WrittenWork(body, for_paddler, None, is_embedding_batch)
+    body = write(unstructure(work, Work))
+    is_embedding_batch = isinstance(work, GenerateEmbeddingBatchParams)
+    paddler_body = body
+    if isinstance(work, Generate | Embed | Rank):
+        translated = paddler_work(work)
+        if isinstance(translated, UnsupportedByPaddler):
+            return EncodedWork(body, None, translated, is_embedding_batch)
+        paddler_body = write(unstructure(translated, PaddlerWork))
+    if len(paddler_body) > MAX_PADDLER_WORK_BYTES:
+        excess = TooLong(len(paddler_body), MAX_PADDLER_WORK_BYTES)
+        return EncodedWork(body, None, excess, is_embedding_batch)
+    return EncodedWork(body, paddler_body, None, is_embedding_batch)

@@ -14,7 +14,7 @@ import trio
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.errors import PreparationError
 from paddler_trio.preparation.messages import Answered, Job
-from paddler_trio.wire.trio.request_frames import RequestFrame
+from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Answer, render_extension
 
 log = structlog.get_logger("questions")
@@ -24,54 +24,54 @@ MAX_QUESTIONS = 64
 
 
 class QuestionReply(Protocol):
-    """Where answers go: the link the question came in on."""
+    """Where answers go: the connection the question came in on."""
 
     def answer(self, answer: Answer) -> None:
         """Queue a short answer."""
         ...
 
     async def send_large(self, frame: bytes) -> None:
-        """Send, waiting for those before it; trio.BrokenResourceError when the link has ended."""
+        """Send, waiting for those before; trio.BrokenResourceError if the connection has ended."""
         ...
 
 
 @attrs.define(eq=False)
-class ModelQuestions:
-    """All questions of all links. ``open`` must be given their nursery before the first one."""
+class QuestionTasks:
+    """All questions of all connections. Call ``open`` with their nursery before the first one."""
 
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-    _under_way: dict[tuple[int, str], trio.CancelScope] = attrs.field(factory=dict, init=False)
-    """By the identity of the link and the question's id on it."""
+    _running: dict[tuple[int, str], trio.CancelScope] = attrs.field(factory=dict, init=False)
+    """By the identity of the connection and the question's id on it."""
 
     def open(self, questions: trio.Nursery, models: ModelServer) -> None:
         self._nursery = questions
         self._models = models
 
     def ask(self, frame: RequestFrame, reply: QuestionReply) -> None:
-        """Answer on ``reply``, sooner or later, unless it is gone by then."""
+        """Answer on ``reply``, unless the connection ends first."""
         if self._nursery is None:
             reply.answer(Answer(frame.id, None, "this agent is starting", 503))
-        elif (id(reply), frame.id) in self._under_way:
+        elif (id(reply), frame.id) in self._running:
             problem = f"question id {frame.id!r} is in use already"
             reply.answer(Answer(frame.id, None, problem, 400))
-        elif len(self._under_way) >= MAX_QUESTIONS:
+        elif len(self._running) >= MAX_QUESTIONS:
             problem = f"this agent has {MAX_QUESTIONS} questions to answer already"
             reply.answer(Answer(frame.id, None, problem, 503))
         else:
-            scope = self._under_way[id(reply), frame.id] = trio.CancelScope()
+            scope = self._running[id(reply), frame.id] = trio.CancelScope()
             self._nursery.start_soon(self._serve, frame, reply, scope, name=f"question {frame.id}")
 
     def stop(self, wire_id: str, reply: object) -> None:
-        """Nobody waits for this answer any more. Unknown ids are ignored."""
-        scope = self._under_way.get((id(reply), wire_id))
+        """Drop the question. Unknown ids are ignored."""
+        scope = self._running.get((id(reply), wire_id))
         if scope is not None:
             scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The link is gone: nobody hears the answers."""
-        for (link, _), scope in self._under_way.items():
-            if link == id(reply):
+        """The connection has ended: drop its questions."""
+        for (connection, _), scope in self._running.items():
+            if connection == id(reply):
                 scope.cancel(reason="the link is gone")
 
     async def _serve(
@@ -83,7 +83,7 @@ class ModelQuestions:
         except trio.BrokenResourceError:
             log.debug("the link ended before it had its answer", id=frame.id)
         finally:
-            del self._under_way[id(reply), frame.id]
+            del self._running[id(reply), frame.id]
 
     async def _answer(self, frame: RequestFrame) -> bytes:
         serving = None if self._models is None else self._models.serving

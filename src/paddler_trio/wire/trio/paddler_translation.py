@@ -1,27 +1,27 @@
-"""Our extended work in Paddler 4.1's words, where nothing of it would be lost.
+"""Our work as Paddler 4.1's requests, where nothing of it is lost.
 
-A Paddler agent knows three requests and refuses what it does not know. So it is asked only for
-what they can say; for the rest there is the name of the first field that they cannot. Where
-Paddler has no word for "as the model likes it", this is what it is told:
+A Paddler agent knows three requests and refuses fields that it does not know. So only work that
+these requests express is sent to it; for other work the first unsupported field is named. Where
+Paddler has no value for "the model's default", it gets:
 
 * ``max_tokens`` None: ``UNLIMITED_TOKENS``, more than slots usually hold;
 * ``thinking`` None: on, as Paddler's own OpenAI surface has it, but off under a constraint, because
   Paddler refuses both together;
 * a function tool without a description: an empty one.
 
-Its ``Done`` has no ``finish`` and no ``timings``; whoever reads one must do without.
+Its ``Done`` has neither ``finish`` nor ``timings``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.codec import structure, unstructure
-from paddler_trio.wire.paddler.generation import (
+from paddler_trio.wire.codec import structure
+from paddler_trio.wire.paddler.request_params import (
     L2,
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -32,10 +32,11 @@ from paddler_trio.wire.paddler.generation import (
     GrammarConstraint,
     JsonSchemaGrammar,
     NoNormalization,
+    PaddlerWork,
     Tool,
     tool_schema_problem,
 )
-from paddler_trio.wire.trio.generate import (
+from paddler_trio.wire.trio.work import (
     Constraint,
     ConversationPrompt,
     Embed,
@@ -46,71 +47,53 @@ from paddler_trio.wire.trio.generate import (
     TextPrompt,
     TokenInput,
     TokenPrompt,
-    Work,
+    TrioWork,
 )
 
 UNLIMITED_TOKENS = 32_768
 
 T = TypeVar("T")
 
-_OURS = frozenset({"Generate", "Embed", "Rank"})
-
 
 @attrs.frozen
-class Inexpressible:
-    """``field`` is the path of the first field that Paddler has no words for."""
+class UnsupportedByPaddler:
+    """``field`` is the path of the first field that has no counterpart in Paddler's requests."""
 
     field: str
 
 
-PaddlerBody: TypeAlias = Mapping[str, object]
-"""``{"ContinueFromRawPrompt": {...}}`` and the like, as plain JSON."""
-
-
-def paddler_body(body: Mapping[str, object]) -> PaddlerBody | Inexpressible:
-    """The body of a request for a Paddler agent; one of Paddler's own comes back as it is.
-
-    Raises:
-      WireError: it is not a body at all.
-    """
-    if not _OURS & body.keys():
-        return body
-    return paddler_work(structure(body, Work))
-
-
-def paddler_work(work: Work) -> PaddlerBody | Inexpressible:
-    """This work as a body for a Paddler agent."""
+def paddler_work(work: TrioWork) -> PaddlerWork | UnsupportedByPaddler:
+    """The same work as one of Paddler's requests."""
     match work:
         case Generate():
             return _generation(work)
         case Embed():
             return _embedding(work)
         case Rank():
-            return Inexpressible("rank")
+            return UnsupportedByPaddler("rank")
     assert_never(work)
 
 
-def _generation(work: Generate) -> PaddlerBody | Inexpressible:
-    field = _unsaid(work)
+def _generation(work: Generate) -> PaddlerWork | UnsupportedByPaddler:
+    field = _unsupported_field(work)
     if field is not None:
-        return Inexpressible(field)
+        return UnsupportedByPaddler(field)
     max_tokens = UNLIMITED_TOKENS if work.max_tokens is None else work.max_tokens
     constraint = work.constraint
     assert constraint is None or isinstance(constraint, GbnfGrammar | JsonSchemaGrammar)
     match work.prompt:
         case TokenPrompt():
-            return Inexpressible("prompt.Tokens")
+            return UnsupportedByPaddler("prompt.Tokens")
         case TextPrompt(text=text, parse_special=True):
-            raw = ContinueFromRawPromptParams(text, max_tokens, constraint)
-            return {"ContinueFromRawPrompt": unstructure(raw)}
+            return ContinueFromRawPromptParams(text, max_tokens, constraint)
         case TextPrompt():
-            return Inexpressible("prompt.parse_special")
+            return UnsupportedByPaddler("prompt.parse_special")
         case ConversationPrompt() as conversation:
             return _conversation(conversation, max_tokens, constraint)
     assert_never(work.prompt)
 
 
-def _unsaid(work: Generate) -> str | None:
+def _unsupported_field(work: Generate) -> str | None:
     """The first field beside the prompt that has no counterpart."""
     usual = SamplingOverrides()
     for each in attrs.fields(SamplingOverrides):
@@ -133,9 +116,9 @@ def _is_paddlers(constraint: Constraint | None) -> bool:
 
 def _conversation(
     conversation: ConversationPrompt, max_tokens: int, constraint: GrammarConstraint | None
-) -> PaddlerBody | Inexpressible:
+) -> PaddlerWork | UnsupportedByPaddler:
     tools = () if conversation.tool_choice == "none" else conversation.tools
-    unsaid = {
+    unsupported = {
         "tool_choice": conversation.tool_choice not in ("auto", "none"),
         "tool_name": conversation.tool_name is not None,
         "parallel_tool_calls": bool(tools) and not conversation.parallel_tool_calls,
@@ -144,15 +127,15 @@ def _conversation(
         "template_kwargs": bool(conversation.template_kwargs),
         "thinking": constraint is not None and conversation.thinking is True,
     }
-    for name, is_unsaid in unsaid.items():
-        if is_unsaid:
-            return Inexpressible(f"prompt.{name}")
+    for name, is_unsupported in unsupported.items():
+        if is_unsupported:
+            return UnsupportedByPaddler(f"prompt.{name}")
     messages = _read(conversation.messages, ConversationMessage, "prompt.messages")
-    if isinstance(messages, Inexpressible):
+    if isinstance(messages, UnsupportedByPaddler):
         return messages
-    described = [_described(tool) for tool in tools]
+    described = [_with_description(tool) for tool in tools]
     known_tools = _read(described, Tool, "prompt.tools")
-    if isinstance(known_tools, Inexpressible):
+    if isinstance(known_tools, UnsupportedByPaddler):
         return known_tools
     thinking = conversation.thinking
     params = ContinueFromConversationHistoryParams(
@@ -165,11 +148,11 @@ def _conversation(
         tools=known_tools,
     )
     if tool_schema_problem(params) is not None:
-        return Inexpressible("prompt.tools")
-    return {"ContinueFromConversationHistory": unstructure(params)}
+        return UnsupportedByPaddler("prompt.tools")
+    return params
 
 
-def _described(tool: Mapping[str, object]) -> Mapping[str, object]:
+def _with_description(tool: Mapping[str, object]) -> Mapping[str, object]:
     function = tool.get("function")
     if isinstance(function, Mapping) and function.get("description") is None:
         return {**tool, "function": {**function, "description": ""}}
@@ -178,31 +161,29 @@ def _described(tool: Mapping[str, object]) -> Mapping[str, object]:
 
 def _read(
     values: Sequence[Mapping[str, object]], shape: type[T], field: str
-) -> tuple[T, ...] | Inexpressible:
-    """The values in Paddler's shape, which says everything that is not refused."""
+) -> tuple[T, ...] | UnsupportedByPaddler:
+    """The values in Paddler's shape; a value that it reads loses nothing."""
     read: list[T] = []
     for index, value in enumerate(values):
         try:
             read.append(structure(value, shape))
         except WireError:
-            return Inexpressible(f"{field}[{index}]")
+            return UnsupportedByPaddler(f"{field}[{index}]")
     return tuple(read)
 
 
-def _embedding(work: Embed) -> PaddlerBody | Inexpressible:
-    """RMS is not among them: Paddler's wants an epsilon of the client's."""
+def _embedding(work: Embed) -> PaddlerWork | UnsupportedByPaddler:
+    """RMS is unsupported: Paddler's needs an epsilon from the client."""
     if work.normalize not in ("l2", "none"):
-        return Inexpressible("normalize")
+        return UnsupportedByPaddler("normalize")
     if work.oversize != "report":
-        return Inexpressible("oversize")
+        return UnsupportedByPaddler("oversize")
     documents: list[EmbeddingInputDocument] = []
     for index, each in enumerate(work.inputs):
         match each:
             case TextInput(text=text):
                 documents.append(EmbeddingInputDocument(str(index), text))
             case TokenInput():
-                return Inexpressible(f"inputs[{index}].Tokens")
-    params = GenerateEmbeddingBatchParams(
-        tuple(documents), L2() if work.normalize == "l2" else NoNormalization()
-    )
-    return {"GenerateEmbeddingBatch": unstructure(params)}
+                return UnsupportedByPaddler(f"inputs[{index}].Tokens")
+    normalization = L2() if work.normalize == "l2" else NoNormalization()
+    return GenerateEmbeddingBatchParams(tuple(documents), normalization)

@@ -1,0 +1,366 @@
+"""One connection of an agent to its balancer: registration, status, requests in and results out.
+
+A connection is a reader (its task), a writer that alone sends, a status publisher and a heartbeat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import attrs
+import structlog
+import trio
+import trio_websocket
+
+from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.requests import AgentRequests
+from paddler_trio.agent.status import AgentStatus
+from paddler_trio.daemon.logs import FirstTimes
+from paddler_trio.errors import WireError
+from paddler_trio.language.answers.output_processor import RawResult
+from paddler_trio.nursery_tree.printed_tree import running_tree
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.wire.paddler.messages import (
+    AgentRequest,
+    DeregisterAgent,
+    ErrorEnvelope,
+    GetChatTemplateOverride,
+    GetModelMetadata,
+    RegisterAgent,
+    SetState,
+    StopRespondingTo,
+    UnknownNotification,
+    UpdateAgentStatus,
+    Version,
+    parse_agent_message,
+    recover_request_id,
+    render,
+)
+from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
+from paddler_trio.wire.trio.trio_link import (
+    SUBPROTOCOL,
+    TAG,
+    Answer,
+    Ask,
+    GetTree,
+    HandBack,
+    Start,
+    Tree,
+    UnknownExtension,
+    Want,
+    parse_extension,
+    recover_extension_id,
+    render_extension,
+    render_step,
+)
+
+log = structlog.get_logger("link")
+
+STATUS_INTERVAL_S = 1.0
+HEARTBEAT_S = 2.0
+HEARTBEAT_DEADLINE_S = 5.0
+DEREGISTRATION_S = 5.0
+"""For everything queued to be sent, before an agent that leaves closes anyway."""
+FORWARDING_S = 0.5
+"""When an agent deregisters, a balancer of Paddler's drops the results that it has read and not
+forwarded yet. It does not report when it has forwarded them; that takes moments."""
+OUTGOING_FRAMES = 2048
+"""Ten seconds of one frame a pass at 200 passes/s; a balancer that lags more is disconnected."""
+
+
+@attrs.define(eq=False)
+class BalancerConnection:
+    """One connection; also the :class:`~paddler_trio.agent.requests.Reply` of its requests."""
+
+    socket: trio_websocket.WebSocketConnection
+    name: str | None
+    status: AgentStatus
+    models: ModelServer
+    requests: AgentRequests
+    speaks_trio: bool = attrs.field(init=False)
+    _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
+    _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    _large_frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
+    _outgoing_large: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    _step: list[dict[str, object]] = attrs.field(factory=list, init=False)
+    _published: int = attrs.field(default=-1, init=False)
+    _unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _reason: str = attrs.field(default="the balancer closed the connection", init=False)
+    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _result_queued_s: float = attrs.field(default=-math.inf, init=False)
+    """When the newest result was queued."""
+    _num_queued: int = attrs.field(default=0, init=False)
+    """Frames queued so far; ``_written`` counts those sent."""
+    _written: Changes = attrs.field(factory=Changes, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.speaks_trio = self.socket.subprotocol == SUBPROTOCOL
+        self._frames, self._outgoing = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
+        self._large_frames, self._outgoing_large = trio.open_memory_channel[bytes](0)
+
+    async def run(self, on_registered: Callable[[], None]) -> str:
+        """Register, then exchange frames until either side ends it; returns why."""
+        self._send(render(RegisterAgent(self.name, self.status.snapshot())))
+        self._publish()
+        on_registered()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, name="writer to balancer")
+                    nursery.start_soon(self._write_large, name="writer of large frames to balancer")
+                    nursery.start_soon(self._publish_changes, name="status publisher")
+                    nursery.start_soon(self._beat, name="heartbeat")
+                    await self._read()
+        finally:
+            self._ended.set()
+        return self._reason
+
+    def __repr__(self) -> str:
+        peer = "paddler-trio" if self.speaks_trio else "paddler"
+        unsent = self._num_queued - self._written.ordinal
+        return f"<BalancerConnection to {peer}: {unsent} frames unsent>"
+
+    async def deregister(self) -> None:
+        """Deregister after everything queued was sent.
+
+        Returns when the balancer has closed the connection, which it does on reading that, or after
+        ``DEREGISTRATION_S``.
+        """
+        with trio.move_on_after(DEREGISTRATION_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._deregister, name="deregistration")
+                await self._ended.wait()
+                nursery.cancel_scope.cancel(reason="the connection has ended")
+        self._end("this agent is leaving")
+
+    async def _deregister(self) -> None:
+        if not self.speaks_trio:
+            await self._until_forwarded()
+        self._send(render(DeregisterAgent()))
+        self._frames.close()
+
+    async def _until_forwarded(self) -> None:
+        """A pong means that everything before the ping was read; its delay shows the load."""
+        await self.sent()
+        pinged_s = trio.current_time()
+        try:
+            await self.socket.ping()
+        except trio_websocket.ConnectionClosed:
+            return
+        round_trip_s = trio.current_time() - pinged_s
+        await trio.sleep_until(self._result_queued_s + FORWARDING_S + 4 * round_trip_s)
+
+    # ---------------------------------------------------------------- Reply
+
+    def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None:
+        self._result_queued_s = trio.current_time()
+        if self.speaks_trio:
+            self._step.append({"id": wire_id, "tokens": tokens, "results": results})
+            return
+        for result in results:
+            envelope = {
+                "generated_by": None,
+                "request_id": wire_id,
+                "response": {"GeneratedToken": result},
+            }
+            self._send(dumps({"Response": envelope}))
+
+    def flush(self) -> None:
+        if self._step:
+            self._send(render_step(self._step))
+            self._step = []
+
+    def respond(self, wire_id: str, response: object) -> None:
+        """Paddler's response, as one frame of its own."""
+        self._result_queued_s = trio.current_time()
+        envelope = {"generated_by": None, "request_id": wire_id, "response": response}
+        self._send(dumps({"Response": envelope}))
+
+    def answer(self, answer: Answer) -> None:
+        """Queue the answer to a question about the model."""
+        self._send(render_extension(answer))
+
+    async def send_large(self, frame: bytes) -> None:
+        """Send a frame that is large, or one of many; waits for those before it, so that embeddings
+        never fill the queue that all requests share."""
+        await self._large_frames.send(frame)
+        self._result_queued_s = trio.current_time()
+
+    def acknowledge(self, wire_id: str) -> None:
+        """Send an entry without tokens and results; nothing to a balancer of Paddler's."""
+        if self.speaks_trio:
+            self.results(wire_id, [], [])
+            self.flush()
+
+    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
+        """The status goes first: the balancer must learn that there are no slots now."""
+        self._publish()
+        died = suspects is not None
+        self._send(render_extension(HandBack(wire_id, reason, died, suspects)))
+
+    async def sent(self) -> None:
+        """Wait until every frame queued before this call was sent."""
+        await self._written.wait_beyond(self._num_queued - 1)
+
+    # ---------------------------------------------------------------- tasks
+
+    async def _write(self) -> None:
+        async for frame in self._outgoing:
+            await self.socket.send_message(frame.decode())
+            self._written.notify()
+
+    async def _write_large(self) -> None:
+        async with self._outgoing_large:
+            async for frame in self._outgoing_large:
+                await self.socket.send_message(frame.decode())
+
+    async def _publish_changes(self) -> None:
+        """After every change, and once a second: a balancer takes a silent agent for dead."""
+        while True:
+            with trio.move_on_after(STATUS_INTERVAL_S):
+                await self.status.changes.wait_beyond(self._published)
+            self._published = -1
+            self._publish()
+
+    async def _beat(self) -> None:
+        """End the connection if the balancer does not answer a ping in time."""
+        while True:
+            await trio.sleep(HEARTBEAT_S)
+            with trio.move_on_after(HEARTBEAT_DEADLINE_S) as timeout:
+                await self.socket.ping()
+            if timeout.cancelled_caught:
+                self._end(f"no answer to a ping in {HEARTBEAT_DEADLINE_S:g} s")
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                text = await self.socket.get_message()
+                if isinstance(text, str):
+                    request = read_head(text, speaks_trio=self.speaks_trio)
+                    if request is None:
+                        self._handle(text)
+                    else:
+                        self._on_work(request)
+                else:
+                    log.warning("binary frame ignored")
+        except trio_websocket.ConnectionClosed as closed:
+            code = None if closed.reason is None else closed.reason.code
+            self._end(f"the connection closed (code {code})")
+
+    # ------------------------------------------------------------- messages
+
+    def _handle(self, text: str) -> None:
+        """One frame; an unreadable one that names a request is answered (W17)."""
+        frame: object = None
+        try:
+            if self.speaks_trio and text.startswith('{"Trio":'):
+                frame = loads(text)
+                self._on_extension(frame)
+                return
+            message = parse_agent_message(text)
+        except WireError as error:
+            wire_id = recover_request_id(text) or recover_extension_id(frame)
+            log.error("a frame cannot be understood", reason=str(error), id=wire_id)
+            if wire_id is not None:
+                self.results(wire_id, [], [{"SamplerError": f"malformed request: {error}"}])
+                self.flush()
+            return
+        match message:
+            case SetState(desired):
+                self.models.set_desired(desired)
+                self._publish()
+            case AgentRequest(wire_id, GetModelMetadata() | GetChatTemplateOverride() as query):
+                self._on_query(wire_id, query)
+            case AgentRequest(wire_id) as work:  # its members are in another order
+                self._on_reordered(wire_id, render(work))
+            case StopRespondingTo(wire_id):
+                self.requests.stop(wire_id, self)
+            case Version(version):
+                log.debug("balancer version", version=version)
+            case UnknownNotification(name):
+                self._ignore(name)
+            case ErrorEnvelope(wire_id, problem):
+                log.warning("the balancer reports an error", id=wire_id, error=str(problem))
+
+    def _on_work(self, frame: RequestFrame) -> None:
+        """Pass a request on unread: it may be large, and is parsed where it is prepared."""
+        requests = self.requests
+        match frame.kind:
+            case "generation":
+                requests.start(frame, self)
+            case "embedding":
+                requests.embeddings.start(frame, self)
+            case "question":
+                requests.questions.ask(frame, self)
+
+    def _on_reordered(self, wire_id: str, text: bytes) -> None:
+        """A request whose frame does not begin as ours and Paddler's do."""
+        frame = read_head(text.decode(), speaks_trio=self.speaks_trio)
+        if frame is None:
+            problem = f"a request's id has 1 to {MAX_ID_CHARS} characters and no quotes"
+            self.results(wire_id, [], [{"SamplerError": f"malformed request: {problem}"}])
+            self.flush()
+        else:
+            self._on_work(frame)
+
+    def _on_query(self, wire_id: str, query: GetModelMetadata | GetChatTemplateOverride) -> None:
+        match query:
+            case GetModelMetadata():
+                metadata = self.models.metadata
+                value = None if metadata is None else {"metadata": metadata}
+                self.respond(wire_id, {"ModelMetadata": value})
+            case GetChatTemplateOverride():
+                desired = self.models.desired
+                override = None if desired is None else desired.chat_template_override
+                template = None if override is None else {"content": override.content}
+                self.respond(wire_id, {"ChatTemplateOverride": template})
+
+    def _on_extension(self, frame: object) -> None:
+        if not isinstance(frame, dict) or frame.keys() != {TAG}:
+            raise WireError("a Trio frame has one key @ $")
+        match parse_extension(frame[TAG]):
+            case Start() | Ask() as work:  # its members are in another order
+                self._on_reordered(work.id, render_extension(work))
+            case Want(desired, extras):
+                self.models.set_desired(desired, extras)
+                self._publish()
+            case GetTree(wire_id):
+                self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
+            case UnknownExtension(name):
+                if recover_extension_id(frame) is not None:
+                    raise WireError(f"this agent is too old to know {name[:80]!r} @ $.{TAG}")
+                self._ignore(name)
+            case other:
+                raise WireError(f"{type(other).__name__} is not a balancer's to say @ $.{TAG}")
+
+    # -------------------------------------------------------------- private
+
+    def _ignore(self, name: str) -> None:
+        if self._unknown.is_first(name):
+            log.warning("unknown notification ignored", notification=name)
+
+    def _publish(self) -> None:
+        """Queue the status if it changed."""
+        status = self.status
+        if self._published == status.changes.ordinal:
+            return
+        self._published = status.changes.ordinal
+        if self.speaks_trio:  # first, so that slots never show before the state they belong to
+            self._send(render_extension(status.report()))
+        self._send(render(UpdateAgentStatus(status.snapshot())))
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._frames.send_nowait(frame)
+            self._num_queued += 1
+        except trio.WouldBlock:
+            self._end("the balancer does not read")
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            pass  # the connection is ending; its requests are stopped with it
+
+    def _end(self, reason: str) -> None:
+        self._reason = reason
+        self._scope.cancel(reason=reason)
