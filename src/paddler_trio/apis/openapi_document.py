@@ -62,7 +62,7 @@ def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
     paths: Json = {}
     for (path, summary), record in records(limits).items():
         schema = record.schema()
-        schemas[record.name] = _closed(schema) if is_strict else schema
+        schemas[record.name] = closed(schema) if is_strict else schema
         paths[path] = {"post": _operation(path, summary, record)}
     for path, summary in GETS.items():
         paths[path] = {"get": _operation(path, summary, None)}
@@ -82,15 +82,15 @@ def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
     }
 
 
-def _closed(schema: object) -> object:
-    """The same without room for other members."""
+def closed(schema: object) -> object:
+    """A JSON Schema whose objects have no other members than those described."""
     match schema:
         case dict():
-            inner = {name: _closed(each) for name, each in schema.items()}
+            inner = {name: closed(each) for name, each in schema.items()}
             has_members = isinstance(schema.get("properties"), dict)
             return {**inner, "additionalProperties": False} if has_members else inner
         case list():
-            return [_closed(each) for each in schema]
+            return [closed(each) for each in schema]
     return schema
 
 
