@@ -139,14 +139,14 @@ def _structured(value: object) -> Constraint:
         raise invalid(
             f"structured_outputs has {len(given)} constraints, must have one", "structured_outputs"
         )
-    ((name, wish),) = given.items()
+    ((name, constraint),) = given.items()
     match name:
         case "json":
-            return _schema(wish)
+            return _schema(constraint)
         case "regex":
-            return RegexGrammar(str(wish))
+            return RegexGrammar(str(constraint))
         case "choice":
-            return ChoiceGrammar(tuple(texts(wish)))
+            return ChoiceGrammar(tuple(texts(constraint)))
         case "grammar":
-            return _gbnf(wish)
+            return _gbnf(constraint)
     return AnyJsonGrammar()

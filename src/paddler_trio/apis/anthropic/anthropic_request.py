@@ -1,7 +1,7 @@
 """Anthropic's messages as one native request: pure, every field honoured or refused by name.
 
 One of their messages may become several of ours: the results of tools are messages of their own
-in every chat template, and they come before what else the user says in the same turn.
+in every chat template, and they come before the rest of the user's turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MessagesRequest:
     model: str | None
     is_stream: bool
     with_thinking: bool = True
-    """false: that it thought is told, not what."""
+    """false: the answer has a thinking block without its text."""
 
 
 def read_messages(
@@ -98,17 +98,17 @@ def _conversation(values: Mapping[str, object]) -> ConversationPrompt:
             # what the official clients know as "then without": they go on unthreaded
             details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
         )
-    said = values["messages"]
-    assert isinstance(said, list)
+    turns = values["messages"]
+    assert isinstance(turns, list)
     messages: list[Json] = []
     system = values.get("system")
     if system:
         messages.append({"role": "system", "content": _text_of(system)})
-    for index, message in enumerate(said):
+    for index, message in enumerate(turns):
         messages += _turn(message, index)
-    continues = said[-1]["role"] == "assistant"
+    continues = turns[-1]["role"] == "assistant"
     if continues:
-        _must_go_on(messages, len(said) - 1)
+        _check_continuable(messages, len(turns) - 1)
     tools, choice, name = _tools(values)
     thinking, budget = _thinking(values)
     wanted = values.get("tool_choice", {})
@@ -126,8 +126,8 @@ def _conversation(values: Mapping[str, object]) -> ConversationPrompt:
     )
 
 
-def _must_go_on(messages: Sequence[Json], index: int) -> None:
-    """An answer that is gone on with is text: calls and thoughts have their own ends."""
+def _check_continuable(messages: Sequence[Json], index: int) -> None:
+    """An answer that is continued is text: calls and reasoning end by themselves."""
     last = messages[-1]
     if "tool_calls" in last or not last.get("content"):
         raise invalid(
@@ -160,7 +160,7 @@ def _turn(message: Mapping[str, object], index: int) -> list[Json]:
 
 
 def _assistant(blocks: Sequence[Mapping[str, object]]) -> Json:
-    told: Json = {"role": "assistant"}
+    message: Json = {"role": "assistant"}
     text = "".join(str(block["text"]) for block in blocks if block["type"] == "text")
     thoughts = [str(block.get("thinking", "")) for block in blocks if block["type"] == "thinking"]
     calls: list[Json] = [
@@ -172,12 +172,12 @@ def _assistant(blocks: Sequence[Mapping[str, object]]) -> Json:
         for block in blocks
         if block["type"] == "tool_use"
     ]
-    told["content"] = text
+    message["content"] = text
     if thoughts:
-        told["reasoning_content"] = "".join(thoughts)
+        message["reasoning_content"] = "".join(thoughts)
     if calls:
-        told["tool_calls"] = calls
-    return told
+        message["tool_calls"] = calls
+    return message
 
 
 def _tool_result(block: Mapping[str, object]) -> Json:

@@ -15,12 +15,12 @@ def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
     """The prompt, from what the table of chat completions has read."""
     messages = values["messages"]
     assert isinstance(messages, list)
-    told = [_message(message) for message in messages]
+    adapted = [_message(message) for message in messages]
     tools, choice, name = _tools(values)
-    continues, opens = _turn(values, told)
+    continues, opens = _turn(values, adapted)
     thinking, budget = _thinking(values)
     return ConversationPrompt(
-        messages=tuple(told),
+        messages=tuple(adapted),
         tools=tuple(tools),
         tool_choice=choice,
         tool_name=name,
@@ -35,38 +35,38 @@ def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
 
 
 def _message(message: object) -> Json:
-    """As templates know it: a developer is the system, a refusal is what was said."""
+    """As templates know it: a developer is the system, a refusal is content."""
     assert isinstance(message, dict)
-    told: Json = {
+    adapted: Json = {
         key: each
         for key, each in message.items()
         if key not in {"annotations", "reasoning_details", "refusal"}
     }
-    if told["role"] == "developer":
-        told["role"] = "system"
-    if "refusal" in message and "content" not in told:
-        told["content"] = message["refusal"]
-    content = told.get("content")
+    if adapted["role"] == "developer":
+        adapted["role"] = "system"
+    if "refusal" in message and "content" not in adapted:
+        adapted["content"] = message["refusal"]
+    content = adapted.get("content")
     if isinstance(content, list):
-        told["content"] = [_part(part) for part in content] or ""
-    return told
+        adapted["content"] = [_part(part) for part in content] or ""
+    return adapted
 
 
 def _part(part: object) -> Json:
     assert isinstance(part, dict)
-    told: Json = {key: each for key, each in part.items() if key != "cache_control"}
-    image = told.get("image_url")
+    adapted: Json = {key: each for key, each in part.items() if key != "cache_control"}
+    image = adapted.get("image_url")
     if isinstance(image, str):
-        told["image_url"] = {"url": image}
+        adapted["image_url"] = {"url": image}
     elif isinstance(image, Mapping):
-        told["image_url"] = {"url": image["url"]}
-    return told
+        adapted["image_url"] = {"url": image["url"]}
+    return adapted
 
 
 def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool, bool]:
-    """Whether the last message goes on, and whether an answer is opened."""
+    """Whether the last message is continued, and whether an answer is opened."""
     last: Json = messages[-1] if messages else {"role": "nobody"}
-    continues = values.get("continue_final_message", _goes_on(values, last)) is True
+    continues = values.get("continue_final_message", _is_continued(values, last)) is True
     opens = values.get("add_generation_prompt", not continues) is True
     if continues and opens:
         raise invalid(
@@ -87,12 +87,12 @@ def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool,
     return continues, opens
 
 
-def _goes_on(values: Mapping[str, object], last: Json) -> bool:
-    """llama-server's rule where the request does not say: text of the assistant that stands last
+def _is_continued(values: Mapping[str, object], last: Json) -> bool:
+    """llama-server's rule where the request leaves it open: text of the assistant that stands last
     is the beginning of the answer. A call is no text, and wants its result first."""
-    says = "add_generation_prompt" in values
+    is_given = "add_generation_prompt" in values
     is_begun = last["role"] == "assistant" and not last.get("tool_calls")
-    return is_begun and not says and bool(_text_in(last.get("content")))
+    return is_begun and not is_given and bool(_text_in(last.get("content")))
 
 
 def _text_in(content: object) -> str:
@@ -163,25 +163,25 @@ def _without(value: object, key: str) -> Json:
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
     """Whether to reason (None: as the template has it) and the bound on its tokens."""
-    wishes: dict[str, bool] = {}
+    requested: dict[str, bool] = {}
     bounds: dict[str, int] = {}
 
-    def effort(word: object, name: str) -> None:
-        if isinstance(word, str):
-            bound = EFFORTS[word]
-            wishes[name] = bound != 0
+    def effort(value: object, name: str) -> None:
+        if isinstance(value, str):
+            bound = EFFORTS[value]
+            requested[name] = bound != 0
             if bound:
                 bounds[name] = bound
 
     def budget(tokens: object, name: str) -> None:
         if isinstance(tokens, int):
-            wishes[name] = tokens != 0
+            requested[name] = tokens != 0
             if tokens > 0:
                 bounds[name] = tokens
 
     def flag(value: object, name: str) -> None:
         if isinstance(value, bool):
-            wishes[name] = value
+            requested[name] = value
 
     thinking, reasoning = values.get("thinking", {}), values.get("reasoning", {})
     kwargs = values.get("chat_template_kwargs", {})
@@ -197,16 +197,16 @@ def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
     flag(kwargs.get("enable_thinking"), "chat_template_kwargs.enable_thinking")
     flag(kwargs.get("thinking"), "chat_template_kwargs.thinking")
     if "type" in thinking:
-        wishes["thinking.type"] = thinking["type"] != "disabled"
+        requested["thinking.type"] = thinking["type"] != "disabled"
     budget(values.get("reasoning_budget_tokens"), "reasoning_budget_tokens")
     budget(reasoning.get("max_tokens"), "reasoning.max_tokens")
     budget(thinking.get("budget_tokens"), "thinking.budget_tokens")
-    if len(set(wishes.values())) > 1:
-        on = next(name for name, wish in wishes.items() if wish)
-        off = next(name for name, wish in wishes.items() if not wish)
+    if len(set(requested.values())) > 1:
+        on = next(name for name, thinks in requested.items() if thinks)
+        off = next(name for name, thinks in requested.items() if not thinks)
         raise invalid(f"{on} asks for reasoning and {off} for none", off)
-    wish = next(iter(wishes.values()), None)
-    return wish, min(bounds.values(), default=None) if wish else None
+    thinks = next(iter(requested.values()), None)
+    return thinks, min(bounds.values(), default=None) if thinks else None
 
 
 def _template_kwargs(values: Mapping[str, object]) -> Json:
@@ -214,19 +214,19 @@ def _template_kwargs(values: Mapping[str, object]) -> Json:
     reasoning = values.get("reasoning", {})
     assert isinstance(kwargs, Mapping)
     assert isinstance(reasoning, Mapping)
-    told: Json = {
+    variables: Json = {
         name: each
         for name, each in kwargs.items()
         if not (name == "enable_thinking" and isinstance(each, bool))
     }
     word = values.get("reasoning_effort", reasoning.get("effort", values.get("think")))
     if isinstance(word, str) and EFFORTS[word] != 0:
-        told.setdefault("reasoning_effort", _template_effort(word))
+        variables.setdefault("reasoning_effort", _template_effort(word))
     if "documents" in values:
-        told["documents"] = values["documents"]
-    return told
+        variables["documents"] = values["documents"]
+    return variables
 
 
 def _template_effort(word: str) -> str:
-    """Templates that read it know three words."""
+    """The value for a template: those that read it know three."""
     return {"minimal": "low", "xhigh": "high", "max": "high"}.get(word, word)

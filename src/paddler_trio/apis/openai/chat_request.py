@@ -25,15 +25,15 @@ Json = dict[str, object]
 
 @attrs.frozen(kw_only=True)
 class Delivery:
-    """How an answer is told; everything about the generation itself is in the works.
+    """How an answer is delivered; everything about the generation itself is in the works.
 
     Attributes:
       model: the name to echo; None for the served one's.
       with_stop_text: a stop text that ended the answer is part of it.
-      with_progress: chunks tell how far the prompt is.
-      is_verbose: what the model was given is told beside the answer.
+      with_progress: chunks report the progress of the prompt.
+      is_verbose: the answer carries the prompt and the settings of the model.
       ping_s: seconds of silence before a comment, over the surface's own.
-      is_exact: nothing is told that OpenAI's own schema does not have, and each call in one piece.
+      is_exact: the answer has nothing that OpenAI's own schema does not have; a call is one chunk.
     """
 
     model: str | None = None
@@ -50,13 +50,13 @@ class Delivery:
     is_exact: bool = False
 
     def exactly(self, ignored: IgnoredFields) -> Delivery:
-        """The same without what OpenAI's own schema does not have; ``ignored`` hears of wishes."""
-        wishes = {
+        """The same without what OpenAI's own schema does not have; ``ignored`` collects it."""
+        extras = {
             "timings_per_token": self.with_timings,
             "return_progress": self.with_progress,
             "verbose": self.is_verbose,
         }
-        for name, is_wanted in wishes.items():
+        for name, is_wanted in extras.items():
             if is_wanted:
                 ignored.add("", name)
         return attrs.evolve(
@@ -93,7 +93,7 @@ class ChatRequest:
         return isinstance(prompt, ConversationPrompt) and prompt.raw_tool_calls
 
     def works(self) -> list[Generate]:
-        """One for each choice; those after the first draw with the next seeds."""
+        """One for each choice; those after the first sample with the next seeds."""
         return choices_of(self.generate, self.n)
 
 
@@ -171,7 +171,7 @@ def ping_s_of(interval: object) -> float | None:
 
 
 def only_streams(values: Mapping[str, object], ignored: IgnoredFields) -> None:
-    """What only a stream can honour says nothing about a whole answer."""
+    """Without a stream, fields that only a stream can honour have no effect."""
     if values.get("stream") is True:
         return
     for name in ("stream_options", "timings_per_token", "return_progress", "sse_ping_interval"):

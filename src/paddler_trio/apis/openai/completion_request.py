@@ -1,6 +1,6 @@
 """The bodies of ``/v1/completions`` and of llama-server's ``/completion``: tables and reading.
 
-Pure. Prompts that mix texts and token ids still need a tokeniser; the shell asks an agent.
+Pure. Prompts that mix texts and token ids still need a tokeniser; the endpoint asks an agent.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def llama_completion_record(limits: ApiLimits) -> Record:
 class CompletionRequest:
     """``generate`` is the native request, but for its prompt.
 
-    ``best_of`` is how many are generated for each prompt, ``n`` how many of them are told.
+    ``best_of`` is how many are generated for each prompt, ``n`` how many of them are returned.
     """
 
     prompts: Prompts

@@ -56,7 +56,7 @@ class ResponsesRequest:
 
     @property
     def with_progress(self) -> bool:
-        """The stream tells how far the prompt is."""
+        """The stream reports the progress of the prompt."""
         return self.values.get("return_progress") is True
 
     @property
@@ -78,21 +78,20 @@ class ResponsesRequest:
         return 0 if LOGPROBS in include else None
 
     def exactly(self, ignored: IgnoredFields) -> ResponsesRequest:
-        """The same without wishes that OpenAI's own schema has no answer to; ``ignored`` hears of
-        them."""
-        wishes = [
+        """The same without fields that OpenAI's own schema lacks; ``ignored`` collects them."""
+        extras = [
             name for name in ("timings_per_token", "return_progress") if self.values.get(name)
         ]
-        for name in wishes:
+        for name in extras:
             ignored.add("", name)
-        kept = {name: value for name, value in self.values.items() if name not in wishes}
+        kept = {name: value for name, value in self.values.items() if name not in extras}
         return attrs.evolve(self, values=kept)
 
     def conversation(self, before: Sequence[Item]) -> ConversationPrompt:
         """The prompt; ``before`` are the items of earlier responses.
 
         Errors:
-          ApiError: 400 if nobody has said anything.
+          ApiError: 400 if there is no message.
         """
         values = self.values
         messages = messages_of([*before, *self.items])
