@@ -68,7 +68,7 @@ class Exchange:
     ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
-    goes_on: bool = attrs.field(default=False, init=False)
+    has_stored_items: bool = attrs.field(default=False, init=False)
     """The prompt is more than the body: stored items come before it."""
     _send: Send = attrs.field(kw_only=True)
 
@@ -107,7 +107,7 @@ class Exchange:
     @property
     def is_large(self) -> bool:
         """Whether work on it belongs into a thread, so that the event loop does not wait."""
-        return self.goes_on or self.room.used_bytes > INLINE_BYTES
+        return self.has_stored_items or self.room.used_bytes > INLINE_BYTES
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of ``work``, computed off the event loop if the request is large."""

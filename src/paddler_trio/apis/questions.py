@@ -22,7 +22,7 @@ from paddler_trio.wire.trio.model_questions import (
     RenderPrompt,
     Tokenize,
 )
-from paddler_trio.wire.trio.work import Generate, Prompt
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate, Prompt
 
 
 async def ask(
@@ -64,6 +64,17 @@ async def text_of(backend: Backend, tokens: Sequence[int]) -> str:
 async def rendered(backend: Backend, prompt: Prompt) -> Mapping[str, object]:
     """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
     return await ask(backend, RenderPrompt(prompt=prompt))
+
+
+async def count_tokens(backend: Backend, conversation: ConversationPrompt) -> int:
+    """Of the rendered prompt.
+
+    Errors:
+      ApiError: 400 the template refuses it, 503 no agent serves a model, 504 none answered in time.
+    """
+    num_tokens = (await rendered(backend, conversation))["num_tokens"]
+    assert isinstance(num_tokens, int)
+    return num_tokens
 
 
 async def end_tokens(backend: Backend, generate: Generate) -> list[int]:

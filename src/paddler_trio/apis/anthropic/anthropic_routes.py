@@ -16,8 +16,8 @@ from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.image_fetch import fetch_images
 from paddler_trio.apis.model_names import model_name, must_generate
+from paddler_trio.apis.questions import count_tokens
 from paddler_trio.apis.run_requests import gather, stream
-from paddler_trio.apis.token_counts import count_tokens
 
 
 async def messages(backend: Backend, exchange: Exchange) -> None:

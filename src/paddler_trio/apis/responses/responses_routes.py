@@ -16,6 +16,7 @@ from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.image_fetch import fetch_images
 from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
 from paddler_trio.apis.prompt_progress import Reports
+from paddler_trio.apis.questions import count_tokens
 from paddler_trio.apis.responses.responses_items import Item
 from paddler_trio.apis.responses.responses_output import Output, new_id
 from paddler_trio.apis.responses.responses_request import (
@@ -27,7 +28,6 @@ from paddler_trio.apis.responses.responses_response import ResponseHeading, Resp
 from paddler_trio.apis.responses.responses_store import ResponseStore, StoredResponse, not_stored
 from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.steps import Step
-from paddler_trio.apis.token_counts import count_tokens
 from paddler_trio.http.client_identity import KEY_NAME
 
 Json = dict[str, object]
@@ -54,7 +54,7 @@ class Responses:
         )
         must_generate(backend)
         before = self._before(request, exchange)
-        exchange.goes_on = bool(before)
+        exchange.has_stored_items = bool(before)
         generate = await exchange.run(lambda: request.generate(before))
         works = await fetch_images([generate], backend.settings, exchange.room)
         watch = Stopwatch(trio.current_time)
