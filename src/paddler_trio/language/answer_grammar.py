@@ -96,7 +96,7 @@ def call_rules(
         place=CallPlace(
             form=form,
             avoided=tuple(sorted(avoided)),
-            said=_begun(start.prompt_end, form.opener),
+            prompted=_begun(start.prompt_end, form.opener),
             ends_turn=_ends_turn(vocabulary, form.closer),
         ),
         tools=[

@@ -53,7 +53,7 @@ def json_string(rules: Schema, path: str, place: Place) -> str:
 def json_key(names: Sequence[str], place: Place) -> str:
     """The rule for a JSON string that is none of ``names``.
 
-    It is written without escapes of letters that need none, so that no name comes in by one.
+    It is written without escapes of characters that need none, so that no name comes in by one.
     """
     if not names:
         return json_string({}, "$", place)
@@ -88,7 +88,7 @@ def _inside(rules: Schema, path: str, place: Place) -> str:
         automaton = texts_without(place.avoided)
         return write(automaton, grammar, in_json=True, hint="text", escape=escape)
     if is_plain and (most or least or 0) * sum(map(len, place.avoided)) >= MAX_STATES // 2:
-        # Too long to count and to look for the avoided texts: their first letters are escaped.
+        # Too long to count and to look for the avoided texts: their first characters are escaped.
         firsts = ranges_of((ord(text[0]), ord(text[0])) for text in place.avoided)
         return grammar.counted(_character(grammar, firsts), *_counts(least, most, path))
     automaton_here = _automaton(rules, path, place.avoided)
@@ -100,7 +100,7 @@ def _character(grammar: GrammarWriter, without: tuple[tuple[int, int], ...] = ()
     raw = character_ways(
         both(((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF)), but(without)), in_json=True
     )
-    return grammar.rule(f"{raw[0]} | {grammar.rule(_ESCAPE, 'escape')}", "letter")
+    return grammar.rule(f"{raw[0]} | {grammar.rule(_ESCAPE, 'escape')}", "character")
 
 
 def _automaton(rules: Schema, path: str, avoided: tuple[str, ...]) -> Automaton | None:
