@@ -3,7 +3,7 @@
 A model that reasons first must be free to, and be bound from the first character after that. A lazy
 grammar sleeps until a trigger; but a model that never writes the trigger is never bound. So
 wherever an answer *has* to have a form, reasoning is part of the grammar: an optional section of
-any text but the text that closes it. Only what fits can then be sampled, with reasoning and without.
+any text but the text that closes it. Only what fits can then be sampled, with reasoning or without.
 
 Only calls that a model may make but need not (``tool_choice`` auto) wait for a trigger: the text
 that opens them.
