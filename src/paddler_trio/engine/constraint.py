@@ -17,14 +17,14 @@ import numpy as np
 
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.token_trie import TokenTrie, may_complete, read_text
-from paddler_trio.language.grammars.gbnf import TokenText
+from paddler_trio.language.grammars.gbnf_reader import TokenText
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 from paddler_trio.language.grammars.pushdown_automaton import (
     PushdownAutomaton,
     Stacks,
     TooManyStacksError,
     compile_gbnf,
 )
-from paddler_trio.language.grammars.writer import GrammarError
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _SEARCHED_CHARS = 4096

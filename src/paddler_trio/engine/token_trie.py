@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from paddler_trio.language.grammars.gbnf import LAST_CHARACTER
+from paddler_trio.language.grammars.gbnf_reader import LAST_CHARACTER
 from paddler_trio.language.grammars.pushdown_automaton import (
     DEAD,
     UNKNOWN,

@@ -22,7 +22,7 @@ from paddler_trio.engine.constraint import (
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.engine.token_trie import TokenTrie, read_text
-from paddler_trio.language.grammars.schema_grammar import (
+from paddler_trio.language.grammars.gbnf_conversion import (
     any_json_to_gbnf,
     choice_to_gbnf,
     inspect_gbnf,

@@ -15,8 +15,8 @@ import numpy as np
 
 from paddler_trio.engine.constraint import Constraint, GrammarInvalidError
 from paddler_trio.engine.llama import Llama
-from paddler_trio.language.grammars.schema_grammar import inspect_gbnf
-from paddler_trio.language.grammars.writer import GrammarError
+from paddler_trio.language.grammars.gbnf_conversion import inspect_gbnf
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar
 

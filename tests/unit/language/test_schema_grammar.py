@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from paddler_trio.language.grammars.gbnf import MAX_NESTING
-from paddler_trio.language.grammars.inspection import inspect
-from paddler_trio.language.grammars.schema_grammar import (
+from paddler_trio.language.grammars.gbnf_conversion import (
     MAX_CHOICES,
     MAX_SCHEMA_CHARS,
     SchemaNotConvertibleError,
@@ -26,7 +24,9 @@ from paddler_trio.language.grammars.schema_grammar import (
     regex_to_gbnf,
     schema_to_gbnf,
 )
-from paddler_trio.language.grammars.writer import MAX_GRAMMAR_CHARS, GrammarError
+from paddler_trio.language.grammars.gbnf_reader import MAX_NESTING
+from paddler_trio.language.grammars.gbnf_writer import MAX_GRAMMAR_CHARS, GrammarError
+from paddler_trio.language.grammars.inspection import inspect
 from paddler_trio.language.vocabulary import Vocabulary
 
 # ------------------------------------------------------- random schemas, each with a value

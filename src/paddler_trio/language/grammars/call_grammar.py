@@ -22,11 +22,11 @@ from paddler_trio.language.answers.call_syntax import (
     TaggedCalls,
 )
 from paddler_trio.language.answers.model_format import CallFormat
-from paddler_trio.language.grammars.gemma import QuotedWriter
-from paddler_trio.language.grammars.merging import NothingMatchesError, SchemaError
-from paddler_trio.language.grammars.schema import SchemaWriter
-from paddler_trio.language.grammars.tagged import Bare, write_tagged_arguments
-from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.gemma_calls import QuotedWriter
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
+from paddler_trio.language.grammars.schema_writer import SchemaWriter
+from paddler_trio.language.grammars.tagged_calls import Bare, write_tagged_arguments
 
 MAX_CALLS = 64
 _ID = "[A-Za-z0-9] [A-Za-z0-9_-]{0,31}"

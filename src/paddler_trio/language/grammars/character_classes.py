@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paddler_trio.language.grammars.gbnf import LAST_CHARACTER, Characters
+from paddler_trio.language.grammars.gbnf_reader import LAST_CHARACTER, Characters
 
 _SEED = 20_240_501
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.language.grammars.writer import (
+from paddler_trio.language.grammars.gbnf_writer import (
     ANY_CHARACTER,
     GrammarError,
     GrammarWriter,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.language.grammars.gbnf import (
+from paddler_trio.language.grammars.gbnf_reader import (
     Rules,
     bottom_up,
     closed_rules,
@@ -19,7 +19,7 @@ from paddler_trio.language.grammars.gbnf import (
     leftmost,
     read_gbnf,
 )
-from paddler_trio.language.grammars.writer import GrammarError
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
 
 class LeftRecursionError(GrammarError):

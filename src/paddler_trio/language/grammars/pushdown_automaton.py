@@ -21,7 +21,7 @@ import numpy as np
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.language.grammars.character_classes import CharacterClasses
-from paddler_trio.language.grammars.gbnf import (
+from paddler_trio.language.grammars.gbnf_reader import (
     Characters,
     Item,
     Rules,
@@ -32,7 +32,7 @@ from paddler_trio.language.grammars.gbnf import (
     leftmost,
     read_gbnf,
 )
-from paddler_trio.language.grammars.writer import GrammarError
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
 MAX_WORK = 150_000
 """Stacks looked at in one piece of work: some tenths of a second."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from paddler_trio.language.grammars.merging import NothingMatchesError, Schema, SchemaError
-from paddler_trio.language.grammars.texts import Place, count_of
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.string_schemas import Place, count_of
 
 MAX_PROPERTIES = 2000
 

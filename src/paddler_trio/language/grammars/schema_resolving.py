@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from paddler_trio.language.grammars.merging import (
+from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     Schema,
     SchemaError,

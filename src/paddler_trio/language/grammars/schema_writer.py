@@ -24,8 +24,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 
-from paddler_trio.language.grammars.containers import write_array, write_object
-from paddler_trio.language.grammars.merging import (
+from paddler_trio.language.grammars.container_schemas import write_array, write_object
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.number_schemas import Bounds, integer, number
+from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     NothingMatchesError,
     Schema,
@@ -33,15 +35,18 @@ from paddler_trio.language.grammars.merging import (
     all_of,
     types_in,
 )
-from paddler_trio.language.grammars.numbers import Bounds, integer, number
-from paddler_trio.language.grammars.resolving import Resolver, canonical, checked, kinds_of_value
+from paddler_trio.language.grammars.schema_resolving import (
+    Resolver,
+    canonical,
+    checked,
+    kinds_of_value,
+)
 from paddler_trio.language.grammars.string_formats import (
     INTEGER_FORMATS,
     NUMBER_FORMATS,
     TEXT_FORMATS,
 )
-from paddler_trio.language.grammars.texts import json_key, json_string
-from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.string_schemas import json_key, json_string
 
 MAX_DEPTH = 64
 MAX_ALTERNATIVES = 2000

@@ -11,11 +11,15 @@ from functools import lru_cache
 from typing import NoReturn
 
 from paddler_trio.language.grammars.finite_automaton import one_of, write
+from paddler_trio.language.grammars.gbnf_writer import (
+    MAX_GRAMMAR_CHARS,
+    GrammarError,
+    GrammarWriter,
+)
 from paddler_trio.language.grammars.inspection import LeftRecursionError, inspect
 from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
-from paddler_trio.language.grammars.regex import automaton_of
-from paddler_trio.language.grammars.schema import SchemaWriter
-from paddler_trio.language.grammars.writer import MAX_GRAMMAR_CHARS, GrammarError, GrammarWriter
+from paddler_trio.language.grammars.regex_automaton import automaton_of
+from paddler_trio.language.grammars.schema_writer import SchemaWriter
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_CHOICES = 2000

@@ -31,7 +31,7 @@ import attrs
 from paddler_trio.errors import PaddlerError
 from paddler_trio.language.grammars.call_grammar import MAX_CALLS, CallPlace, Tool, write_calls
 from paddler_trio.language.grammars.finite_automaton import texts_without, write
-from paddler_trio.language.grammars.schema_grammar import (
+from paddler_trio.language.grammars.gbnf_conversion import (
     SchemaNotConvertibleError,
     any_json_to_gbnf,
     choice_to_gbnf,
@@ -40,7 +40,7 @@ from paddler_trio.language.grammars.schema_grammar import (
     refuse_endless,
     regex_to_gbnf,
 )
-from paddler_trio.language.grammars.writer import (
+from paddler_trio.language.grammars.gbnf_writer import (
     MAX_GRAMMAR_CHARS,
     GrammarError,
     GrammarWriter,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.language.grammars.writer import GrammarError, Ranges
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, Ranges
 
 MAX_NESTING = 2000
 MAX_ELEMENTS = 500_000

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias
 import attrs
 
 from paddler_trio.language.grammars.finite_automaton import Automaton, Net
-from paddler_trio.language.grammars.writer import (
+from paddler_trio.language.grammars.gbnf_writer import (
     ANY_CHARACTER,
     GrammarError,
     Ranges,

@@ -16,20 +16,20 @@ from paddler_trio.language.grammars.finite_automaton import (
     texts_without,
     write,
 )
-from paddler_trio.language.grammars.merging import NothingMatchesError, Schema, SchemaError
-from paddler_trio.language.grammars.regex import automaton_of
-from paddler_trio.language.grammars.string_formats import (
-    INTEGER_FORMATS,
-    NUMBER_FORMATS,
-    TEXT_FORMATS,
-)
-from paddler_trio.language.grammars.writer import (
+from paddler_trio.language.grammars.gbnf_writer import (
     MAX_REPETITIONS,
     GrammarError,
     GrammarWriter,
     both,
     but,
     ranges_of,
+)
+from paddler_trio.language.grammars.regex_automaton import automaton_of
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.string_formats import (
+    INTEGER_FORMATS,
+    NUMBER_FORMATS,
+    TEXT_FORMATS,
 )
 
 _ESCAPE = r'"\\" (["\\bfnrt/] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from paddler_trio.language.grammars.writer import GrammarError
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
 Schema: TypeAlias = Mapping[str, object]
 
