@@ -99,7 +99,7 @@ def read_gbnf(grammar: str) -> Rules:
     """The rules of a grammar, those in groups included; not to be changed.
 
     Raises:
-      GrammarError: llama.cpp cannot read it either, or it is beyond a limit; the text says where.
+      GrammarError: llama.cpp cannot read it either, or it is beyond a limit; the text names the place.
     """
     reader = _Reader()
     reader.read(grammar)
@@ -285,7 +285,7 @@ def _class_of(text: str) -> Characters:
 def left_factored(rules: Rules) -> Rules:
     """The same grammar, but no two alternatives of a rule begin with the same item.
 
-    What is the same is read once, and a rule of its own says how it goes on.
+    What is the same is read once; a rule of its own has the different ends.
     """
     factored: dict[str, Ways] = {}
     waiting = [(name, [(way, 0) for way in ways]) for name, ways in rules.items()]

@@ -27,7 +27,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 NO_CHARACTER: Ranges = ()
 ANY_CHARACTER: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
-"""What UTF-8 can say, but for NUL, which ends llama.cpp's texts."""
+"""What UTF-8 can encode, but for NUL, which ends texts in C."""
 
 
 class GrammarError(PaddlerError):
@@ -113,7 +113,7 @@ class GrammarWriter:
     def text(self, root: str, *, known: Iterable[str] = ()) -> str:
         """The grammar: a rule ``root`` (with the prefix), and every rule that it leads to.
 
-        ``known`` are names of rules that somebody else writes.
+        ``known`` are names of rules that are written elsewhere.
         """
         elsewhere = set(known)
         wanted = {root, *elsewhere}

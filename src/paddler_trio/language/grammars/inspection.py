@@ -49,7 +49,7 @@ def inspect(grammar: str) -> Inspection:
     """Take a grammar apart and look at it.
 
     Raises:
-      GrammarError: it cannot be read, or is refused; the text says why.
+      GrammarError: it cannot be read, or is refused; the text gives the reason.
     """
     rules = read_gbnf(grammar)
     plainly_empty = {name for name, ways in rules.items() if [] in ways}

@@ -1,17 +1,17 @@
 """JSON Schema as GBNF: every text of the grammar is JSON that fits the schema.
 
-A grammar may say less than its schema, never more:
+A grammar may allow less than its schema, never more:
 
 * properties come in the order of the schema; where some are named, further ones are only written
-  if ``additionalProperties`` or ``patternProperties`` say so;
-* arrays with ``prefixItems`` have all of those unless ``minItems`` says less, and further items
-  only where ``items`` says so;
+  if ``additionalProperties`` or ``patternProperties`` allow them;
+* arrays with ``prefixItems`` have all of those unless ``minItems`` is less, and further items
+  only where ``items`` allows them;
 * a schema without ``type`` means the types that its other keywords are about;
 * between the parts of arrays and objects stands at most a blank, or a line end and an indentation,
   so that a model may write readable JSON but cannot write blanks for ever;
 * integers have no fraction, and numbers at most 16 digits on either side of the point.
 
-What cannot be said that way (``not``, ``uniqueItems``, ``if`` ...) is refused by its name.
+What cannot be expressed that way (``not``, ``uniqueItems``, ``if`` ...) is refused by name.
 
 Source:
   JSON Schema 2020-12 and earlier drafts, where they differ only in names.

@@ -158,7 +158,7 @@ def _pattern_of_format(rules: Schema, path: str) -> str | None:
     if named is None:
         return None
     if isinstance(named, str) and (named in INTEGER_FORMATS or named in NUMBER_FORMATS):
-        return None  # formats of numbers say nothing about texts
+        return None  # formats of numbers do not restrict strings
     if not isinstance(named, str) or named not in TEXT_FORMATS:
         known = ", ".join(sorted(TEXT_FORMATS))
         raise SchemaError(path, f"format: {named!r} is not one of {known}")

@@ -190,8 +190,8 @@ class _Arguments:
         if syntax.text_attribute == "type":
             attribute = ' type="string"' if kind == "text" else ' type="object"'
         elif syntax.text_attribute:
-            said = "true" if kind == "text" else "false"
-            attribute = f' {syntax.text_attribute}="{said}"'
+            is_text = "true" if kind == "text" else "false"
+            attribute = f' {syntax.text_attribute}="{is_text}"'
         tag_is_whole = syntax.key_end.endswith(">") and bool(syntax.before_value)
         if _key_closes(syntax):
             closing_key += ">"
