@@ -1,7 +1,7 @@
 """Arrays and objects of a schema as GBNF.
 
-An object is written as a chain: each link has the properties that may come next, so the grammar grows
-with the number of properties and not with their combinations.
+An object is written as a chain: each link has the properties that may come next, so the grammar
+grows with the number of properties and not with their combinations.
 """
 
 from __future__ import annotations

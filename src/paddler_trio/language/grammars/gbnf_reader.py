@@ -99,7 +99,7 @@ def read_gbnf(grammar: str) -> Rules:
     """The rules of a grammar, those in groups included; not to be changed.
 
     Raises:
-      GrammarError: llama.cpp cannot read it either, or it is beyond a limit; the text names the place.
+      GrammarError: llama.cpp cannot read it either, or it is beyond a limit.
     """
     reader = _Reader()
     reader.read(grammar)
