@@ -174,6 +174,8 @@ class Constraint:
         """Raises GrammarInvalidError."""
         try:
             compiled = _token_grammar(llama, grammar.gbnf, grammar.root)
+            if compiled.automaton.is_large:
+                _token_grammar.cache_clear()
             patterns = tuple(re.compile(p, re.DOTALL) for p in grammar.trigger_patterns)
         except GrammarError as error:
             raise GrammarInvalidError(str(error)) from error

@@ -216,6 +216,15 @@ def test_memory_is_given_back_during_a_long_answer(llama: Llama) -> None:
     assert len(automaton._stacks) < largest
 
 
+def test_a_grammar_is_compiled_once_unless_it_is_large(llama: Llama) -> None:
+    def automaton_of(gbnf: str) -> object:
+        return Constraint.build(llama, Grammar(gbnf, "root"))._grammar.automaton
+
+    assert automaton_of('root ::= "kept"') is automaton_of('root ::= "kept"')
+    large = f'root ::= "{"x" * 100}"{{1000}}'
+    assert automaton_of(large) is not automaton_of(large)
+
+
 def test_a_trie_has_the_tokens_that_are_text() -> None:
     pieces = [b"a", b"ab", b"", b"\xc3", b"\xa9", b"b\xc3", b"\xff", b"a\0", "é".encode()]
     trie = TokenTrie.of(pieces)

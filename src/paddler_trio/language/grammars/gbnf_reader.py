@@ -94,7 +94,7 @@ _TOKEN = re.compile(
 _COUNTS = re.compile(r"\{\s*(\d{1,9})\s*(,?)\s*(\d{0,9})\s*\}")
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1)  # a grammar is inspected, then compiled
 def read_gbnf(grammar: str) -> Rules:
     """The rules of a grammar, those in groups included; not to be changed.
 

@@ -36,6 +36,7 @@ from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
 MAX_WORK = 150_000
 """Stacks looked at in one piece of work: some tenths of a second."""
+LARGE_PLACES = 50_000
 MAX_KEPT_STACKS = 50_000
 MAX_TABLE_BYTES = 4 * 1024 * 1024
 """What is kept for the next texts; beyond it all of it is forgotten."""
@@ -131,6 +132,11 @@ class PushdownAutomaton:
         self._values.append(value)
 
     # ------------------------------------------------------------------ the states
+
+    @property
+    def is_large(self) -> bool:
+        """The grammar takes megabytes, too much to keep it for the next request."""
+        return len(self._kinds) > LARGE_PLACES
 
     def begin(self) -> None:
         """A piece of work begins; rows that were given out before mean nothing any more."""
