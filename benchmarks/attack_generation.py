@@ -167,7 +167,23 @@ def schema_of(dice: random.Random, scale: float) -> tuple[str, object]:
     def tuples() -> object:
         return {"prefixItems": [{"anyOf": [{"$ref": "#"}, {"type": "null"}]}] * (50 * size)}
 
-    makers = (product, cycle, doubling, counted, pattern, choices, properties, nested, tuples)
+    def lists() -> object:
+        own = {"type": "array", "items": {"$ref": "#"}}
+        several = [own | {"minItems": n, "maxItems": n} for n in range(1, min(size, 9))]
+        return {"anyOf": [*several, {"type": "integer"}]}
+
+    makers = (
+        product,
+        cycle,
+        doubling,
+        counted,
+        pattern,
+        choices,
+        properties,
+        nested,
+        tuples,
+        lists,
+    )
     maker = dice.choice(makers)
     return f"schema: {maker.__name__} {size}", maker()
 
