@@ -111,6 +111,7 @@ def main() -> None:
             attends_ahead=projector is not None and projector.attends_ahead,
         )
         llama.warm_up()
+        _ = llama.token_trie  # or the first request with a grammar would wait for it
         draft_model = None
         if load.settings.draft_model is not None:
             draft_model = DraftModel.load(load.settings.draft_model, load, shape)

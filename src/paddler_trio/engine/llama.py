@@ -236,9 +236,7 @@ class Llama:
         return shape
 
     def warm_up(self) -> None:
-        """One tiny pass, so that the first request does not pay for the first touch of memory; nor
-        the first one with a grammar for the trie."""
-        _ = self.token_trie
+        """One tiny pass, so that the first request does not pay for the first touch of memory."""
         token = lib.llama_vocab_bos(self.vocab)
         self.batch.clear()
         self.batch.add([max(0, token)], start=0, stream=0, logits=True)
