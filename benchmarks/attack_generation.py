@@ -167,7 +167,23 @@ def schema_of(dice: random.Random, scale: float) -> tuple[str, object]:
     def tuples() -> object:
         return {"prefixItems": [{"anyOf": [{"$ref": "#"}, {"type": "null"}]}] * (50 * size)}
 
-    makers = (product, cycle, doubling, counted, pattern, choices, properties, nested, tuples)
+    def lists() -> object:
+        own = {"type": "array", "items": {"$ref": "#"}}
+        several = [own | {"minItems": n, "maxItems": n} for n in range(1, min(size, 9))]
+        return {"anyOf": [*several, {"type": "integer"}]}
+
+    makers = (
+        product,
+        cycle,
+        doubling,
+        counted,
+        pattern,
+        choices,
+        properties,
+        nested,
+        tuples,
+        lists,
+    )
     maker = dice.choice(makers)
     return f"schema: {maker.__name__} {size}", maker()
 
@@ -193,6 +209,7 @@ def gbnf_of(dice: random.Random, scale: float) -> tuple[str, str]:
     count = dice.choice([1000, 100_000, 10**9])
     words = " | ".join(f'"alternative {n}"' for n in range(250 * size))
     ladder = "\n".join(f"r{n} ::= r{n + 1} r{n + 1}" for n in range(size))
+    ends = "\n".join(f'r{n} ::= r{n + 1} "a" | r{n + 1} "b"' for n in range(size))
     return dice.choice(
         [
             ("gbnf: alternatives", f"root ::= {words}"),
@@ -203,6 +220,10 @@ def gbnf_of(dice: random.Random, scale: float) -> tuple[str, str]:
             ("gbnf: empty loops", 'root ::= e* root | "a"\ne ::= ""*'),
             ("gbnf: doubling", f'root ::= r0\n{ladder}\nr{size} ::= "a" | ""'),
             ("gbnf: rules", "\n".join(f'{n} ::= "x"' for n in ["root", *map(_rule, range(4000))])),
+            ("gbnf: readings", 'root ::= "Q" root "b" | "Q" root "c" | "Q"'),
+            ("gbnf: beginnings", f'root ::= r0\n{ends}\nr{size} ::= "a"'),
+            ("gbnf: tokens", f'root ::= "a" <[{dice.randrange(1000)}]>'),
+            ("gbnf: options", "root ::= " + "([a-z]* [^b]?) " * 20 * size),
             ("gbnf: not one", "root ::= " + "\x00\\u{110000}[" * size),
         ]
     )

@@ -21,14 +21,14 @@ from paddler_trio.language.answers.call_syntax import JsonCalls, PythonCalls, Qu
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.model_format import CallFormat
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
-from paddler_trio.language.grammars.constraints import CallRules, Reasoning, constrain
-from paddler_trio.language.grammars.schema_grammar import (
+from paddler_trio.language.grammars.gbnf_conversion import (
     choice_to_gbnf,
     inspect_gbnf,
     json_schema_to_gbnf,
     regex_to_gbnf,
 )
-from paddler_trio.language.grammars.writer import GrammarError
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
+from paddler_trio.language.grammars.grammar_composition import CallRules, Reasoning, constrain
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 FAIR = FairCost(seconds=0.002, seconds_per_char=0.000_005)

@@ -79,21 +79,19 @@ def test_a_continued_grammar_goes_on_where_it_stood(engine: Engine) -> None:
 
 
 def test_a_grammar_that_becomes_dear_ends_its_own_sequence(engine: Engine) -> None:
-    grammar = Grammar('root ::= "Q" root "b" | "Q" root "c" | "Q"{40}', "root")
+    many = " ".join(f"([0-{n % 10}]* [^a-zA-Z{n % 10}]?)" for n in range(800))
+    ways = " | ".join(f'"Q" root "{n}"' for n in range(1000))
+    [whole] = engine.vocabulary.tokenize("at", add_special=False, parse_special=False)
     engine.start(1, STORY, max_tokens=60)
-    engine.start(2, STORY, grammar=grammar)
-    engine.until_ended(1, 2)
+    engine.start(2, STORY, grammar=Grammar(f"root ::= {many}", "root"))
+    engine.start(3, STORY, grammar=Grammar(f'root ::= {ways} | "Q"{{40}}', "root"), max_tokens=9)
+    engine.start(4, STORY, grammar=Grammar(f'root ::= "a" <[{whole}]>', "root"))
+    engine.until_ended(1, 2, 3, 4)
     assert engine.endings[1].reason in ("stop", "length")
     assert engine.endings[2].reason == "grammar_rejected"
     assert "too many ways" in engine.endings[2].detail
-
-
-def test_an_engine_whose_sampling_does_not_end_ends(engine: Engine) -> None:
-    ways = " | ".join(f'"Q" root "{n}"' for n in range(1000))
-    engine.start(1, STORY, grammar=Grammar(f'root ::= {ways} | "Q"{{40}}', "root"))
-    while engine.receive() is not None:
-        pass
-    assert engine.process.wait(10) == 1
+    assert engine.texts[3] == b"Q" * 9
+    assert engine.texts[4].removesuffix(b"<|im_end|>") == b"aat"
 
 
 def test_what_cannot_run_is_refused_with_the_numbers_and_harms_nobody(engine: Engine) -> None:

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "wire": {"wire", "errors"},
     "language": {"language", "wire", "scheduler", "errors"},
     "daemon": {"daemon", "errors"},
-    "engine": {"engine", "wire", "scheduler", "errors", "machine", "heap"},
+    "engine": {"engine", "language", "wire", "scheduler", "errors", "machine", "heap"},
     "nursery_tree": {"nursery_tree", *FOUNDATION},
     "http": {"http", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},
     "preparation": {"preparation", "language", "wire", "heap", "errors"},

@@ -35,7 +35,6 @@ from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
 from paddler_trio.engine.rpc_devices import first_gpu_is_lent
 from paddler_trio.engine.sampling_pool import SamplingPool
-from paddler_trio.engine.slow_sampling import SlowSampling
 from paddler_trio.engine.stats import Counters
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.engine.vision import ImageCache, Vision
@@ -112,6 +111,7 @@ def main() -> None:
             attends_ahead=projector is not None and projector.attends_ahead,
         )
         llama.warm_up()
+        _ = llama.token_trie  # or the first request with a grammar would wait for it
         draft_model = None
         if load.settings.draft_model is not None:
             draft_model = DraftModel.load(load.settings.draft_model, load, shape)
@@ -179,7 +179,6 @@ def main() -> None:
     )
     outbox.start(on_crash=partial(_give_up, record))
     memory.start(on_crash=partial(_give_up, record))
-    SlowSampling(record).start(on_crash=partial(_give_up, record))
     try:
         loop.run_forever()
     except Exception:

@@ -1,93 +1,224 @@
 """A grammar over sampled tokens, awake from the first one or from a trigger on.
 
-llama.cpp has grammars that sleep, too, but one that wakes in the middle of a token whose rest does
-not fit ends the whole process. Here a sleeping grammar is asked before it wakes.
+llama.cpp's grammar sampler is not used: it follows every reading of a text by itself, which keeps
+it busy for ever with some grammars and cannot be interrupted, and it aborts the process on others.
 """
 
 from __future__ import annotations
 
-import ctypes
 import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 
 import attrs
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.candidates import TOKEN_DATA, candidates_of
 from paddler_trio.engine.llama import Llama
+from paddler_trio.engine.token_trie import TokenTrie, may_complete, read_text
+from paddler_trio.language.grammars.gbnf_reader import TokenText
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
+from paddler_trio.language.grammars.pushdown_automaton import (
+    PushdownAutomaton,
+    Stacks,
+    TooManyStacksError,
+    compile_gbnf,
+)
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _SEARCHED_CHARS = 4096
 """A trigger is looked for in so much of the newest text."""
+_MAX_MASKS = 64
+"""Kept for one grammar, a bit for each token."""
+_MAX_GRAMMARS = 16
+WORK_FOR_ANSWER = 1_000_000
+WORK_PER_TOKEN = 5_000
+"""Stacks that may be looked at for one answer, about a second, and more for each of its tokens. A
+grammar that is at the limit of one call with every token would slow down all other answers."""
 
 
 class GrammarInvalidError(Exception):
-    """llama.cpp does not accept this grammar, or it has no such root rule."""
+    """The grammar cannot be read, or it has no such root rule."""
 
 
 class GrammarRejectedError(Exception):
-    """No token of the vocabulary fits the grammar any more, or finding one takes too long."""
+    """No token of the vocabulary fits the grammar any more, or it goes on in too many ways."""
+
+
+@attrs.frozen
+class _State:
+    """What may follow a text. ``cut``: the first bytes of a character at the end of the text."""
+
+    stacks: Stacks
+    cut: bytes = b""
+
+
+@attrs.define(eq=False, repr=False)
+class _TokenGrammar:
+    """A grammar over the tokens of a model; shared by all answers that it binds. Hold the
+    automaton's lock; TooManyStacksError from everything."""
+
+    automaton: PushdownAutomaton
+    trie: TokenTrie
+    _ends: frozenset[int]
+    _tokens: dict[TokenText, int]
+    _classes: tuple[np.ndarray, ...]
+    _masks: OrderedDict[_State, np.ndarray] = attrs.field(factory=OrderedDict, init=False)
+
+    def advance(self, state: _State, token: int) -> _State | None:
+        """The state after a token; None if the token does not fit."""
+        automaton, stacks = self.automaton, state.stacks
+        if token in self._ends:
+            return state if self._may_end(state) else None
+        piece = self.trie.pieces[token]
+        if not piece:
+            return None
+        whole = [] if state.cut else self._after_whole_token(stacks, token)
+        text, cut = read_text(state.cut + piece) or ("", b"")
+        row = automaton.step_text(automaton.row_of(stacks), text)
+        after = automaton.stacks_of(row) if text or cut else ()
+        if cut and not may_complete(automaton, after, cut):
+            after = ()
+        if whole:
+            return _State(automaton.union_of([*whole, () if cut else after]))
+        return _State(after, cut) if after else None
+
+    def mask(self, state: _State) -> np.ndarray:
+        """Whether each token fits: bool, shape (tokens,)."""
+        known = self._masks.pop(state, None)
+        if known is None:
+            new = self._continuing(state) if state.cut else self._beginning(state.stacks)
+            new[list(self._ends)] = self._may_end(state)
+            known = np.packbits(new)
+            while len(self._masks) >= _MAX_MASKS:
+                self._masks.popitem(last=False)
+        self._masks[state] = known
+        fits: np.ndarray = np.unpackbits(known, count=len(self.trie.pieces)).view(bool)
+        return fits
+
+    def _may_end(self, state: _State) -> bool:
+        return not state.cut and self.automaton.may_end(state.stacks)
+
+    def _continuing(self, state: _State) -> np.ndarray:
+        fits = np.zeros(len(self.trie.pieces), bool)
+        for token in self.trie.continuing:
+            fits[token] = self.advance(state, token) is not None
+        return fits
+
+    def _beginning(self, stacks: Stacks) -> np.ndarray:
+        automaton, trie = self.automaton, self.trie
+        rows = trie.rows(automaton, automaton.row_of(stacks), self._classes)
+        fits: np.ndarray = rows != 0
+        for cut, tokens in trie.cut.items():
+            for row in np.unique(rows[tokens]).tolist():
+                if not may_complete(automaton, automaton.stacks_of(row), cut):
+                    fits[tokens[rows[tokens] == row]] = False
+        for text, _ in automaton.tokens_next(stacks):
+            token = self._tokens[text]
+            if text.is_negated:
+                fits |= trie.is_text & (np.arange(len(fits)) != token)
+            else:
+                fits[token] |= trie.is_text[token]
+        return fits
+
+    def _after_whole_token(self, stacks: Stacks, token: int) -> list[Stacks]:
+        """The states after a token that rules name; only tokens that are text can be named."""
+        if not self._tokens or not self.trie.is_text[token]:
+            return []
+        return [
+            after
+            for text, after in self.automaton.tokens_next(stacks)
+            if (self._tokens[text] == token) is not text.is_negated
+        ]
+
+
+@lru_cache(maxsize=_MAX_GRAMMARS)  # an application asks for the same form again and again
+def _token_grammar(llama: Llama, gbnf: str, root: str) -> _TokenGrammar:
+    """Raises GrammarError."""
+    automaton = compile_gbnf(gbnf, root)
+    return _TokenGrammar(
+        automaton,
+        llama.token_trie,
+        frozenset(llama.end_tokens),
+        {text: _token_of(llama, text.text) for text in automaton.tokens},
+        llama.token_trie.classes_in(automaton),
+    )
+
+
+def _token_of(llama: Llama, text: str) -> int:
+    """The token that ``<[id]>`` or ``<text>`` names."""
+    tokens = [int(text[2:-2])] if text.startswith("<[") else llama.tokenize(text)
+    if len(tokens) != 1 or tokens[0] >= llama.n_vocab:
+        raise GrammarError(f"the grammar has {text}, which is no token of this model")
+    return tokens[0]
 
 
 @attrs.define(eq=False)
 class Constraint:
-    """One answer's grammar; owns C memory until :meth:`close`."""
+    """The grammar of one answer, and how far the answer has come."""
 
-    _llama: Llama
-    _grammar: object | None
+    _llama: Llama = attrs.field(repr=False)
+    _grammar: _TokenGrammar
+    _state: _State
     _trigger_tokens: frozenset[int]
     _patterns: tuple[re.Pattern[str], ...]
     is_awake: bool
-    _text: bytes = attrs.field(default=b"", init=False)
+    _text: bytes = attrs.field(default=b"", init=False, repr=False)
+    _work_left: int = attrs.field(default=WORK_FOR_ANSWER, init=False)
+    _looked_at: tuple[int, _State | None] = attrs.field(default=(-1, None), init=False)
+    """The last token that was asked about, and the state after it."""
 
     @classmethod
     def build(cls, llama: Llama, grammar: Grammar) -> Constraint:
         """Raises GrammarInvalidError."""
-        compiled = lib.llama_sampler_init_grammar(
-            llama.vocab, grammar.gbnf.encode(), grammar.root.encode()
-        )
-        if not compiled:
-            raise GrammarInvalidError(
-                f"llama.cpp refuses the grammar or finds no rule {grammar.root!r} in it"
-            )
         try:
+            compiled = _token_grammar(llama, grammar.gbnf, grammar.root)
+            if compiled.automaton.is_large:
+                _token_grammar.cache_clear()
             patterns = tuple(re.compile(p, re.DOTALL) for p in grammar.trigger_patterns)
+        except GrammarError as error:
+            raise GrammarInvalidError(str(error)) from error
         except re.error as error:
-            lib.llama_sampler_free(compiled)
             raise GrammarInvalidError(f"a trigger is no regular expression: {error}") from error
         tokens = frozenset(grammar.trigger_tokens)
-        return cls(llama, compiled, tokens, patterns, not tokens and not patterns)
+        start = _State(compiled.automaton.start)
+        return cls(llama, compiled, start, tokens, patterns, not tokens and not patterns)
 
     def takes(self, token: int) -> bool:
-        """Whether this token may come now."""
+        """Whether this token may come now; GrammarRejectedError."""
         if self.is_awake:
-            return self._fits([token])
+            self._looked_at = token, self._after([token])
+            return self._looked_at[1] is not None
         waking = self._waking(token)
-        return waking is None or self._fits(waking)
+        return waking is None or self._after(waking) is not None
 
     def accept(self, token: int) -> None:
-        """The token was sampled after :meth:`takes` accepted it, or it was forced."""
+        """The token was sampled and fits, or it was forced; GrammarRejectedError."""
+        self._work_left = min(WORK_FOR_ANSWER, self._work_left + WORK_PER_TOKEN)
         if self.is_awake:
-            if self._fits([token]):
-                lib.llama_sampler_accept(self._grammar, token)
+            known, state = self._looked_at
+            self._state = (state if known == token else self._after([token])) or self._state
+            self._looked_at = -1, None
             return
         waking = self._waking(token)
         self._text = (self._text + self._llama.token_bytes(token))[-4 * _SEARCHED_CHARS :]
         if waking is not None:
             self.is_awake = True
-            for piece in waking if self._fits(waking) else []:
-                lib.llama_sampler_accept(self._grammar, piece)
+            self._state = self._after(waking) or self._state
 
     def mask(self, rows: np.ndarray) -> None:
-        """Set the logit of every token that may not come now to minus infinity."""
-        candidates = candidates_of(rows)
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates))
+        """Set the logit of every token that may not come now to minus infinity.
 
-    def close(self) -> None:
-        """Free it; safe to say twice."""
-        if self._grammar is not None:
-            lib.llama_sampler_free(self._grammar)
-        self._grammar = None
+        Args:
+          rows: TOKEN_DATA of all tokens of the vocabulary, in order.
+
+        Raises:
+          GrammarRejectedError: the grammar goes on in too many ways.
+        """
+        with self._working():
+            fits = self._grammar.mask(self._state)
+        rows["logit"][~fits] = -np.inf
 
     def _waking(self, token: int) -> list[int] | None:
         """What the grammar takes first if this token wakes it, as tokens; None if it sleeps on."""
@@ -102,25 +233,27 @@ class Constraint:
                 return self._llama.tokenize(rest) if rest else []
         return None
 
-    def _fits(self, tokens: list[int]) -> bool:
-        """Whether the grammar takes these in a row; changes nothing."""
-        if len(tokens) == 0:
-            return True
-        if len(tokens) == 1:
-            return self._takes_now(self._grammar, tokens[0])
-        trial = lib.llama_sampler_clone(self._grammar)
-        try:
+    def _after(self, tokens: Sequence[int]) -> _State | None:
+        """The state after these tokens in a row; None if they do not fit."""
+        state: _State | None = self._state
+        with self._working():
             for token in tokens:
-                if not self._takes_now(trial, token):
-                    return False
-                lib.llama_sampler_accept(trial, token)
-            return True
-        finally:
-            lib.llama_sampler_free(trial)
+                if state is None:
+                    break
+                state = self._grammar.advance(state, token)
+        return state
 
-    @staticmethod
-    def _takes_now(grammar: object, token: int) -> bool:
-        one = np.array([(token, 1.0, 0.0)], TOKEN_DATA)
-        candidates = candidates_of(one)
-        lib.llama_sampler_apply(grammar, ctypes.byref(candidates))
-        return bool(np.isfinite(one["logit"][0]))
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Use the grammar, within limits; GrammarRejectedError."""
+        automaton = self._grammar.automaton
+        with automaton.lock:
+            automaton.begin()
+            try:
+                yield
+            except TooManyStacksError as error:
+                raise GrammarRejectedError(str(error)) from error
+            finally:
+                self._work_left -= automaton.work
+        if self._work_left < 0:
+            raise GrammarRejectedError("the grammar went on in too many ways again and again")

@@ -20,6 +20,7 @@ import numpy as np
 from paddler_trio.engine.batch import Batch, EmbeddingBatch
 from paddler_trio.engine.llama_options import model_params, read_loras, set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
+from paddler_trio.engine.token_trie import TokenTrie
 from paddler_trio.errors import EngineError
 from paddler_trio.machine import available_memory_bytes
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
@@ -101,6 +102,11 @@ class Llama:
     def end_tokens(self) -> tuple[int, ...]:
         """Every token that ends a generation."""
         return tuple(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(self.vocab, t))
+
+    @cached_property
+    def token_trie(self) -> TokenTrie:
+        """What grammars are asked about: every token, special ones spelled out."""
+        return TokenTrie.of([self.token_bytes(token) for token in range(self.n_vocab)])
 
     @property
     def model(self) -> object:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import codecs
 import ctypes
-import time
 from collections.abc import Sequence
 
 import attrs
@@ -31,7 +30,6 @@ from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Sampling
 
 _MAX_WAKING_TRIES = 8
-MAX_GRAMMAR_CPU_S = 1.0
 
 
 @attrs.define(eq=False)
@@ -113,7 +111,7 @@ class Sampler:
             self._accept(token)
         else:
             self._reseed(position)
-            token = self._sampled(row) if self._constraint is None else self._sampled_in_time(row)
+            token = self._sampled(row)
         if self._reasoning is not None:
             self._follow(self._reasoning, token)
         return token
@@ -139,19 +137,7 @@ class Sampler:
         """Free the C samplers; safe to call twice."""
         if self._sampler is not None:
             lib.llama_sampler_free(self._sampler)
-        if self._constraint is not None:
-            self._constraint.close()
-        self._sampler = self._constraint = None
-
-    def _sampled_in_time(self, row: int) -> int:
-        """As ``_sampled``; where one token is expensive under a grammar, the next one is more so,
-        and this one is the last. Measured is the thread's own processor time."""
-        began_s = time.thread_time()
-        token = self._sampled(row)
-        if (cpu_s := time.thread_time() - began_s) > MAX_GRAMMAR_CPU_S:
-            limit = f"the limit is {MAX_GRAMMAR_CPU_S:g} s: it goes on in too many ways"
-            raise GrammarRejectedError(f"the grammar took {cpu_s:.1f} s for one token, {limit}")
-        return token
+        self._sampler = None
 
     def _sampled(self, row: int) -> int:
         logits = self._llama.logits(row)

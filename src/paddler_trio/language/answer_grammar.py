@@ -12,7 +12,7 @@ from paddler_trio.language.answers.answer_start import AnswerStart
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
-from paddler_trio.language.grammars.constraints import (
+from paddler_trio.language.grammars.grammar_composition import (
     CallRules,
     Reasoning,
     constrain,
@@ -96,7 +96,7 @@ def call_rules(
         place=CallPlace(
             form=form,
             avoided=tuple(sorted(avoided)),
-            said=_begun(start.prompt_end, form.opener),
+            prompted=_begun(start.prompt_end, form.opener),
             ends_turn=_ends_turn(vocabulary, form.closer),
         ),
         tools=[

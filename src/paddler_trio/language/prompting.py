@@ -18,12 +18,12 @@ from paddler_trio.language.answer_grammar import budget_of_answer, grammar_of_an
 from paddler_trio.language.answers.call_reading import call_reader
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
-from paddler_trio.language.grammars.constraints import (
+from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError
+from paddler_trio.language.grammars.grammar_composition import (
     GbnfRefusedError,
     ReasoningBudgetError,
     ToolNotConvertibleError,
 )
-from paddler_trio.language.grammars.schema_grammar import SchemaNotConvertibleError
 from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request

@@ -1,4 +1,4 @@
-"""llama.cpp's own grammar engine, asked token by token about texts of the demo vocabulary."""
+"""llama.cpp's grammar sampler and ours, asked token by token about texts of the demo vocabulary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from paddler_trio.engine.constraint import Constraint, GrammarInvalidError
+from paddler_trio.engine.llama import Llama
+from paddler_trio.language.grammars.gbnf_conversion import inspect_gbnf
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -43,11 +48,12 @@ def _table_of(vocabulary: Vocabulary) -> _Table:
 
 
 class GrammarEngine:
-    """One grammar, made anew for every text."""
+    """One grammar, made anew for every text. Both samplers have to agree about it."""
 
     def __init__(self, vocabulary: Vocabulary, handle: object, gbnf: str, root: str) -> None:
         self._vocabulary = vocabulary
         self._handle = handle
+        self._ours = Grammar(gbnf, root)
         self._gbnf = gbnf.encode()
         self._root = root.encode()
         self._eos = vocabulary.eos_token
@@ -55,13 +61,18 @@ class GrammarEngine:
 
     def accepts(self, text: str) -> bool:
         """Whether the whole text fits and the answer may end after it."""
+        tokens = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
+        tokens.append(self._eos)
+        constraint = Constraint.build(llama_of(self._vocabulary), self._ours)
         with self._sampler() as sampler:
-            tokens = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
             for token in tokens:
-                if not _takes(sampler, token):
+                fits = _takes(sampler, token)
+                assert constraint.takes(token) is fits, f"llama.cpp: {fits} for {token} of {text!r}"
+                if not fits:
                     return False
                 lib.llama_sampler_accept(sampler, token)
-            return _takes(sampler, self._eos)
+                constraint.accept(token)
+        return True
 
     def random_text(
         self, dice: random.Random, max_tokens: int = 200, *, closers: Sequence[str] = ()
@@ -140,6 +151,31 @@ class GrammarEngine:
             yield sampler
         finally:
             lib.llama_sampler_free(sampler)
+
+
+@lru_cache(maxsize=4)
+def llama_of(vocabulary: Vocabulary) -> Llama:
+    """The engine's view of a vocabulary, without weights."""
+    return Llama(vocabulary._model)
+
+
+def check_gbnf(vocabulary: Vocabulary, grammar: str, root: str) -> bool:
+    """Whether we accept a grammar; llama.cpp has to accept it then, too."""
+    try:
+        inspect_gbnf(grammar, root)
+        Constraint.build(llama_of(vocabulary), Grammar(grammar, root))
+    except (GrammarError, GrammarInvalidError):
+        return False
+    assert is_read_by_llama_cpp(vocabulary, grammar, root), f"llama.cpp refuses:\n{grammar}"
+    return True
+
+
+def is_read_by_llama_cpp(vocabulary: Vocabulary, grammar: str, root: str) -> bool:
+    with vocabulary.open_handle() as handle:
+        sampler = lib.llama_sampler_init_grammar(handle, grammar.encode(), root.encode())
+        if sampler:
+            lib.llama_sampler_free(sampler)
+        return bool(sampler)
 
 
 @contextmanager

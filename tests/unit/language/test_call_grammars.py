@@ -21,7 +21,7 @@ from paddler_trio.language.answers.format_detection import GENERIC_CALLS, known_
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
-from paddler_trio.language.grammars.schema_grammar import SchemaNotConvertibleError, inspect_gbnf
+from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError, inspect_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar
 from paddler_trio.wire.paddler.request_params import JsonSchemaGrammar

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from paddler_trio.language.grammars.schema_grammar import check_gbnf
+from grammar_engine import check_gbnf
+
 from paddler_trio.language.vocabulary import Vocabulary
 
 sys.path.append(str(Path(__file__).parents[2] / "fuzz"))

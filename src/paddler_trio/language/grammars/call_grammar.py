@@ -22,11 +22,11 @@ from paddler_trio.language.answers.call_syntax import (
     TaggedCalls,
 )
 from paddler_trio.language.answers.model_format import CallFormat
-from paddler_trio.language.grammars.gemma import QuotedWriter
-from paddler_trio.language.grammars.merging import NothingMatchesError, SchemaError
-from paddler_trio.language.grammars.schema import SchemaWriter
-from paddler_trio.language.grammars.tagged import Bare, write_tagged_arguments
-from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.gemma_calls import QuotedWriter
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
+from paddler_trio.language.grammars.schema_writer import SchemaWriter
+from paddler_trio.language.grammars.tagged_calls import Bare, write_tagged_arguments
 
 MAX_CALLS = 64
 _ID = "[A-Za-z0-9] [A-Za-z0-9_-]{0,31}"
@@ -47,13 +47,13 @@ class CallPlace:
     Args:
       form: how the model writes them.
       avoided: texts that no string in a call may contain, because readers end the section there.
-      said: the beginning of the opener, if the prompt said it already.
+      prompted: the beginning of the opener, if the prompt ends with it.
       ends_turn: the closer ends the answer, so it is no text that a grammar could ask for.
     """
 
     form: CallFormat
     avoided: tuple[str, ...] = ()
-    said: str = ""
+    prompted: str = ""
     ends_turn: bool = False
 
 
@@ -100,17 +100,19 @@ def write_calls(
         opening = ""
     one = writer.rule(" | ".join(dict.fromkeys(calls)), "call")
     start, end = _joined(literal(opening), line), _joined(line, literal(closing))
-    first_start = _joined(literal(opening.removeprefix(place.said)), line)
+    first_start = _joined(literal(opening.removeprefix(place.prompted)), line)
     if not (form.one_a_section or form.in_header):
         return writer.rule(
             _joined(first_start, _several(one, one, between, most, writer), end), "calls"
         )
     section = writer.rule(_joined(start, one, end), "section")
     first = section
-    if place.said and form.in_header:
-        said = [_call(place, tool, writer, is_lenient=is_lenient, is_first=True) for tool in tools]
-        first = writer.rule(_joined(writer.rule(" | ".join(said), "call"), end), "section")
-    elif place.said:
+    if place.prompted and form.in_header:
+        prompted = [
+            _call(place, tool, writer, is_lenient=is_lenient, is_first=True) for tool in tools
+        ]
+        first = writer.rule(_joined(writer.rule(" | ".join(prompted), "call"), end), "section")
+    elif place.prompted:
         first = writer.rule(_joined(first_start, one, end), "section")
     return writer.rule(_several(first, section, between, most, writer), "calls")
 
@@ -135,7 +137,7 @@ def _call(
         raise GrammarError("a tool has no name")
     header = ""
     if form.in_header:
-        opener = form.opener.removeprefix(place.said) if is_first else form.opener
+        opener = form.opener.removeprefix(place.prompted) if is_first else form.opener
         header = literal(f"{opener}{tool.name}{form.after_header_name}")
     try:
         return _joined(header, _exact_call(place, tool, writer))

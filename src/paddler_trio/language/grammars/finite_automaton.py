@@ -1,7 +1,7 @@
-"""Automata over letters: built from patterns, texts to avoid and choices, written down as GBNF.
+"""Automata over characters: built from patterns, texts to avoid and choices, written down as GBNF.
 
-A deterministic automaton reads every text in one way, so the grammar written from it never keeps
-more than one stack in llama.cpp, whatever the pattern: ``(a|a)*`` or ``(a*)*`` cost nothing. It can
+A deterministic automaton reads every text in one way, so the grammar written from it never has more
+than one stack, whatever the pattern: ``(a|a)*`` or ``(a*)*`` cost nothing. It can
 also be cut with another one, and states that lead nowhere are found and left out, so a model is
 never let into a corner it cannot get out of.
 
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.language.grammars.writer import (
+from paddler_trio.language.grammars.gbnf_writer import (
     ANY_CHARACTER,
     GrammarError,
     GrammarWriter,
@@ -34,7 +34,7 @@ MAX_STATES = 4000
 _MAX_STEPS = 120_000
 
 Edges: TypeAlias = tuple[tuple[Ranges, int], ...]
-"""Where each set of letters leads; the sets of one state have no letter in common."""
+"""Where each set of characters leads; the sets of one state have no character in common."""
 
 
 @attrs.frozen
@@ -73,7 +73,7 @@ class Net:
         return len(self.leads) - 1
 
     def closure(self, states: Iterable[int]) -> frozenset[int]:
-        """These states and all that follow without a letter."""
+        """These states and all that follow without a character."""
         found = set(states)
         waiting = list(found)
         while waiting:
@@ -155,7 +155,7 @@ def trimmed(edges: Sequence[Iterable[tuple[Ranges, int]]], accepting: set[int]) 
 
 
 def _spans(leads: list[tuple[Ranges, int]]) -> Iterable[tuple[tuple[int, int], frozenset[int]]]:
-    """The letters that lead somewhere, cut so that all of one span lead to the same states."""
+    """The characters that lead somewhere, cut so that all of one span lead to the same states."""
     starts: dict[int, list[int]] = {}
     stops: dict[int, list[int]] = {}
     for ranges, target in leads:
@@ -201,12 +201,12 @@ def intersection(one: Automaton, other: Automaton) -> Automaton:
 
 
 def lengths(least: int, most: int | None) -> Automaton:
-    """Texts of ``least`` to ``most`` letters."""
+    """Texts of ``least`` to ``most`` characters."""
     if most is not None and most < least:
         raise GrammarError("no text can match")
     count = max(least, most or 0)
     if count >= MAX_STATES:
-        raise GrammarError(f"{count} letters with a pattern, the limit is {MAX_STATES - 1}")
+        raise GrammarError(f"{count} characters with a pattern, the limit is {MAX_STATES - 1}")
     edges = [((ANY_CHARACTER, state + 1),) for state in range(count)]
     edges.append(((ANY_CHARACTER, count),) if most is None else ())  # type: ignore[arg-type]  # tuples of any length
     accepting = {state for state in range(count + 1) if state >= least}
@@ -306,9 +306,9 @@ _SHORT_ESCAPES = {
 ANY_CONTROL_ESCAPE = r'"\\u00" ("0" [1-9a-fA-F] | "1" [0-9a-fA-F])'
 
 
-@lru_cache(maxsize=1024)  # an automaton of thousands of edges has a few sets of letters
+@lru_cache(maxsize=1024)  # an automaton of thousands of edges has a few sets of characters
 def character_ways(ranges: Ranges, *, in_json: bool) -> tuple[str, ...]:
-    """GBNF for the ways to write one of these letters: as it is, and in JSON strings escaped."""
+    """GBNF for the ways to write one of these characters: as it is, and in JSON strings escaped."""
     if not in_json:
         return (character_class(ranges),)
     ways = []
@@ -340,8 +340,8 @@ def write(
     Args:
       in_json: written as the inside of a JSON string, quotes not included.
       hint: how the rules are called.
-      escape: in a JSON string, a further way to write any letter that is not followed by the
-        automaton: after it the first state is next. Only right where letters written that way
+      escape: in a JSON string, a further way to write any character that is not followed by the
+        automaton: after it the first state is next. Only right where characters written that way
         do not count, as with texts to avoid.
 
     Raises:
@@ -358,7 +358,7 @@ def write(
         return names[state]
 
     def rest_of(state: int) -> str:
-        """What follows once this state is reached; single letters in a row become one text."""
+        """What follows once this state is reached; single characters in a row become one text."""
         run = ""
         while (
             state

@@ -48,27 +48,18 @@ _CURRENT = re.compile(rb"Current thread 0x([0-9a-f]+)")
 
 @attrs.define(eq=False)
 class ActivityCells:
-    """The cells of one thread, which alone writes them. ``num_begun``: things that it began."""
+    """The cells of one thread, which alone writes them."""
 
     _cells: memoryview
     _start: int
-    thread: int
-    num_begun: int = attrs.field(default=0, init=False)
-
-    @property
-    def is_working(self) -> bool:
-        """Something has begun and not ended."""
-        return bool(self._cells[self._start + 1])
 
     def begin(self, key: int) -> None:
         """From now on this thread works for this request alone."""
-        self.num_begun += 1
         self._cells[self._start + 2] = key
         self._cells[self._start + 1] = 1
 
     def begin_all(self, keys: Sequence[int]) -> None:
         """From now on this thread works for all of these together."""
-        self.num_begun += 1
         known = array("q", keys[:MAX_KEYS])
         first = self._start + 2
         self._cells[self._start + 1] = 0
@@ -89,8 +80,6 @@ class CrashRecord:
 
     def __init__(self, memory: memoryview) -> None:
         self._cells = memory[:RECORD_BYTES].cast("q")
-        self.sampling: list[ActivityCells] = []
-        """Of all threads that sample."""
 
     @classmethod
     def unread(cls) -> CrashRecord:
@@ -101,10 +90,7 @@ class CrashRecord:
         """The cells of an activity; ``thread`` is the identifier of the thread that does it."""
         start = 1 + activity * _WIDTH
         self._cells[start] = thread
-        cells = ActivityCells(self._cells, start, thread)
-        if activity >= Activity.SAMPLING:
-            self.sampling.append(cells)
-        return cells
+        return ActivityCells(self._cells, start)
 
     def failed(self, thread: int) -> None:
         """An exception in this thread ends the process; the first one counts."""

@@ -91,3 +91,14 @@ def test_damage_within_a_record_is_survived(damage: bytes) -> None:
     memory[: len(damage)] = damage
     for working in read_record(bytes(memory)).working:
         assert 0 < len(working.keys) <= MAX_KEYS
+
+
+def test_what_the_loop_samples_is_known_apart_from_what_it_computes() -> None:
+    memory, written = record()
+    written.cells(Activity.SAMPLING, 11).begin(7)
+    written.cells(Activity.SAMPLING + 1, 12).begin(8)
+    working = read_record(bytes(memory)).working
+    assert [(w.activity, w.thread, w.keys) for w in working] == [
+        (Activity.SAMPLING, 11, (7,)),
+        (Activity.SAMPLING, 12, (8,)),
+    ]

@@ -16,20 +16,20 @@ from paddler_trio.language.grammars.finite_automaton import (
     texts_without,
     write,
 )
-from paddler_trio.language.grammars.merging import NothingMatchesError, Schema, SchemaError
-from paddler_trio.language.grammars.regex import automaton_of
-from paddler_trio.language.grammars.string_formats import (
-    INTEGER_FORMATS,
-    NUMBER_FORMATS,
-    TEXT_FORMATS,
-)
-from paddler_trio.language.grammars.writer import (
+from paddler_trio.language.grammars.gbnf_writer import (
     MAX_REPETITIONS,
     GrammarError,
     GrammarWriter,
     both,
     but,
     ranges_of,
+)
+from paddler_trio.language.grammars.regex_automaton import automaton_of
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.string_formats import (
+    INTEGER_FORMATS,
+    NUMBER_FORMATS,
+    TEXT_FORMATS,
 )
 
 _ESCAPE = r'"\\" (["\\bfnrt/] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
@@ -53,7 +53,7 @@ def json_string(rules: Schema, path: str, place: Place) -> str:
 def json_key(names: Sequence[str], place: Place) -> str:
     """The rule for a JSON string that is none of ``names``.
 
-    It is written without escapes of letters that need none, so that no name comes in by one.
+    It is written without escapes of characters that need none, so that no name comes in by one.
     """
     if not names:
         return json_string({}, "$", place)
@@ -88,7 +88,7 @@ def _inside(rules: Schema, path: str, place: Place) -> str:
         automaton = texts_without(place.avoided)
         return write(automaton, grammar, in_json=True, hint="text", escape=escape)
     if is_plain and (most or least or 0) * sum(map(len, place.avoided)) >= MAX_STATES // 2:
-        # Too long to count and to look for the avoided texts: their first letters are escaped.
+        # Too long to count and to look for the avoided texts: their first characters are escaped.
         firsts = ranges_of((ord(text[0]), ord(text[0])) for text in place.avoided)
         return grammar.counted(_character(grammar, firsts), *_counts(least, most, path))
     automaton_here = _automaton(rules, path, place.avoided)
@@ -100,7 +100,7 @@ def _character(grammar: GrammarWriter, without: tuple[tuple[int, int], ...] = ()
     raw = character_ways(
         both(((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF)), but(without)), in_json=True
     )
-    return grammar.rule(f"{raw[0]} | {grammar.rule(_ESCAPE, 'escape')}", "letter")
+    return grammar.rule(f"{raw[0]} | {grammar.rule(_ESCAPE, 'escape')}", "character")
 
 
 def _automaton(rules: Schema, path: str, avoided: tuple[str, ...]) -> Automaton | None:
@@ -158,7 +158,7 @@ def _pattern_of_format(rules: Schema, path: str) -> str | None:
     if named is None:
         return None
     if isinstance(named, str) and (named in INTEGER_FORMATS or named in NUMBER_FORMATS):
-        return None  # formats of numbers say nothing about texts
+        return None  # formats of numbers do not restrict strings
     if not isinstance(named, str) or named not in TEXT_FORMATS:
         known = ", ".join(sorted(TEXT_FORMATS))
         raise SchemaError(path, f"format: {named!r} is not one of {known}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paddler_trio.language.grammars.finite_automaton import intersection, texts_but, write
-from paddler_trio.language.grammars.merging import Schema, SchemaError
-from paddler_trio.language.grammars.regex import automaton_of
-from paddler_trio.language.grammars.schema import SchemaWriter
-from paddler_trio.language.grammars.texts import bare_text
-from paddler_trio.language.grammars.writer import GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import GrammarWriter, literal
+from paddler_trio.language.grammars.regex_automaton import automaton_of
+from paddler_trio.language.grammars.schema_merging import Schema, SchemaError
+from paddler_trio.language.grammars.schema_writer import SchemaWriter
+from paddler_trio.language.grammars.string_schemas import bare_text
 
 _KEY = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from paddler_trio.language.grammars.writer import GrammarError
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
 Schema: TypeAlias = Mapping[str, object]
 
@@ -32,7 +32,7 @@ _LEAST = frozenset({"maxLength", "maxItems", "maxProperties", "maximum", "exclus
 
 
 class SchemaError(GrammarError):
-    """A schema that no grammar can be made of; ``path`` says where."""
+    """A schema that no grammar can express; ``path`` is the place of the problem."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -53,7 +53,7 @@ def all_of(one: object, other: object, path: str) -> object:
     """One schema for what both allow; neither has ``$ref`` or ``allOf`` at its top.
 
     Raises:
-      SchemaError: there is no exact way to say it; NothingMatchesError: nothing fits both.
+      SchemaError: no schema expresses it exactly; NothingMatchesError: nothing fits both.
     """
     if one is False or other is False:
         return False

@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import attrs
 
-from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
 
 MAX_DIGITS = 18
 """Of a bound, on either side of its point."""

@@ -1,6 +1,6 @@
 """References and ``allOf`` resolved: one plain schema for what stands at one place.
 
-Also tells whether two schemas can fit the same value, which ``oneOf`` asks.
+Also whether two schemas can fit the same value, which ``oneOf`` forbids.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from paddler_trio.language.grammars.merging import (
+from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     Schema,
     SchemaError,
@@ -52,7 +52,7 @@ class Resolver:
         """``schema`` with ``$ref`` and ``allOf`` at its top replaced by what they ask for.
 
         Raises:
-          SchemaError: there is no exact way to say it; NothingMatchesError: nothing fits it.
+          SchemaError: no schema expresses it exactly; NothingMatchesError: nothing fits it.
         """
         if isinstance(schema, bool):
             return schema
@@ -78,7 +78,7 @@ class Resolver:
         return result
 
     def check_one_of(self, branches: list[object], path: str) -> None:
-        """Refuse branches of which two may fit the same value: a grammar cannot tell."""
+        """Refuse branches of which two may fit the same value: a grammar cannot forbid that."""
         if len(branches) > _MAX_ONE_OF:
             raise SchemaError(path, f"oneOf: {len(branches)}, the limit is {_MAX_ONE_OF}")
         merged = [self.merged(b, f"{path}.oneOf[{i}]") for i, b in enumerate(branches)]

@@ -1,7 +1,7 @@
 """Arrays and objects of a schema as GBNF.
 
-An object is written as a chain: each link says which property may come next, so the grammar grows
-with the number of properties and not with their combinations.
+An object is written as a chain: each link has the properties that may come next, so the grammar
+grows with the number of properties and not with their combinations.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from paddler_trio.language.grammars.merging import NothingMatchesError, Schema, SchemaError
-from paddler_trio.language.grammars.texts import Place, count_of
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.string_schemas import Place, count_of
 
 MAX_PROPERTIES = 2000
 
@@ -203,5 +203,5 @@ def _extra(rules: Schema, further: object, names: list[str], path: str, parts: P
 def _key(key_rules: object, names: list[str], path: str, parts: Parts) -> str:
     if key_rules is None or key_rules is True:
         return parts.any_key(names)
-    # A key is a text, whether its schema says so or not.
+    # A key is a string, also where its schema has no type.
     return parts.value({"allOf": [{"type": "string"}, key_rules]}, f"{path}.propertyNames")

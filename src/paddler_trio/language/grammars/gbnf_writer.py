@@ -1,12 +1,11 @@
-"""Writing GBNF: literals, letter classes, counted repetitions, and rules that exist once.
+"""Writing GBNF: literals, character classes, counted repetitions, and rules that exist once.
 
-What llama.cpp does with a grammar decides how ours look:
+What reads our grammars decides how they look:
 
-* it keeps one stack for every way the text can still be read, and walks them for every token of
-  the vocabulary: so what we write can be read in one way, or in a few, never in 2^n;
-* ``x{0,3000}`` silently means ``x*`` there, because 2000 is its limit: so large counts are
-  written in blocks;
-* it looks for left recursion again and again along every leftmost path: so rules are shared.
+* the engine follows every way in which a text can be read: what we write has one way, or a few;
+* ``x{0,3000}`` is more than the 2000 of GBNF as llama.cpp reads it: large counts are written in
+  blocks;
+* rules exist once, however often they are referred to.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 NO_CHARACTER: Ranges = ()
 ANY_CHARACTER: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
-"""What UTF-8 can say, but for NUL, which ends llama.cpp's texts."""
+"""What UTF-8 can encode, but for NUL, which ends texts in C."""
 
 
 class GrammarError(PaddlerError):
@@ -114,7 +113,7 @@ class GrammarWriter:
     def text(self, root: str, *, known: Iterable[str] = ()) -> str:
         """The grammar: a rule ``root`` (with the prefix), and every rule that it leads to.
 
-        ``known`` are names of rules that somebody else writes.
+        ``known`` are names of rules that are written elsewhere.
         """
         elsewhere = set(known)
         wanted = {root, *elsewhere}
@@ -153,7 +152,7 @@ def literal(text: str) -> str:
 
 
 def character_class(ranges: Ranges) -> str:
-    """GBNF for one letter out of ``ranges``, which are not empty."""
+    """GBNF for one character out of ``ranges``, which are not empty."""
     parts = []
     for first, last in ranges:
         parts.append(_class_character(first))
@@ -163,7 +162,7 @@ def character_class(ranges: Ranges) -> str:
 
 
 def ranges_of(characters: Iterable[tuple[int, int]]) -> Ranges:
-    """The same letters, sorted and joined."""
+    """The same characters, sorted and joined."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(characters):
         if joined and first <= joined[-1][1] + 1:
@@ -173,9 +172,9 @@ def ranges_of(characters: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-@lru_cache(maxsize=4096)  # automata of thousands of edges have a few sets of letters
+@lru_cache(maxsize=4096)  # automata of thousands of edges have a few sets of characters
 def both(one: Ranges, other: Ranges) -> Ranges:
-    """Letters in ``one`` and in ``other``."""
+    """Characters in ``one`` and in ``other``."""
     common: list[tuple[int, int]] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -190,7 +189,7 @@ def both(one: Ranges, other: Ranges) -> Ranges:
 
 
 def but(ranges: Ranges) -> Ranges:
-    """Every other letter."""
+    """Every other character."""
     gaps: list[tuple[int, int]] = []
     begin = 0
     for first, last in ranges:
@@ -209,7 +208,7 @@ def _character(character: str) -> str:
         return _NAMED[character]
     code = ord(character)
     if code == 0 or 0xD800 <= code <= 0xDFFF:
-        raise GrammarError(f"the letter U+{code:04X} cannot stand in a grammar")
+        raise GrammarError(f"the character U+{code:04X} cannot stand in a grammar")
     return character if character.isprintable() else _escaped(code)
 
 

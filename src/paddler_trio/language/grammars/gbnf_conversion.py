@@ -1,7 +1,6 @@
 """Grammars that bind an answer: made from what a request asks for, tried before the engine.
 
-Everything here blocks for as long as the work takes and belongs into a preparation
-process.
+Everything here blocks for as long as the work takes and belongs in a preparation process.
 """
 
 from __future__ import annotations
@@ -11,29 +10,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NoReturn
 
-from llama_cpp import llama_cpp
-
-from paddler_trio.language.grammars.ambiguity import refuse_ambiguous
 from paddler_trio.language.grammars.finite_automaton import one_of, write
-from paddler_trio.language.grammars.inspection import MAX_NESTING, LeftRecursionError, inspect
-from paddler_trio.language.grammars.regex import automaton_of
-from paddler_trio.language.grammars.schema import SchemaWriter
-from paddler_trio.language.grammars.writer import MAX_GRAMMAR_CHARS, GrammarError, GrammarWriter
-from paddler_trio.language.vocabulary import Vocabulary
-
-__all__ = [
-    "MAX_GRAMMAR_CHARS",
-    "MAX_NESTING",
-    "MAX_SCHEMA_CHARS",
-    "SchemaNotConvertibleError",
-    "any_json_to_gbnf",
-    "check_gbnf",
-    "choice_to_gbnf",
-    "inspect_gbnf",
-    "json_schema_to_gbnf",
-    "regex_to_gbnf",
-    "schema_to_gbnf",
-]
+from paddler_trio.language.grammars.gbnf_writer import (
+    MAX_GRAMMAR_CHARS,
+    GrammarError,
+    GrammarWriter,
+)
+from paddler_trio.language.grammars.inspection import LeftRecursionError, inspect
+from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
+from paddler_trio.language.grammars.regex_automaton import automaton_of
+from paddler_trio.language.grammars.schema_writer import SchemaWriter
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_CHOICES = 2000
@@ -127,10 +113,11 @@ def refuse_endless(grammar: str, root: str) -> None:
 
 @lru_cache(maxsize=32)
 def inspect_gbnf(grammar: str, root: str) -> None:
-    """Refuse a grammar from outside that llama.cpp should not even be asked about.
+    """Refuse a grammar of a client that cannot be used.
 
     Raises:
-      GrammarError: too large, not GBNF, without the rule ``root``, or harmful to llama.cpp.
+      GrammarError: too large, not GBNF, without the rule ``root``, with a rule that begins with
+        itself, or beginning in too many ways.
     """
     if len(grammar) > MAX_GRAMMAR_CHARS:
         message = f"the grammar has {len(grammar)} characters, the limit is {MAX_GRAMMAR_CHARS}"
@@ -138,31 +125,9 @@ def inspect_gbnf(grammar: str, root: str) -> None:
     if "\0" in grammar + root or any(
         "\ud800" <= character <= "\udfff" for character in grammar + root
     ):
-        raise GrammarError("the grammar has a letter that UTF-8 texts cannot have")
-    inspection = inspect(grammar)
-    if root not in inspection.rules or root.startswith("("):
-        raise GrammarError(f"the grammar has no rule {root!r}")
-    refuse_ambiguous(inspection, root)
-
-
-def check_gbnf(vocabulary: Vocabulary, grammar: str, root: str) -> bool:
-    """Whether a grammar is harmless and llama.cpp accepts it, starting at rule ``root``.
-
-    Blocks for as long as compiling takes.
-
-    Raises:
-      ModelFileError: the vocabulary is closed.
-    """
-    try:
-        inspect_gbnf(grammar, root)
-    except GrammarError:
-        return False
-    with vocabulary.open_handle() as handle:
-        sampler = llama_cpp.llama_sampler_init_grammar(handle, grammar.encode(), root.encode())
-        if not sampler:
-            return False
-        llama_cpp.llama_sampler_free(sampler)
-        return True
+        raise GrammarError("the grammar has a character that UTF-8 texts cannot have")
+    inspect(grammar)
+    compile_gbnf(grammar, root)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,17 +1,17 @@
 """JSON Schema as GBNF: every text of the grammar is JSON that fits the schema.
 
-A grammar may say less than its schema, never more:
+A grammar may allow less than its schema, never more:
 
 * properties come in the order of the schema; where some are named, further ones are only written
-  if ``additionalProperties`` or ``patternProperties`` say so;
-* arrays with ``prefixItems`` have all of those unless ``minItems`` says less, and further items
-  only where ``items`` says so;
+  if ``additionalProperties`` or ``patternProperties`` allow them;
+* arrays with ``prefixItems`` have all of those unless ``minItems`` is less, and further items
+  only where ``items`` allows them;
 * a schema without ``type`` means the types that its other keywords are about;
 * between the parts of arrays and objects stands at most a blank, or a line end and an indentation,
   so that a model may write readable JSON but cannot write blanks for ever;
 * integers have no fraction, and numbers at most 16 digits on either side of the point.
 
-What cannot be said that way (``not``, ``uniqueItems``, ``if`` ...) is refused by its name.
+What cannot be expressed that way (``not``, ``uniqueItems``, ``if`` ...) is refused by name.
 
 Source:
   JSON Schema 2020-12 and earlier drafts, where they differ only in names.
@@ -24,8 +24,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 
-from paddler_trio.language.grammars.containers import write_array, write_object
-from paddler_trio.language.grammars.merging import (
+from paddler_trio.language.grammars.container_schemas import write_array, write_object
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.number_schemas import Bounds, integer, number
+from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     NothingMatchesError,
     Schema,
@@ -33,15 +35,18 @@ from paddler_trio.language.grammars.merging import (
     all_of,
     types_in,
 )
-from paddler_trio.language.grammars.numbers import Bounds, integer, number
-from paddler_trio.language.grammars.resolving import Resolver, canonical, checked, kinds_of_value
+from paddler_trio.language.grammars.schema_resolving import (
+    Resolver,
+    canonical,
+    checked,
+    kinds_of_value,
+)
 from paddler_trio.language.grammars.string_formats import (
     INTEGER_FORMATS,
     NUMBER_FORMATS,
     TEXT_FORMATS,
 )
-from paddler_trio.language.grammars.texts import json_key, json_string
-from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.string_schemas import json_key, json_string
 
 MAX_DEPTH = 64
 MAX_ALTERNATIVES = 2000

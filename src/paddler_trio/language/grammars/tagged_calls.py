@@ -19,11 +19,11 @@ from paddler_trio.language.grammars.finite_automaton import (
     texts_but,
     write,
 )
-from paddler_trio.language.grammars.merging import NothingMatchesError, Schema, SchemaError
-from paddler_trio.language.grammars.regex import automaton_of
-from paddler_trio.language.grammars.schema import SchemaWriter
-from paddler_trio.language.grammars.texts import bare_text
-from paddler_trio.language.grammars.writer import GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import GrammarWriter, literal
+from paddler_trio.language.grammars.regex_automaton import automaton_of
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.schema_writer import SchemaWriter
+from paddler_trio.language.grammars.string_schemas import bare_text
 
 _TEXT = frozenset({"string"})
 _ANY_KEY = "[A-Za-z_][A-Za-z0-9_]{0,63}"
@@ -190,8 +190,8 @@ class _Arguments:
         if syntax.text_attribute == "type":
             attribute = ' type="string"' if kind == "text" else ' type="object"'
         elif syntax.text_attribute:
-            said = "true" if kind == "text" else "false"
-            attribute = f' {syntax.text_attribute}="{said}"'
+            is_text = "true" if kind == "text" else "false"
+            attribute = f' {syntax.text_attribute}="{is_text}"'
         tag_is_whole = syntax.key_end.endswith(">") and bool(syntax.before_value)
         if _key_closes(syntax):
             closing_key += ">"

@@ -1,7 +1,7 @@
 """Regular expressions as automata: what ECMAScript's and Python's dialects have in common.
 
-Letters, classes, ``.``, groups, alternatives, quantifiers, and ``^`` and ``$`` at the ends. What a
-grammar cannot say (looking around, references back, word boundaries, flags) is refused by its name.
+Characters, classes, ``.``, groups, alternatives, quantifiers, and ``^`` and ``$`` at the ends. What
+a grammar cannot express (look-around, back references, word boundaries, flags) is refused by name.
 ``\\d``, ``\\w`` and ``.`` mean what they mean in ECMAScript. Lazy quantifiers match the same texts
 as greedy ones, so they are taken as those.
 
@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias
 import attrs
 
 from paddler_trio.language.grammars.finite_automaton import Automaton, Net
-from paddler_trio.language.grammars.writer import (
+from paddler_trio.language.grammars.gbnf_writer import (
     ANY_CHARACTER,
     GrammarError,
     Ranges,
@@ -35,7 +35,7 @@ class PatternError(GrammarError):
 
     def __init__(self, pattern: str, position: int, reason: str) -> None:
         shown = pattern if len(pattern) <= 100 else f"{pattern[:100]}..."
-        super().__init__(f"pattern {shown!r}, at letter {position + 1}: {reason}")
+        super().__init__(f"pattern {shown!r}, at character {position + 1}: {reason}")
 
 
 # Each draws itself into a net from one state to another.
@@ -80,14 +80,14 @@ def automaton_of(pattern: str, *, anchored: bool) -> Automaton:
 
 
 def _characters(ranges: Ranges) -> _Piece:
-    def draw(net: Net, begin: int, end: int) -> None:
+    def build(net: Net, begin: int, end: int) -> None:
         net.leads[begin].append((ranges, end))
 
-    return draw
+    return build
 
 
 def _sequence(pieces: list[_Piece]) -> _Piece:
-    def draw(net: Net, begin: int, end: int) -> None:
+    def build(net: Net, begin: int, end: int) -> None:
         here = begin
         for piece in pieces:
             there = net.state()
@@ -95,21 +95,21 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
             here = there
         net.skips[here].append(end)
 
-    return draw
+    return build
 
 
 def _either(pieces: list[_Piece]) -> _Piece:
-    def draw(net: Net, begin: int, end: int) -> None:
+    def build(net: Net, begin: int, end: int) -> None:
         for piece in pieces:
             inner = net.state()
             net.skips[begin].append(inner)
             piece(net, inner, end)
 
-    return draw
+    return build
 
 
 def _repeated(piece: _Piece, least: int, most: int | None) -> _Piece:
-    def draw(net: Net, begin: int, end: int) -> None:
+    def build(net: Net, begin: int, end: int) -> None:
         here = begin
         for _ in range(least):
             there = net.state()
@@ -130,7 +130,7 @@ def _repeated(piece: _Piece, least: int, most: int | None) -> _Piece:
             here = there
         net.skips[here].append(end)
 
-    return draw
+    return build
 
 
 _DIGITS = ranges_of([(0x30, 0x39)])
@@ -229,7 +229,7 @@ class _Parser:
         return piece
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """``{2}``, ``{2,}`` or ``{2,5}``; a brace that is none of them is a letter."""
+        """``{2}``, ``{2,}`` or ``{2,5}``; a brace that is none of them is a character."""
         close = self._pattern.find("}", self._at)
         words = self._pattern[self._at + 1 : close].split(",") if close > 0 else []
         if len(words) == 2 and not words[0] and _is_number(words[1]):
@@ -347,7 +347,7 @@ class _Parser:
         if character == "k" or (character.isdigit() and character != "0"):
             self._fail(f"reference back \\{character} cannot be expressed in a grammar")
         if character == "0":
-            self._fail("the letter NUL cannot be expressed in a grammar")
+            self._fail("the character NUL cannot be expressed in a grammar")
         if character in "xu":
             return self._one(self._hexadecimal(character))
         if character == "c":
@@ -378,7 +378,7 @@ class _Parser:
 
     def _one(self, code: int) -> Ranges:
         if code == 0 or 0xD800 <= code <= 0xDFFF or code > 0x10FFFF:
-            self._fail(f"the letter U+{code:04X} cannot be expressed in a grammar")
+            self._fail(f"the character U+{code:04X} cannot be expressed in a grammar")
         return ((code, code),)
 
     def _takes(self, text: str) -> bool:

@@ -1,10 +1,9 @@
 """What an answer is bound to, as one grammar: its form, its tool calls, and where reasoning ends.
 
-A model that thinks first must be free to, and be bound from its first letter after that. llama.cpp
-has lazy grammars for this, which sleep until a trigger; but a model that never writes the trigger
-is never bound. So wherever an answer *has* to have a form, reasoning is part of the grammar: an
-optional section of any text but the text that closes it. Nothing that does not fit can then be
-drawn, whether the model thinks or not, and checking one letter of free text costs next to nothing.
+A model that reasons first must be free to, and be bound from the first character after that. A lazy
+grammar sleeps until a trigger; but a model that never writes the trigger is never bound. So
+wherever an answer *has* to have a form, reasoning is part of the grammar: an optional section of
+any text but the text that closes it. Only what fits can then be sampled, with reasoning or without.
 
 Only calls that a model may make but need not (``tool_choice`` auto) wait for a trigger: the text
 that opens them.
@@ -32,8 +31,7 @@ import attrs
 from paddler_trio.errors import PaddlerError
 from paddler_trio.language.grammars.call_grammar import MAX_CALLS, CallPlace, Tool, write_calls
 from paddler_trio.language.grammars.finite_automaton import texts_without, write
-from paddler_trio.language.grammars.schema_grammar import (
-    MAX_GRAMMAR_CHARS,
+from paddler_trio.language.grammars.gbnf_conversion import (
     SchemaNotConvertibleError,
     any_json_to_gbnf,
     choice_to_gbnf,
@@ -42,7 +40,12 @@ from paddler_trio.language.grammars.schema_grammar import (
     refuse_endless,
     regex_to_gbnf,
 )
-from paddler_trio.language.grammars.writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import (
+    MAX_GRAMMAR_CHARS,
+    GrammarError,
+    GrammarWriter,
+    literal,
+)
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import AnyJsonGrammar, ChoiceGrammar, Constraint, RegexGrammar
@@ -53,7 +56,7 @@ class ToolNotConvertibleError(SchemaNotConvertibleError):
 
 
 class GbnfRefusedError(PaddlerError):
-    """A grammar from outside that is none, or would harm the engine."""
+    """A grammar of a client that cannot be used."""
 
 
 class ReasoningBudgetError(PaddlerError):
@@ -111,7 +114,7 @@ def constrain(
 
     Raises:
       SchemaNotConvertibleError: a schema, pattern, choice or tool that no grammar can express.
-      GbnfRefusedError: a grammar from outside that cannot be used.
+      GbnfRefusedError: a grammar of a client that cannot be used.
     """
     choice = "none" if calls is None or not calls.tools else calls.choice
     bound = None if constraint is None else _of_constraint(constraint)
@@ -225,7 +228,7 @@ def _calls(calls: CallRules, tools: Sequence[Tool], prefix: str, *, is_lenient: 
 
 
 def _lazy(part: _Part, place: CallPlace, token_of: TokenOf) -> Grammar:
-    opener = place.form.opener.removeprefix(place.said)
+    opener = place.form.opener.removeprefix(place.prompted)
     token = token_of(opener)
     if token is not None:
         return Grammar(part.gbnf, part.root, trigger_tokens=[token])
