@@ -40,9 +40,9 @@ def sampling_fields() -> tuple[Field, ...]:
     """How tokens are sampled; the cluster's parameters stand in for absent fields."""
     whole = Integer(-1, MAX_INT32)
     return (
-        Field("temperature", Number(0, 2), "0 draws the most likely token always."),
-        Field("top_p", Number(0, 1), "Draw among the most likely tokens that have this share."),
-        Field("top_k", whole, "Draw among so many most likely tokens; 0 or -1 for all."),
+        Field("temperature", Number(0, 2), "0 always samples the most likely token."),
+        Field("top_p", Number(0, 1), "Sample among the most likely tokens that have this share."),
+        Field("top_k", whole, "Sample among so many most likely tokens; 0 or -1 for all."),
         Field("min_p", Number(0, 1), "Drop tokens less likely than this share of the likeliest."),
         Field("typical_p", Number(0, 1), "Locally typical sampling; 1 is off."),
         Field("top_n_sigma", Number(-1, 1000), "Keep logits within so many deviations; -1 is off."),
@@ -82,10 +82,10 @@ def sampling_fields() -> tuple[Field, ...]:
         Field(
             "seed",
             Integer(-(2**63), 2**64 - 1),
-            "Equal seeds draw equally; taken modulo 2^32; -1 for a random one. Choice i draws "
+            "Equal seeds sample equally; taken modulo 2^32; -1 for a random one. Choice i samples "
             "with seed + i.",
         ),
-        Field("ignore_eos", Flag(), "Never draw the tokens that end an answer."),
+        Field("ignore_eos", Flag(), "Never sample the tokens that end an answer."),
     )
 
 

@@ -29,7 +29,7 @@ def agents(
         typer.Option(
             "--watch",
             help="Show every change as it happens, until Ctrl-C; also what each engine does: "
-            "tokens drawn and tokens embedded a second, how much of the prompts came from the "
+            "tokens sampled and tokens embedded a second, how much of the prompts came from the "
             "cache, and cells in use.",
         ),
     ] = False,
@@ -121,7 +121,7 @@ def agents_table(shown: Iterable[AgentView], rates: EngineRates | None = None) -
 
 
 def _engine_columns(agent: AgentView, rates: EngineRates) -> tuple[str, str, str, str]:
-    """Tokens drawn and tokens embedded a second, the share of prompts that came from the cache,
+    """Tokens sampled and tokens embedded a second, the share of prompts that came from the cache,
     cells in use; an engine that has nothing of a kind shows a dash."""
     engine = agent.engine
     if engine is None:

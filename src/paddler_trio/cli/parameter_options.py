@@ -38,9 +38,9 @@ VCacheDtype = Annotated[
 Temperature = Annotated[
     float | None, _option("--temperature", _SAMPLING, "0 always takes the likeliest token.")
 ]
-TopK = Annotated[int | None, _option("--top-k", _SAMPLING, "Draw from this many tokens; 0: all.")]
+TopK = Annotated[int | None, _option("--top-k", _SAMPLING, "Sample from this many tokens; 0: all.")]
 TopP = Annotated[
-    float | None, _option("--top-p", _SAMPLING, "Draw from the likeliest that add up to this.")
+    float | None, _option("--top-p", _SAMPLING, "Sample from the likeliest that add up to this.")
 ]
 MinP = Annotated[
     float | None,

@@ -250,7 +250,7 @@ def messages_record(limits: ApiLimits) -> Record:
                 ListOf(stop_text, 0, limits.max_stop_texts, "max_stop_texts"),
                 "Texts that end the answer and are not part of it.",
             ),
-            Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
+            Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
             accepted(
                 "metadata",
                 Record("metadata", (accepted("user_id", Text(), "A label."),)),

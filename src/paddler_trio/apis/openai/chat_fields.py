@@ -86,7 +86,7 @@ def stream_fields() -> tuple[Field, ...]:
         ),
     )
     return (
-        Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
+        Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
         Field("stream_options", options, "Only with stream."),
         *progress_fields(),
     )

@@ -289,7 +289,7 @@ def responses_record(limits: ApiLimits) -> Record:
             Field("top_logprobs", Integer(0, 20), "Alternatives to report with each token."),
             Field("metadata", FreeObject(Text(512), 16, "of metadata"), "Echoed, and stored."),
             Field("store", Flag(), "false: this response cannot be asked for or gone on with."),
-            Field("stream", Flag(), "Answer with server-sent events, as tokens are drawn."),
+            Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
             Field("stream_options", options, "Only with stream."),
             *progress_fields(),
             *sampling_fields(),
