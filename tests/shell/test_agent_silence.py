@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import attrs
+import pytest
 import trio
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Event, Ping, Request, TextMessage
@@ -24,6 +25,8 @@ from paddler_trio.http.listening import listen
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.server import HttpServer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+
+pytestmark = pytest.mark.thorough
 
 PATIENCE_S = 30
 SILENCE_S = 0.4

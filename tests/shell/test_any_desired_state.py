@@ -41,6 +41,8 @@ from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus, ChatTemplate
 from paddler_trio.wire.trio.desired_state_extras import EngineOverrides, Extras, Markers
 
+pytestmark = pytest.mark.thorough
+
 NOTHING = AgentDesiredState(
     chat_template_override=None,
     inference_parameters=InferenceParameters(),

@@ -28,6 +28,8 @@ from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.messages import RegisterAgent, parse_balancer_message
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 
+pytestmark = pytest.mark.thorough
+
 Peer: TypeAlias = Callable[[trio.SocketStream], Awaitable[None]]
 
 MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

@@ -260,6 +260,7 @@ JSON_VALUES = st.recursive(
 @example([0], 64)
 @example([""], 1)
 @example([{"type": "input_text", "text": ""}], 64)
+@pytest.mark.thorough
 def test_what_the_store_retains_is_what_it_counts(values: list[object], repeats: int) -> None:
     """The memory itself is judged: small values are many times larger as objects than as text."""
     most_bytes = 512 * 1024

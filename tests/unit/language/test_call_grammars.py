@@ -27,6 +27,8 @@ from paddler_trio.wire.engine.engine_pipe import Grammar
 from paddler_trio.wire.paddler.request_params import JsonSchemaGrammar
 from paddler_trio.wire.trio.work import ConversationPrompt
 
+pytestmark = pytest.mark.thorough
+
 # Enough of each family's template to know it by.
 SOURCES = {
     "hermes": "<think></think><tool_call>",

@@ -11,7 +11,10 @@ from paddler_trio.language.vocabulary import Vocabulary
 
 sys.path.append(str(Path(__file__).parents[2] / "fuzz"))
 
+import pytest
 from fuzz_schemas import fuzz
+
+pytestmark = pytest.mark.thorough
 
 
 def test_random_schemas_become_grammars_or_are_refused(vocabulary: Vocabulary) -> None:

@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).parents[2] / "fuzz"))
 
 from fuzz_templates import fuzz  # found only now
 
+pytestmark = pytest.mark.thorough
+
 SOON_S = 0.2
 
 

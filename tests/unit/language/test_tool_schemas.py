@@ -8,6 +8,8 @@ import pytest
 
 from paddler_trio.language.tool_schemas import MAX_UNIQUE_ITEMS, JsonSchema, ToolSchema
 
+pytestmark = pytest.mark.thorough
+
 
 def findings(items: JsonSchema, values: list[object], **more: object) -> list[str]:
     array = {"type": "array", "items": items, **more}

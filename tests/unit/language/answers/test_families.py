@@ -16,6 +16,8 @@ from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.tool_calls import ToolSet
 from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
 
+pytestmark = pytest.mark.thorough
+
 NAMES = [f"{case.family}-{index}" for index, case in enumerate(CASES)]
 
 

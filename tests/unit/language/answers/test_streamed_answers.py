@@ -20,6 +20,8 @@ from paddler_trio.language.answers.output_processor import OutputProcessor, RawR
 from paddler_trio.language.answers.whole_answer import probe_of, reader_of_calls
 from paddler_trio.wire.engine.engine_pipe import Ending
 
+pytestmark = pytest.mark.thorough
+
 STREAMED = [case for case in CASES if not (case.reasoning and case.raw.startswith(case.reasoning))]
 """All but those whose first text turns out to have been reasoning when it was streamed already."""
 FAILURES = {"UnrecognizedToolCallFormat", "ToolCallParseFailed"}
