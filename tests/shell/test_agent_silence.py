@@ -21,6 +21,7 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.http.input_budget import INLINE_BYTES, InputBudget
 from paddler_trio.http.listening import listen
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.server import HttpServer
@@ -86,6 +87,12 @@ class Agent:
     def update(self, version: int) -> None:
         self.say({"UpdateAgentStatus": {"slot_aggregated_status_snapshot": status(version)}})
 
+    def update_at_length(self, version: int) -> None:
+        """A message that is decoded in a thread."""
+        issue = {"ModelFileDoesNotExist": {"model_path": "/" + "x" * INLINE_BYTES}}
+        snapshot = {**status(version), "issues": [issue]}
+        self.say({"UpdateAgentStatus": {"slot_aggregated_status_snapshot": snapshot}})
+
     def update_slowly(self, version: int, *, pieces: int, pause_s: float) -> None:
         """One message, which takes its time."""
         text = json.dumps(
@@ -117,7 +124,7 @@ def beside(work: partial[None]) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def balancer() -> AsyncIterator[tuple[str, Dispatcher]]:
+async def balancer() -> AsyncIterator[tuple[str, Dispatcher, InputBudget]]:
     dispatcher = Dispatcher(DispatchLimits())
     states = DesiredStateKeeper(open_state_database("memory://"), dispatcher)
     agents = AgentSocket(dispatcher, states, trio.Event(), silence_s=SILENCE_S)
@@ -127,14 +134,15 @@ async def balancer() -> AsyncIterator[tuple[str, Dispatcher]]:
 
     routes = Router()
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)
-    server = HttpServer(routes, name="test")
+    budget = InputBudget()
+    server = HttpServer(routes, name="test", budget=budget)
     sockets = listen("127.0.0.1:0")
     with trio.fail_after(PATIENCE_S):
         await states.load()
         async with trio.open_nursery() as nursery:
             dispatcher.open(agents=nursery, requests=nursery)
             (address,) = await nursery.start(partial(server.serve, sockets, connections=nursery))
-            yield address, dispatcher
+            yield address, dispatcher, budget
             nursery.cancel_scope.cancel()
             server.cut_all()
 
@@ -165,7 +173,7 @@ def keep_talking(agent: Agent, versions: range, pause_s: float) -> None:
 
 
 async def test_a_stall_of_our_own_is_nobodys_silence() -> None:
-    async with balancer() as (address, dispatcher):
+    async with balancer() as (address, dispatcher, _):
         agent = await dialled(address, dispatcher)
         for _ in range(3):
             with beside(partial(keep_talking, agent, range(1, 21), SILENCE_S / 5)):
@@ -176,7 +184,7 @@ async def test_a_stall_of_our_own_is_nobodys_silence() -> None:
 
 
 async def test_a_message_that_takes_long_to_arrive_is_no_silence() -> None:
-    async with balancer() as (address, dispatcher):
+    async with balancer() as (address, dispatcher, _):
         agent = await dialled(address, dispatcher)
         slowly = partial(agent.update_slowly, 7, pieces=10, pause_s=SILENCE_S / 3)
         await trio.to_thread.run_sync(slowly)
@@ -184,8 +192,28 @@ async def test_a_message_that_takes_long_to_arrive_is_no_silence() -> None:
         agent.close()
 
 
+async def test_a_message_that_takes_long_to_decode_is_no_silence() -> None:
+    async with balancer() as (address, dispatcher, budget), trio.open_nursery() as nursery:
+        agent = await dialled(address, dispatcher)
+        is_busy, goes_on = threading.Event(), threading.Event()
+
+        def keep_busy() -> None:
+            is_busy.set()
+            assert goes_on.wait(PATIENCE_S)
+
+        nursery.start_soon(partial(budget.thread_of(1.0).run, keep_busy, client="another"))
+        assert await trio.to_thread.run_sync(is_busy.wait, PATIENCE_S)
+        await trio.to_thread.run_sync(agent.update_at_length, 7)
+        with trio.move_on_after(3 * SILENCE_S):
+            assert not await version_reaches(dispatcher, 7), "it was decoded beside another"
+            raise AssertionError("it was taken for silent")
+        goes_on.set()
+        assert await version_reaches(dispatcher, 7)
+        agent.close()
+
+
 async def test_an_agent_that_only_answers_pings_is_gone() -> None:
-    async with balancer() as (address, dispatcher):
+    async with balancer() as (address, dispatcher, _):
         agent = await dialled(address, dispatcher)
         while dispatcher.agents:
             await dispatcher.agents_changed.wait_beyond(dispatcher.agents_changed.ordinal)
@@ -193,7 +221,7 @@ async def test_an_agent_that_only_answers_pings_is_gone() -> None:
 
 
 async def test_an_agent_that_was_silent_during_a_stall_is_gone_after_it() -> None:
-    async with balancer() as (address, dispatcher):
+    async with balancer() as (address, dispatcher, _):
         agent = await dialled(address, dispatcher)
         time.sleep(SILENCE_S * 2)  # noqa: ASYNC251  # the event loop stands still
         while dispatcher.agents:

@@ -156,6 +156,8 @@ class _Link:
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
+    _is_decoding: bool = attrs.field(default=False, init=False)
+    """A frame has been read and not handled yet: what follows it cannot be heard."""
 
     async def run(
         self,
@@ -188,11 +190,14 @@ class _Link:
         """Handle frames until the agent closes, deregisters, or is silent for too long."""
         with self._reading:
             while (message := await receive())["type"] == "websocket.receive":
-                self._heard_s = trio.current_time()
                 text = message.get("text")
-                if text is None:
+                self._is_decoding = True
+                frame = None if text is None else await self._decoded(text)
+                self._is_decoding = False
+                self._heard_s = trio.current_time()
+                if frame is None:
                     log.warning("binary frame ignored", agent=self.agent_id)
-                elif not self._handle(await self._decoded(text)):
+                elif not self._handle(frame):
                     return
 
     async def watch_silence(self, arrivals: Arrivals | None) -> None:
@@ -204,7 +209,7 @@ class _Link:
                 heard_s = max(heard_s, arrivals.last_s)
             if heard_s + silence_s > trio.current_time():
                 await trio.sleep_until(heard_s + silence_s)
-            elif arrivals is not None and arrivals.has_unread():
+            elif self._is_decoding or (arrivals is not None and arrivals.has_unread()):
                 await trio.sleep(UNREAD_POLL_S)  # it is we who are late
             else:
                 break
