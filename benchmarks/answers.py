@@ -71,6 +71,8 @@ def read_llama_server(exchange: Exchange) -> Answer:
     """Server-sent events of ``/completion``."""
     arrivals_s: list[float] = []
     for arrival_s, line in _lines(exchange):
+        if line.startswith(b":"):
+            continue  # a keep-alive during a long prompt
         if not line.startswith(b"data: "):
             raise AnswerError(f"llama-server said: {line[:300]!r}")
         event = json.loads(line[6:])
