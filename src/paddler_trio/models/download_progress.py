@@ -46,7 +46,7 @@ class DownloadProgress:
 
 @attrs.define(eq=False)
 class ProgressMeter:
-    """Counts bytes and publishes :class:`DownloadProgress` values.
+    """Counts bytes; :meth:`run` publishes :class:`DownloadProgress` values as they change.
 
     Args:
       publish: called with None when there is nothing under way any more. Must not block.
@@ -54,49 +54,63 @@ class ProgressMeter:
 
     publish: Callable[[DownloadProgress | None], None]
     progress: DownloadProgress | None = attrs.field(default=None, init=False)
-    _published_s: float = attrs.field(default=float("-inf"), init=False)
+    """As last published."""
+    current_bytes: int = attrs.field(default=0, init=False)
+    total_bytes: int | None = attrs.field(default=None, init=False)
     _samples: deque[tuple[float, int]] = attrs.field(factory=deque, init=False)
+
+    async def run(self) -> None:
+        """Publish what has changed, four times a second, until cancelled."""
+        while True:
+            await trio.sleep(MIN_INTERVAL_S)
+            self._tick()
 
     def begin(self, progress: DownloadProgress) -> None:
         """Another file, or another phase of it; published at once."""
         self._samples.clear()
+        self.current_bytes, self.total_bytes = progress.current_bytes, progress.total_bytes
         self.progress = progress
-        self._publish(trio.current_time())
+        self.publish(progress)
+
+    def begin_phase(self, phase: str) -> None:
+        """The same file, something else is done with it."""
+        assert self.progress is not None
+        if self.progress.phase != phase:
+            self.begin(attrs.evolve(self._now(), phase=phase, bytes_per_s=None))
 
     def end(self) -> None:
         """Nothing is under way any more."""
         self.progress = None
-        self._samples.clear()
         self.publish(None)
 
     def add(self, count: int) -> None:
-        """``count`` more bytes; negative when some have to be fetched again."""
-        assert self.progress is not None
-        self.set(self.progress.current_bytes + count)
+        """``count`` more bytes are here."""
+        self.current_bytes += count
 
     def set(self, current_bytes: int, total_bytes: int | None = None) -> None:
         """So many bytes are here; ``total_bytes`` None keeps what is known."""
+        self.current_bytes = current_bytes
+        if total_bytes is not None:
+            self.total_bytes = total_bytes
+
+    def _now(self) -> DownloadProgress:
         assert self.progress is not None
-        now_s = trio.current_time()
-        total = self.progress.total_bytes if total_bytes is None else total_bytes
-        if now_s - self._published_s < MIN_INTERVAL_S:
-            self.progress = attrs.evolve(
-                self.progress, current_bytes=current_bytes, total_bytes=total
-            )
+        return attrs.evolve(
+            self.progress, current_bytes=self.current_bytes, total_bytes=self.total_bytes
+        )
+
+    def _tick(self) -> None:
+        if self.progress is None:
             return
-        self._samples.append((now_s, current_bytes))
+        now_s = trio.current_time()
+        self._samples.append((now_s, self.current_bytes))
         while len(self._samples) > 2 and now_s - self._samples[0][0] > SPEED_WINDOW_S:
             self._samples.popleft()
         first_s, first_bytes = self._samples[0]
-        speed = (current_bytes - first_bytes) / (now_s - first_s) if now_s > first_s else None
-        self.progress = attrs.evolve(
-            self.progress,
-            current_bytes=current_bytes,
-            total_bytes=total,
-            bytes_per_s=None if speed is None else max(0.0, speed),
-        )
-        self._publish(now_s)
-
-    def _publish(self, now_s: float) -> None:
-        self._published_s = now_s
-        self.publish(self.progress)
+        speed = None
+        if now_s > first_s:
+            speed = max(0.0, (self.current_bytes - first_bytes) / (now_s - first_s))
+        progress = attrs.evolve(self._now(), bytes_per_s=speed)
+        if progress != self.progress:
+            self.progress = progress
+            self.publish(progress)

@@ -7,7 +7,6 @@ logged: signed addresses are secrets too.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -26,11 +25,16 @@ from paddler_trio.models.download_errors import (
     Subject,
     TransferInterruptedError,
 )
-from paddler_trio.models.hub_settings import Timeouts
+from paddler_trio.models.http_client import (
+    Answer,
+    AnswerBrokenError,
+    BodyBrokenError,
+    HttpClient,
+    NoAnswerError,
+)
 
 MAX_REDIRECTS: Final = 10
 MAX_RETRY_AFTER_S: Final = 600
-USER_AGENT: Final = "paddler-trio"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOCATION_GONE = frozenset({401, 403, 404, 410})
 """What a server answers to a signed address that has expired."""
@@ -51,28 +55,16 @@ class Location:
     resolved: str | None = attrs.field(default=None, init=False, repr=False)
 
 
-def open_client(timeouts: Timeouts, *, connections: int = 16) -> httpx.AsyncClient:
-    """A client for :func:`exchange`. Proxies and certificates of the environment are used."""
-    for name in ("httpx", "httpcore"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(timeouts.silence_s, connect=timeouts.connect_s, pool=None),
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        headers={"User-Agent": USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"},
-        follow_redirects=False,
-    )
-
-
 @asynccontextmanager
 async def exchange(
-    client: httpx.AsyncClient,
+    client: HttpClient,
     method: str,
     location: Location,
     subject: Subject,
     *,
     headers: Mapping[str, str] | None = None,
     stays_on_origin: bool = False,
-) -> AsyncIterator[httpx.Response]:
+) -> AsyncIterator[Answer]:
     """The answer, its body unread. 2xx, 304 and 416 come back; anything else is a DownloadError.
 
     Args:
@@ -83,43 +75,36 @@ async def exchange(
     try:
         yield answer
     finally:
-        await answer.aclose()
+        await answer.close()
 
 
-async def read_body(answer: httpx.Response, subject: Subject, limit: int) -> bytes:
+async def read_body(answer: Answer, subject: Subject, limit: int) -> bytes:
     """The whole body; ServerFailedError if it is over ``limit`` bytes."""
     body = bytearray()
-    async for piece in pieces(answer, subject):
+    while piece := await next_piece(answer, subject):
         body += piece
         if len(body) > limit:
             raise ServerFailedError(subject, f"the answer is over the limit of {limit} bytes")
     return bytes(body)
 
 
-async def pieces(answer: httpx.Response, subject: Subject) -> AsyncIterator[bytes]:
-    """The body as it arrives; TransferInterruptedError if it ends early or falls silent."""
+async def next_piece(answer: Answer, subject: Subject) -> bytes:
+    """The next piece of the body, empty at its end; TransferInterruptedError if it ends early or
+    falls silent."""
     try:
-        async for piece in answer.aiter_raw():
-            yield piece
-    except httpx.TimeoutException as error:
-        silence_s = answer.request.extensions["timeout"]["read"]
-        raise TransferInterruptedError(
-            subject, f"{answer.url.host} sent nothing for {silence_s:g} s"
-        ) from error
-    except httpx.TransportError as error:
-        raise TransferInterruptedError(
-            subject, f"{answer.url.host} broke off: {_cause(error)}"
-        ) from error
+        return await answer.receive()
+    except BodyBrokenError as error:
+        raise TransferInterruptedError(subject, str(error)) from error
 
 
 async def _final_answer(
-    client: httpx.AsyncClient,
+    client: HttpClient,
     method: str,
     location: Location,
     subject: Subject,
     headers: Mapping[str, str],
     stays_on_origin: bool,
-) -> httpx.Response:
+) -> Answer:
     home = _parsed(location.url, subject)
     url = home
     is_shortcut = location.resolved is not None and not stays_on_origin
@@ -129,17 +114,17 @@ async def _final_answer(
     while True:
         seen.add(url)
         answer = await _send(client, method, url, home, location.token, headers, subject)
-        if is_shortcut and answer.status_code in _LOCATION_GONE:
-            await answer.aclose()
+        if is_shortcut and answer.status in _LOCATION_GONE:
+            await answer.close()
             location.resolved, is_shortcut, url = None, False, home
             seen.clear()
             continue
-        if answer.status_code not in _REDIRECTS:
+        if answer.status not in _REDIRECTS:
             break
         target = await _target(answer, subject)
         if stays_on_origin and _origin(target) != _origin(home):
             return answer
-        await answer.aclose()
+        await answer.close()
         if target in seen or len(seen) > MAX_REDIRECTS:
             raise ServerFailedError(
                 subject,
@@ -148,8 +133,8 @@ async def _final_answer(
                 else f"{home.host} redirects more than {MAX_REDIRECTS} times",
             )
         url = target
-    if answer.status_code >= 300 and answer.status_code not in {304, 416}:
-        await answer.aclose()
+    if answer.status >= 300 and answer.status not in {304, 416}:
+        await answer.close()
         raise _refusal(answer, subject, has_token=location.token is not None)
     if url != home and not stays_on_origin:
         location.resolved = str(url)
@@ -157,37 +142,32 @@ async def _final_answer(
 
 
 async def _send(
-    client: httpx.AsyncClient,
+    client: HttpClient,
     method: str,
     url: httpx.URL,
     home: httpx.URL,
     token: str | None,
     headers: Mapping[str, str],
     subject: Subject,
-) -> httpx.Response:
+) -> Answer:
     sent = dict(headers)
     if token is not None and _origin(url) == _origin(home):
         sent["Authorization"] = f"Bearer {token}"
     try:
-        answer = await client.send(client.build_request(method, url, headers=sent), stream=True)
-    except httpx.TimeoutException as error:
-        what = "no connection" if isinstance(error, httpx.ConnectTimeout) else "no answer"
-        raise ServerUnreachableError(subject, f"{what} from {url.host} in time") from error
-    except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.LocalProtocolError) as error:
-        raise SourceMalformedError(subject, f"it cannot be asked for: {error}") from error
-    except httpx.TransportError as error:
-        raise ServerUnreachableError(
-            subject, f"cannot reach {url.host}: {_cause(error)}"
-        ) from error
-    encoding = answer.headers.get("Content-Encoding", "identity")
-    if encoding != "identity" and answer.status_code < 300:
-        await answer.aclose()
+        answer = await client.send(method, url, sent)
+    except NoAnswerError as error:
+        raise ServerUnreachableError(subject, str(error)) from error
+    except AnswerBrokenError as error:
+        raise ServerFailedError(subject, str(error)) from error
+    encoding = answer.headers.get("content-encoding", "identity")
+    if encoding != "identity" and answer.status < 300:
+        await answer.close()
         raise ServerFailedError(subject, f"{url.host} encodes the file as {encoding[:40]!r}")
     return answer
 
 
-async def _target(answer: httpx.Response, subject: Subject) -> httpx.URL:
-    text = answer.headers.get("Location")
+async def _target(answer: Answer, subject: Subject) -> httpx.URL:
+    text = answer.headers.get("location")
     problem = "without a target"
     if text is not None:
         try:
@@ -200,14 +180,14 @@ async def _target(answer: httpx.Response, subject: Subject) -> httpx.URL:
             ):
                 return target
             problem = f"from {answer.url.scheme} to {target.scheme[:20]!r}"
-    await answer.aclose()
+    await answer.close()
     raise ServerFailedError(subject, f"{answer.url.host} redirects {problem}")
 
 
-def _refusal(answer: httpx.Response, subject: Subject, *, has_token: bool) -> DownloadError:
+def _refusal(answer: Answer, subject: Subject, *, has_token: bool) -> DownloadError:
     """The error of a status that is no success."""
-    status, host = answer.status_code, answer.url.host
-    code = answer.headers.get("X-Error-Code", "")
+    status, host = answer.status, answer.url.host
+    code = answer.headers.get("x-error-code", "")
     if code == "GatedRepo":
         return AccessDeniedError(
             subject,
@@ -233,7 +213,7 @@ def _refusal(answer: httpx.Response, subject: Subject, *, has_token: bool) -> Do
     if 400 <= status < 500 and status not in {408, 429}:
         return RequestRejectedError(subject, f"{host} rejected the request ({status})")
     return ServerFailedError(
-        subject, f"{host} answered {status}", _retry_after(answer.headers.get("Retry-After"))
+        subject, f"{host} answered {status}", _retry_after(answer.headers.get("retry-after"))
     )
 
 
@@ -255,13 +235,3 @@ def _parsed(url: str, subject: Subject) -> httpx.URL:
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port  # httpx leaves out the scheme's own port
-
-
-def _cause(error: BaseException) -> str:
-    """The operating system's text if it was asked, else the library's."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return str(error) or type(error).__name__

@@ -202,7 +202,7 @@ def quarantined(path: Path, folder: Path) -> Path:
     """Move ``path``, whatever it is, into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{path.name[:200]}.quarantined"
-    if target.is_dir() and not target.is_symlink():
-        target = folder / f"{path.name[:200]}.quarantined.{path.lstat().st_ino}"
+    if target.exists() and (target.is_dir() or path.is_dir()):
+        target = folder / f"{path.name[:200]}.{path.lstat().st_ino}.quarantined"
     path.replace(target)
     return target

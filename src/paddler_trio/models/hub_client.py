@@ -12,10 +12,10 @@ from typing import Final
 from urllib.parse import quote
 
 import attrs
-import httpx
 
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import ServerFailedError, SourceMalformedError, Subject
+from paddler_trio.models.http_client import HttpClient
 from paddler_trio.models.http_exchange import Location, exchange, read_body
 from paddler_trio.models.hub_cache import is_commit, is_etag, name_problem
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
@@ -72,18 +72,18 @@ def file_location(endpoint: str, model: HuggingFaceModel, token: str | None) -> 
 
 
 async def file_metadata(
-    client: httpx.AsyncClient, endpoint: str, model: HuggingFaceModel, token: str | None
+    client: HttpClient, endpoint: str, model: HuggingFaceModel, token: str | None
 ) -> HubFile:
     """Ask for one file's commit, hash and size; DownloadError."""
     subject = hub_subject(model)
     location = file_location(endpoint, model, token)
     async with exchange(client, "HEAD", location, subject, stays_on_origin=True) as answer:
         headers = answer.headers
-        commit = headers.get("X-Repo-Commit", "")
-        etag = _plain_etag(headers.get("X-Linked-Etag") or headers.get("ETag") or "")
-        size = headers.get("X-Linked-Size")
-        if size is None and not answer.has_redirect_location:
-            size = headers.get("Content-Length")
+        commit = headers.get("x-repo-commit", "")
+        etag = _plain_etag(headers.get("x-linked-etag") or headers.get("etag") or "")
+        size = headers.get("x-linked-size")
+        if size is None and "location" not in headers:
+            size = headers.get("content-length")
     if not is_commit(commit):
         raise ServerFailedError(
             subject, f"{endpoint} sent no X-Repo-Commit: it is no hub, or a proxy answered"
@@ -95,7 +95,7 @@ async def file_metadata(
 
 
 async def list_repository(
-    client: httpx.AsyncClient, endpoint: str, repo_id: str, revision: str, token: str | None
+    client: HttpClient, endpoint: str, repo_id: str, revision: str, token: str | None
 ) -> HubListing:
     """Ask for all paths of a repository at a revision; DownloadError."""
     subject = Subject(f"{repo_id}/{revision}", is_hub=True)

@@ -15,12 +15,11 @@ from pathlib import Path
 from urllib.parse import urldefrag, urlsplit, urlunsplit
 
 import attrs
-import httpx
 import structlog
 import trio
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.models.cache_errors import disk_errors
+from paddler_trio.models.cache_errors import disk_errors, one_error
 from paddler_trio.models.cache_lock import held_lock
 from paddler_trio.models.content_hash import ContentHash, hash_of_file
 from paddler_trio.models.download_errors import (
@@ -35,7 +34,8 @@ from paddler_trio.models.download_errors import (
 )
 from paddler_trio.models.download_progress import DownloadProgress, ProgressMeter
 from paddler_trio.models.durable import sync
-from paddler_trio.models.http_exchange import Location, open_client
+from paddler_trio.models.http_client import HttpClient, open_client
+from paddler_trio.models.http_exchange import Location
 from paddler_trio.models.hub_cache import HubCache, RepositoryCache, size_of
 from paddler_trio.models.hub_choice import part_names
 from paddler_trio.models.hub_client import (
@@ -98,12 +98,16 @@ class ModelDownload:
         Cancellation: takes well under a second and keeps what is there of a file.
         """
         try:
-            async with open_client(self.settings.timeouts) as client:
+            async with one_error() as nursery, open_client(self.settings.timeouts) as client:
+                nursery.start_soon(self._meter.run, name="download progress")
                 if isinstance(model, UrlModel):
-                    return await self._url(client, model)
-                return await self._hub(client, model)
+                    fetched = await self._url(client, model)
+                else:
+                    fetched = await self._hub(client, model)
+                nursery.cancel_scope.cancel(reason="the download has ended")
         finally:
             self._meter.end()
+        return fetched
 
     async def listing(self, repo_id: str, revision: str) -> HubListing:
         """The repository's paths at a commit: the hub's, or the cached ones if it cannot be
@@ -135,7 +139,7 @@ class ModelDownload:
 
     # -------------------------------------------------------------------- hub
 
-    async def _hub(self, client: httpx.AsyncClient, model: HuggingFaceModel) -> FetchedModel:
+    async def _hub(self, client: HttpClient, model: HuggingFaceModel) -> FetchedModel:
         check_names(model)
         names = part_names(model.filename)
         files = []
@@ -152,7 +156,7 @@ class ModelDownload:
         return FetchedModel(files[0], tuple(files), commit)
 
     async def _hub_file(
-        self, client: httpx.AsyncClient, model: HuggingFaceModel, index: int, count: int
+        self, client: HttpClient, model: HuggingFaceModel, index: int, count: int
     ) -> tuple[Path, str]:
         subject, repository = hub_subject(model), self._repository(model)
         cached = await trio.to_thread.run_sync(repository.cached, model.revision, model.filename)
@@ -216,7 +220,7 @@ class ModelDownload:
 
     # -------------------------------------------------------------------- URL
 
-    async def _url(self, client: httpx.AsyncClient, model: UrlModel) -> FetchedModel:
+    async def _url(self, client: HttpClient, model: UrlModel) -> FetchedModel:
         subject = Subject(model.url, is_hub=False)
         try:
             parts = urlsplit(model.url)
@@ -240,7 +244,7 @@ class ModelDownload:
         return FetchedModel(files[0], tuple(files), None)
 
     async def _url_file(
-        self, client: httpx.AsyncClient, url: str, subject: Subject, index: int, count: int
+        self, client: HttpClient, url: str, subject: Subject, index: int, count: int
     ) -> Path:
         address, fragment = urldefrag(url)
         name, _, value = fragment.partition("=")
@@ -277,7 +281,7 @@ class ModelDownload:
 
     async def _fetch_verified(
         self,
-        client: httpx.AsyncClient,
+        client: HttpClient,
         remote: RemoteFile,
         folder: Path,
         key: str,
@@ -300,7 +304,7 @@ class ModelDownload:
                 )
                 fetched = await transfer.run()
                 if remote.expected in {None, fetched.hash}:
-                    self._phase("saving")
+                    self._meter.begin_phase("saving")
                     # may take seconds; what comes after it finds nothing left to write
                     await trio.to_thread.run_sync(sync, partial.path, abandon_on_cancel=True)
                     await trio.to_thread.run_sync(publish, partial.path, fetched)
@@ -354,14 +358,9 @@ class ModelDownload:
             )
         )
 
-    def _phase(self, phase: str) -> None:
-        assert self._meter.progress is not None
-        if self._meter.progress.phase != phase:
-            self._meter.begin(attrs.evolve(self._meter.progress, phase=phase))
-
     async def _watch(self, ours: Path, blob: Path) -> object:
         """Show how far the process is that holds the lock; the answer changes as it works."""
-        self._phase("waiting for another process")
+        self._meter.begin_phase("waiting for another process")
 
         def look() -> tuple[int, int | None] | None:
             journal = read_journal(ours / f"{blob.name}.journal")

@@ -18,7 +18,6 @@ from functools import partial as bound
 from typing import Final
 
 import attrs
-import httpx
 import structlog
 import trio
 
@@ -33,7 +32,8 @@ from paddler_trio.models.download_errors import (
     TransferInterruptedError,
 )
 from paddler_trio.models.download_progress import ProgressMeter
-from paddler_trio.models.http_exchange import Location, exchange, pieces
+from paddler_trio.models.http_client import Answer, HttpClient
+from paddler_trio.models.http_exchange import Location, exchange, next_piece
 from paddler_trio.models.partial_file import BLOCK_BYTES, PartialFile
 
 log = structlog.get_logger("download")
@@ -101,7 +101,7 @@ class Transfer:
         raises CacheFullError.
     """
 
-    client: httpx.AsyncClient
+    client: HttpClient
     remote: RemoteFile
     partial: PartialFile
     meter: ProgressMeter
@@ -163,7 +163,7 @@ class Transfer:
 
     # -------------------------------------------------------------- with ranges
 
-    async def _fetch_parts(self, answer: httpx.Response, opening: ByteRange) -> Fetched:
+    async def _fetch_parts(self, answer: Answer, opening: ByteRange) -> Fetched:
         async with one_error() as nursery:
             hashing = Hashing(self)
             nursery.start_soon(hashing.run, name="hash")
@@ -173,7 +173,7 @@ class Transfer:
             await hashing.done.wait()
         return hashing.fetched()
 
-    async def _work(self, answer: httpx.Response | None, part: ByteRange | None) -> None:
+    async def _work(self, answer: Answer | None, part: ByteRange | None) -> None:
         """Fetch parts until none is left to take."""
         part = part or self._plan.take()
         while part is not None:
@@ -181,7 +181,7 @@ class Transfer:
             answer = None
             part = self._plan.take()
 
-    async def _fetch_part(self, part: ByteRange, answer: httpx.Response | None) -> None:
+    async def _fetch_part(self, part: ByteRange, answer: Answer | None) -> None:
         """All bytes of ``part``, however often the connection breaks."""
         writing = PartWriting(self, part)
         failures = 0
@@ -210,7 +210,7 @@ class Transfer:
 
     # ---------------------------------------------------------- without ranges
 
-    async def _whole(self, answer: httpx.Response) -> Fetched:
+    async def _whole(self, answer: Answer) -> Fetched:
         """The answer is the whole file from its first byte."""
         size_bytes = _content_length(answer)
         if size_bytes is None:
@@ -235,7 +235,7 @@ class Transfer:
             await hashing.done.wait()
         return hashing.fetched()
 
-    async def _endless(self, answer: httpx.Response) -> Fetched:
+    async def _endless(self, answer: Answer) -> Fetched:
         """A body whose end nobody announced: nothing of it can be continued later."""
         await trio.to_thread.run_sync(self.partial.truncate)
         kind = "sha256" if self.remote.expected is None else self.remote.expected.kind
@@ -251,7 +251,7 @@ class Transfer:
             for piece in data:
                 digest.update(piece)
 
-        async for piece in pieces(answer, self.remote.subject):
+        while piece := await next_piece(answer, self.remote.subject):
             self.meter.add(len(piece))
             pending.append(piece)
             pending_bytes += len(piece)
@@ -269,7 +269,7 @@ class Transfer:
     @asynccontextmanager
     async def _ask(
         self, wanted: ByteRange
-    ) -> AsyncIterator[tuple[httpx.Response, tuple[ByteRange, int] | None]]:
+    ) -> AsyncIterator[tuple[Answer, tuple[ByteRange, int] | None]]:
         """The answer to a request for ``wanted``, and what it grants: a range and the size of the
         file, or None if it is the whole file from its start."""
         headers = {"Range": wanted.header}
@@ -280,29 +280,29 @@ class Transfer:
         async with exchange(
             self.client, "GET", self.remote.location, subject, headers=headers
         ) as answer:
-            if answer.status_code == 416:
+            if answer.status == 416:
                 if continues:
                     raise self._changed("the range is not in it any more")
-                if answer.headers.get("Content-Range", "").endswith("/0"):
+                if answer.headers.get("content-range", "").endswith("/0"):
                     yield answer, (ByteRange(0, 0), 0)  # an empty file
                     return
                 raise ServerFailedError(subject, f"{answer.url.host} refuses the file's start")
             etag = _etag(answer)
             if continues and etag and self._etag and etag != self._etag:
                 raise self._changed("its ETag is another one")
-            if answer.status_code == 206:
+            if answer.status == 206:
                 yield answer, self._granted(answer, wanted)
                 return
-            if answer.status_code != 200:
+            if answer.status != 200:
                 raise ServerFailedError(
-                    subject, f"{answer.url.host} answered {answer.status_code} to a request for it"
+                    subject, f"{answer.url.host} answered {answer.status} to a request for it"
                 )
             if continues and self._plan.here_bytes:
                 raise self._changed("the server sends it from the start")
             yield answer, None
 
-    def _granted(self, answer: httpx.Response, wanted: ByteRange) -> tuple[ByteRange, int]:
-        text = answer.headers.get("Content-Range", "")
+    def _granted(self, answer: Answer, wanted: ByteRange) -> tuple[ByteRange, int]:
+        text = answer.headers.get("content-range", "")
         match = _CONTENT_RANGE.fullmatch(text.strip())
         host, subject = answer.url.host, self.remote.subject
         if match is None:
@@ -316,9 +316,14 @@ class Transfer:
             raise ServerFailedError(
                 subject, f"{host} was asked for {wanted.header} and sent {text[:80]!r}"
             )
+        length = _content_length(answer)
+        if length not in {None, last + 1 - start}:
+            raise ServerFailedError(
+                subject, f"{host} sent the Content-Range {text[:80]!r} and {length} bytes"
+            )
         return ByteRange(start, last + 1), size_bytes
 
-    async def _begin(self, size_bytes: int, answer: httpx.Response) -> None:
+    async def _begin(self, size_bytes: int, answer: Answer) -> None:
         self._check_size(size_bytes)
         etag = _etag(answer)
 
@@ -396,10 +401,10 @@ class PartWriting:
     def __attrs_post_init__(self) -> None:
         self.position = self._block_start = self.part.start
 
-    async def consume(self, answer: httpx.Response) -> None:
-        """Read ``answer`` until it ends or the part is complete."""
+    async def consume(self, answer: Answer) -> None:
+        """Read ``answer`` until it ends; what goes beyond the part is dropped."""
         transfer = self.transfer
-        async for piece in pieces(answer, transfer.remote.subject):
+        while piece := await next_piece(answer, transfer.remote.subject):
             data = memoryview(piece)[: self.part.stop - self.position]
             while data:
                 end = min(self._block_start + transfer.plan.block_bytes, self.part.stop)
@@ -409,8 +414,6 @@ class PartWriting:
                 transfer.meter.add(len(taken))
                 if self.position == end:
                     await self._flush()
-            if self.position == self.part.stop:
-                return
 
     async def _flush(self) -> None:
         transfer, start = self.transfer, self._block_start
@@ -466,9 +469,9 @@ class Hashing:
         )
 
 
-def _etag(answer: httpx.Response) -> str:
+def _etag(answer: Answer) -> str:
     """What tells this version from others: the ETag, else the date; empty if there is neither."""
-    return answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+    return answer.headers.get("etag") or answer.headers.get("last-modified") or ""
 
 
 def _is_strong(etag: str) -> bool:
@@ -476,6 +479,6 @@ def _is_strong(etag: str) -> bool:
     return bool(etag) and not etag.startswith("W/")
 
 
-def _content_length(answer: httpx.Response) -> int | None:
-    text = answer.headers.get("Content-Length", "")
+def _content_length(answer: Answer) -> int | None:
+    text = answer.headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None
