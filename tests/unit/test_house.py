@@ -25,7 +25,16 @@ MAY_IMPORT = {
     "agent": {"agent", "models", "preparation", "language", "nursery_tree", *FOUNDATION},
     "balancer": {"balancer", "http", "nursery_tree", *FOUNDATION},
     "apis": {"apis", "balancer", "http", "nursery_tree", *FOUNDATION},
-    "assembly": {"assembly", "agent", "apis", "balancer", "http", "models", "nursery_tree", "language"}
+    "assembly": {
+        "assembly",
+        "agent",
+        "apis",
+        "balancer",
+        "http",
+        "models",
+        "nursery_tree",
+        "language",
+    }
     | FOUNDATION,
 }
 """Which rooms a room may import from: directions run one way."""
