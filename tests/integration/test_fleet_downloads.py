@@ -41,6 +41,15 @@ def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path:
                 shown = httpx.get(url, trust_env=False).json()["agents"]
                 assert [agent["download_filename"] for agent in shown] == ["demo-Q4_K_M.gguf"] * 2
                 assert {agent["download_total"] for agent in shown} == {len(DATA)}
+                url = f"{fleet.management_url}/api/v2/agents"
+                downloads = [
+                    a["download"] for a in httpx.get(url, trust_env=False).json()["agents"]
+                ]
+                assert {download["source"] for download in downloads} == {"127.0.0.1"}
+                assert sorted(download["phase"] for download in downloads) == [
+                    "downloading",
+                    "waiting for another process",
+                ]
                 gate.set()
                 out, _ = swap.communicate(timeout=120)
                 assert swap.returncode == 0, out

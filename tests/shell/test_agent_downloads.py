@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -126,11 +127,16 @@ async def test_a_model_is_fetched_then_loaded_and_the_snapshot_shows_how_far_it_
             assert shown.download_filename == "m.gguf"
             assert (shown.download_current, shown.download_total) == (0, len(DATA))
             assert shown.download_indeterminate is False
+            download = server.status.report().download
+            assert download is not None
+            assert (download.source, download.phase) == ("127.0.0.1", "downloading")
+            assert (download.file_index, download.file_count) == (1, 1)
             gate.set()
             await reach(server.status, lambda status: status.phase == "loading")
             ended = server.status.snapshot()
             assert (ended.download_current, ended.download_total) == (0, 0)
             assert (ended.download_filename, ended.download_indeterminate) == (None, True)
+            assert server.status.report().download is None
             nursery.cancel_scope.cancel()
     finally:
         gate.set()
@@ -181,9 +187,8 @@ async def test_a_permanent_error_waits_for_a_token_and_no_longer(
 ) -> None:
     repository = hub.repositories["org/repo"]
     repository.token, repository.is_gated = "hf_right", True
-    wait = model_fetch.wait_for_retry
     monkeypatch.setattr(
-        model_fetch, "wait_for_retry", lambda hub, delay_s: wait(hub, delay_s, poll_s=0.01)
+        model_fetch, "wait_for_retry", partial(model_fetch.wait_for_retry, poll_s=0.01)
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)

@@ -35,9 +35,10 @@ log = structlog.get_logger("model")
 class ModelFetchError(ModelSourceError):
     """A download failed and is tried again after ``retry_s`` seconds, or when the token changes."""
 
-    def __init__(self, error: DownloadError, retry_s: float) -> None:
+    def __init__(self, error: DownloadError, retry_s: float, token_fingerprint: str) -> None:
         super().__init__(error.issue, f"{error.cause}; next attempt in {retry_s:.0f} s")
         self.retry_s = retry_s
+        self.token_fingerprint = token_fingerprint
 
 
 @attrs.define(eq=False)
@@ -73,7 +74,7 @@ class ModelFetch:
 
     async def wait_retry(self, error: ModelFetchError) -> None:
         """Return when the download should be tried again."""
-        await wait_for_retry(self.hub, error.retry_s)
+        await wait_for_retry(self.hub, error.retry_s, error.token_fingerprint)
 
     async def is_refused_as_announced(self, path: str) -> bool:
         """A file would not load: hash it again, once. True if its content is what its source
@@ -103,10 +104,11 @@ class ModelFetch:
                 return None
             case LocalToAgent():
                 return await trio.to_thread.run_sync(local_file, model.path, missing)
+        token = await trio.to_thread.run_sync(self.hub.token_fingerprint)
         try:
             fetched = await ModelDownload(self.hub, self.publish).fetch(model)
         except DownloadError as error:
             delay_s = self._retry.after(error, random.random())  # noqa: S311  # jitter
-            raise ModelFetchError(error, delay_s) from error
+            raise ModelFetchError(error, delay_s, token) from error
         self._retry.reset()
         return await trio.to_thread.run_sync(local_file, str(fetched.path), missing)

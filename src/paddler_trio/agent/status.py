@@ -12,7 +12,7 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.trio_link import Report
+from paddler_trio.wire.trio.trio_link import Download, Report
 
 
 @attrs.define(eq=False)
@@ -100,4 +100,17 @@ class AgentStatus:
             progress=self.progress,
             detail=self.detail,
             engine=None if self.stats is None else attrs.asdict(self.stats),
+            download=None if self.download is None else _wire_download(self.download),
         )
+
+
+def _wire_download(progress: DownloadProgress) -> Download:
+    speed, left_s = progress.bytes_per_s, progress.remaining_s
+    return Download(
+        source=progress.source,
+        phase=progress.phase,
+        file_index=progress.file_index,
+        file_count=progress.file_count,
+        bytes_per_s=None if speed is None else int(speed),
+        remaining_s=None if left_s is None else min(int(left_s), 2**32 - 1),
+    )

@@ -414,11 +414,13 @@ def verified(path: Path, settings: HubSettings) -> bool | None:
     return None
 
 
-async def wait_for_retry(settings: HubSettings, delay_s: float, poll_s: float = 2.0) -> None:
-    """Return after ``delay_s``, or as soon as the token is another one."""
-    before = await trio.to_thread.run_sync(settings.token_fingerprint)
+async def wait_for_retry(
+    settings: HubSettings, delay_s: float, fingerprint: str, poll_s: float = 2.0
+) -> None:
+    """Return after ``delay_s``, or as soon as the token is not the one with ``fingerprint``, which
+    was taken before the attempt that failed."""
     with trio.move_on_after(delay_s):
-        while await trio.to_thread.run_sync(settings.token_fingerprint) == before:  # noqa: ASYNC110
+        while await trio.to_thread.run_sync(settings.token_fingerprint) == fingerprint:  # noqa: ASYNC110
             await trio.sleep(poll_s)  # the file system sends no event
 
 
