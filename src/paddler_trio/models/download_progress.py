@@ -1,4 +1,4 @@
-"""How far a download is: a value for whoever shows it, published at most four times a second."""
+"""How far a download is: a value, published at most four times a second."""
 
 from __future__ import annotations
 

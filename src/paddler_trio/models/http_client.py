@@ -290,11 +290,12 @@ async def _head(stream: trio.abc.Stream, protocol: h11.Connection) -> h11.Respon
     while True:
         event = protocol.next_event()
         if event is h11.NEED_DATA:
-            protocol.receive_data(bytes(await stream.receive_some(MAX_HEAD_BYTES)))
+            received = bytes(await stream.receive_some(MAX_HEAD_BYTES))
+            if not received:
+                raise trio.BrokenResourceError("the connection was closed")
+            protocol.receive_data(received)
         elif isinstance(event, h11.Response):
             return event
-        elif not isinstance(event, h11.InformationalResponse):
-            raise trio.BrokenResourceError("the connection was closed")
 
 
 async def _tunnel(stream: trio.abc.Stream, proxy: httpx.URL, host: str, port: int) -> None:

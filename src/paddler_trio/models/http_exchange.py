@@ -204,7 +204,7 @@ def _refusal(answer: Answer, subject: Subject, *, has_token: bool) -> DownloadEr
     if missing is not None:
         return SourceNotFoundError(subject, missing)
     if status in {401, 403}:
-        whose = "refuses the token" if has_token else "wants a token"
+        whose = "refuses the token" if has_token else "asks for a token"
         return AccessDeniedError(
             subject, f"{host} {whose if subject.is_hub else 'denies access'} ({status})"
         )

@@ -149,7 +149,7 @@ class RepositoryCache:
         return quarantined(path, self.ours)
 
     def expected_hash(self, pointer: Path) -> ContentHash | None:
-        """What the content of a snapshot's file must hash to: its blob's name tells it."""
+        """What the content of a snapshot's file must hash to: the name of its blob."""
         try:
             blob = (pointer.parent / pointer.readlink()).name
         except OSError:

@@ -116,7 +116,7 @@ class HubSettings:
         return None if token is None else _checked(token, str(self.token_path))
 
     def token_fingerprint(self) -> str:
-        """Changes when the token does; tells nothing about it. Blocking."""
+        """Another one for another token, and nothing can be learned from it. Blocking."""
         try:
             token = self.token()
         except ConfigurationError:

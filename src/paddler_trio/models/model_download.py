@@ -81,7 +81,7 @@ class ModelDownload:
     """Fetches models, one at a time; make one per task.
 
     Args:
-      publish: told how far it is, at most four times a second; None when nothing is under way.
+      publish: gets the progress, at most four times a second; None when nothing is under way.
     """
 
     settings: HubSettings
@@ -452,7 +452,7 @@ def _remember(repository: RepositoryCache, revision: str, commit: str) -> None:
 
 
 def _set_aside(partial: PartialFile) -> None:
-    """Keep what has the wrong hash for whoever wants to look at it; the next one replaces it."""
+    """Keep what has the wrong hash, to be looked at; the next one replaces it."""
     partial.path.replace(partial.path.with_suffix(".quarantined"))
     partial.discard()
 

@@ -35,7 +35,7 @@ PANEL_HOST: Final = "huggingface.co"
 
 
 class UnknownSourceError(PaddlerError):
-    """The text names no source; the message says what is wrong with it."""
+    """The text names no source; the message is the reason."""
 
 
 @attrs.frozen

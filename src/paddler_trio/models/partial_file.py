@@ -33,7 +33,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @attrs.frozen
 class Journal:
-    """What a journal says.
+    """The content of a journal.
 
     Args:
       size_bytes: of the whole file.

@@ -16,10 +16,10 @@ PERMANENT_RETRY_S: Final = 600.0
 
 @attrs.define
 class RetryDelay:
-    """Doubles from 1 s to 60 s; a server's own wish counts up to ten minutes.
+    """Doubles from 1 s to 60 s; a server's Retry-After counts up to ten minutes.
 
     Args:
-      random: a number in [0, 1), drawn anew for each delay: machines that failed together do not
+      random: a number in [0, 1), a new one for each delay: machines that failed together do not
         come back together.
     """
 

@@ -69,7 +69,7 @@ class RemoteFile:
 
     Args:
       size_bytes: None if nobody announced it.
-      expected: None if nobody announced it; then the SHA-256 of what arrives is told.
+      expected: None if nobody announced it; then the hash that is returned is SHA-256.
     """
 
     subject: Subject
@@ -470,7 +470,7 @@ class Hashing:
 
 
 def _etag(answer: Answer) -> str:
-    """What tells this version from others: the ETag, else the date; empty if there is neither."""
+    """What differs between versions: the ETag, else the date; empty if there is neither."""
     return answer.headers.get("etag") or answer.headers.get("last-modified") or ""
 
 

@@ -3,9 +3,9 @@
     urls/<host>/<16 hex of the address>/<file name>
     urls/<host>/<16 hex of the address>/.paddler-trio/<file name>.json    what is known of it
 
-The parts of one model lie in one folder, as llama.cpp wants them: the hash is of the address
-without the file's name. A file is a hit if its record says so; the server is not asked again.
-Everything blocks; OSErrors pass through.
+The parts of one model lie in one folder, where llama.cpp looks for them: the hash is of the address
+without the file's name. A file is a hit if its record is there and fits; the server is not asked
+again. Everything blocks; OSErrors pass through.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ class Report:
 
     ``phase``: ``waiting`` (no model wanted), ``resolving``, ``downloading``, ``draining``,
     ``loading``, ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of
-    desired states; ``model`` is a fingerprint of the weights and the template that are served: answers may
-    only be continued where it is the same. ``progress`` is 0..1 while loading.
+    desired states; ``model`` is a fingerprint of the weights and the template that are served:
+    answers may only be continued where it is the same. ``progress`` is 0..1 while loading.
     ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`.
     """
 
