@@ -69,7 +69,7 @@ class HubSettings:
         cls, environment: Mapping[str, str] = os.environ, *, token_file: Path | None = None
     ) -> HubSettings:
         """Read the variables; ConfigurationError for an endpoint that is no URL."""
-        home = Path(environment.get("HOME") or Path.home())
+        home = Path(environment.get("HOME") or _home())
 
         def folder(text: str) -> Path:
             if text == "~" or text.startswith("~/"):
@@ -122,6 +122,14 @@ class HubSettings:
         except ConfigurationError:
             token = None
         return hashlib.sha256(b"" if token is None else token.encode()).hexdigest()
+
+
+def _home() -> Path:
+    """Where the user's database has it; a user without an entry has no home."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def _is_true(value: str | None) -> bool:
