@@ -41,7 +41,11 @@ NOTES = {
   because an agent would look for it in a directory of its own;
 * `https://...` or `http://...`;
 * `hf:org/repo/file@revision`: a file of a Hugging Face repository. The file may have slashes;
-  without a revision it is `main`;
+  without a revision it is `main`. The address of its page on huggingface.co means the same;
+* `hf:org/repo:Q4_K_M` or `hf:org/repo`: a repository, of which the file with this quantisation is
+  chosen as llama.cpp's `-hf` does, together with the projection for images that fits it
+  (`--projection none` leaves it out). What was chosen is stored, with its commit. See
+  [models](models.md);
 * `none`: serve nothing.
 
 A parameter file has the names of the flags with underscores, `temperature = 0.2` in TOML or

@@ -68,6 +68,8 @@ class AgentConfig:
     """Control tokens that messages spell become control tokens, as in Paddler."""
     token_file: Path | None = None
     """Holds the API key this agent shows to its balancer; read anew at every dialling."""
+    hf_token_file: Path | None = None
+    """Holds the token for the hub that models come from; read anew for every download."""
 
 
 def default_threads() -> int:

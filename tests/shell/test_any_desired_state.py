@@ -15,8 +15,10 @@ from effort import examples
 from paddler_trio.agent import model_server
 from paddler_trio.agent.engine_keeper import EngineKeeper
 from paddler_trio.agent.engine_process import LoadFailedError
+from paddler_trio.agent.model_fetch import ModelFetch
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.pipe_codec import decode_to_engine, encode
@@ -49,6 +51,7 @@ NOTHING = AgentDesiredState(
     model=NoModel(),
     multimodal_projection=NoModel(),
 )
+OFFLINE = HubSettings(cache=Path("/nowhere"), url_cache=Path("/nowhere"), offline=True)
 PERSISTENT = AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING, AgentStateApplicationStatus.STUCK
 
 names = st.one_of(  # no half surrogate pairs: no frame with one is read
@@ -131,6 +134,7 @@ def server_of(engines: Engines, *, slots: int = 2) -> ModelServer:
         supervise_preparation=_no_preparation,
         on_step=lambda step: None,
         on_engine_gone=lambda reason, *, crashed: None,
+        hub=OFFLINE,
     )
 
 
@@ -198,11 +202,11 @@ async def test_a_nul_in_a_path_is_an_issue() -> None:
 
 
 async def test_what_nobody_thought_of_is_an_issue_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
+    async def fails(*_: object) -> None:
         raise RuntimeError("nobody thought of this")
 
     server = server_of(Engines())
-    monkeypatch.setattr(model_server, "resolve_model", fails)
+    monkeypatch.setattr(ModelFetch, "model", fails)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         server.set_desired(attrs.evolve(NOTHING, model=LocalToAgent("/m")))
@@ -283,8 +287,8 @@ def test_thousands_of_slots_are_some_issues_of_few_words() -> None:
     assert {issue.error for issue in issues if isinstance(issue, SlotCannotStart)} == {"4096 slots"}
 
 
-def test_a_projection_that_is_missing_is_named(tmp_path: Path) -> None:
-    _, problem = model_server._find_projection(
+async def test_a_projection_that_is_missing_is_named(tmp_path: Path) -> None:
+    _, problem = await ModelFetch(OFFLINE, lambda progress: None).projection(
         attrs.evolve(NOTHING, multimodal_projection=LocalToAgent(f"{tmp_path}/a\0b"))
     )
     assert problem is not None

@@ -21,10 +21,20 @@ MAY_IMPORT = {
     "nursery_tree": {"nursery_tree", *FOUNDATION},
     "http": {"http", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
-    "agent": {"agent", "preparation", "language", "nursery_tree", *FOUNDATION},
+    "models": {"models", "wire", "errors"},
+    "agent": {"agent", "models", "preparation", "language", "nursery_tree", *FOUNDATION},
     "balancer": {"balancer", "http", "nursery_tree", *FOUNDATION},
     "apis": {"apis", "balancer", "http", "nursery_tree", *FOUNDATION},
-    "assembly": {"assembly", "agent", "apis", "balancer", "http", "nursery_tree", "language"}
+    "assembly": {
+        "assembly",
+        "agent",
+        "apis",
+        "balancer",
+        "http",
+        "models",
+        "nursery_tree",
+        "language",
+    }
     | FOUNDATION,
 }
 """Which rooms a room may import from: directions run one way."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 
 from paddler_trio.agent.model_source import ModelFile, file_at
@@ -15,15 +17,17 @@ async def wait_file_changes(path: str, known: ModelFile | None) -> None:
         await trio.sleep(FILE_WATCH_S)  # the file system sends no event
 
 
-async def changes_before(path: str, known: ModelFile | None, ended: trio.Event) -> bool:
-    """Wait for the file or the event; True if it was the file alone."""
+async def returns_before(
+    ended: trio.Event, wait: Callable[..., Awaitable[None]], *args: object
+) -> bool:
+    """Wait for ``wait(*args)`` or the event; True if it was the first alone."""
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
-            await wait_file_changes(path, known)
-            nursery.cancel_scope.cancel(reason="the file changed")
+            await wait(*args)
+            nursery.cancel_scope.cancel(reason="it returned")
 
-        nursery.start_soon(watch, name="file watch")
+        nursery.start_soon(watch, name="watch")
         await ended.wait()
         nursery.cancel_scope.cancel(reason="it ended")
     return not ended.is_set()

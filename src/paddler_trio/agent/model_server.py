@@ -1,15 +1,16 @@
 r"""The model an agent serves: follows the desired state, one engine at a time.
 
-    waiting -> resolving -> draining -> loading -> serving
-                   \____________________________\-> failed -> (the file changed, or time) -> again
+    waiting -> resolving -> downloading -> draining -> loading -> serving
+                   \___________\________________________\-> failed -> (a change, or time) -> again
 
 A newer desired state interrupts the one that is being applied. Changes that need neither other
 weights nor another context (sampling, template) happen in place; an identical state changes nothing
-(W32). No desired state ends the agent: a state that cannot be applied becomes an issue. Issues stay
-while the same state is tried again, until it is served or fails for another reason. While models
-are swapped the agent offers no slots; running answers finish on the old model, bounded by a
-deadline (W16). After an engine crash its requests are handed back and it starts again; a model that
-cannot be loaded stays an issue until its file or the desired state changes.
+(W32). The old model serves while the new one is downloaded. No desired state ends the agent: a
+state that cannot be applied becomes an issue. Issues stay while the same state is tried again,
+until it is served or fails for another reason. While models are swapped the agent offers no slots;
+running answers finish on the old model, bounded by a deadline (W16). After an engine crash its
+requests are handed back and it starts again; a model that cannot be loaded stays an issue until its
+file or the desired state changes.
 """
 
 from __future__ import annotations
@@ -25,20 +26,17 @@ from paddler_trio import __version__
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
-from paddler_trio.agent.file_watch import changes_before, wait_file_changes
-from paddler_trio.agent.model_source import (
-    ModelFile,
-    ModelSourceError,
-    describe,
-    file_at,
-    resolve_model,
-    resolve_projection,
-)
+from paddler_trio.agent.file_watch import returns_before, wait_file_changes
+from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
+from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describe, file_at
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import PaddlerError, leaves
 from paddler_trio.language.model_language import LanguageSource
+from paddler_trio.models.download_progress import DownloadProgress
+from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (
@@ -56,7 +54,7 @@ from paddler_trio.wire.paddler.agent_issue import (
     SlotCannotStart,
     UnableToFindChatTemplate,
 )
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
@@ -70,11 +68,15 @@ _MAX_SLOT_ISSUES = 256
 
 
 class ModelNotServableError(PaddlerError):
-    """The model is not served; ``issues`` are what operators see."""
+    """The model is not served; ``issues`` are what operators see. ``refused`` is the path of a file
+    that would not load."""
 
-    def __init__(self, issues: Iterable[AgentIssue], message: str) -> None:
+    def __init__(
+        self, issues: Iterable[AgentIssue], message: str, refused: str | None = None
+    ) -> None:
         super().__init__(message)
         self.issues = frozenset(issues)
+        self.refused = refused
 
 
 @attrs.frozen(eq=False)
@@ -105,6 +107,7 @@ class ModelServer:
       on_step: gets every pass of the running engine.
       on_engine_gone: see :class:`EngineGone`.
       trusts_messages: control tokens that messages spell become control tokens.
+      hub: where models are fetched from, and their cache.
     """
 
     status: AgentStatus
@@ -116,6 +119,8 @@ class ModelServer:
     on_step: Callable[[Step | EmbeddingStep], None]
     on_engine_gone: EngineGone
     trusts_messages: bool = attrs.field(default=False, kw_only=True)
+    hub: HubSettings = attrs.field(factory=HubSettings.from_environment, kw_only=True)
+    _fetch: ModelFetch = attrs.field(init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
@@ -130,8 +135,13 @@ class ModelServer:
     """The digest of the state that the language was read for."""
     _files: tuple[ModelFile | None, ...] = attrs.field(default=(), init=False)
     """Of the model and of its projection."""
+    _projection_error: ModelSourceError | None = attrs.field(default=None, init=False)
+    """Why there is no file of a projection that should be there."""
     _projection_problem: str = attrs.field(default="", init=False)
     """Why a model that should see images does not; empty if it does, or shall not."""
+
+    def __attrs_post_init__(self) -> None:
+        self._fetch = ModelFetch(self.hub, self._show_download)
 
     def __repr__(self) -> str:
         return f"<ModelServer {self.status.phase}: {self.serving or 'no model'}>"
@@ -190,12 +200,25 @@ class ModelServer:
                 await self._apply(desired, extras, engines)
                 if self._keeper is None:
                     await trio.sleep_forever()
+                ended = self._keeper.ended
                 if not self._projection_problem:
-                    await self._keeper.ended.wait()  # it serves, until it cannot be loaded again
-                elif await changes_before(projection, projection_found, self._keeper.ended):
-                    continue  # it served text only; now it may see as well
+                    await ended.wait()  # it serves, until it cannot be loaded again
+                elif isinstance(self._projection_error, ModelFetchError):
+                    if await returns_before(ended, self._fetch.wait_retry, self._projection_error):
+                        continue  # it served text only; now it may see as well
+                elif await returns_before(ended, wait_file_changes, projection, projection_found):
+                    continue
                 self._keeper = None
+            except ModelFetchError as error:
+                self._fail(error, desired)
+                await self._fetch.wait_retry(error)
+                continue
             except (ModelSourceError, ModelNotServableError) as error:
+                refused = error.refused if isinstance(error, ModelNotServableError) else None
+                if refused is not None and not isinstance(desired.model, LocalToAgent):
+                    if not await self._fetch.is_refused_as_announced(refused):
+                        continue  # the next one is fetched anew
+                    retry_s = PERMANENT_RETRY_S
                 self._fail(error, desired)
             except Exception as error:
                 # an unforeseen state, or a bug: the next state must be applied anyway
@@ -216,8 +239,9 @@ class ModelServer:
         Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
         """
         self.status.set(phase="resolving", progress=None)
-        file = await trio.to_thread.run_sync(resolve_model, desired)
-        projection, missing = await trio.to_thread.run_sync(_find_projection, desired)
+        file = await self._fetch.model(desired)
+        projection, missing = await self._fetch.projection(desired)
+        self._projection_error = missing
         load = None if file is None else self._load_of(file, projection, desired, extras)
         files = (file, projection)
         same = self._keeper is not None and self._keeper.load == load and self._files == files
@@ -382,7 +406,11 @@ class ModelServer:
         if isinstance(outcome, LoadFailedError):
             await keeper.ended.wait()
             self._keeper = None
-            raise ModelNotServableError(self._load_issues(outcome, load), str(outcome))
+            raise ModelNotServableError(
+                self._load_issues(outcome, load),
+                str(outcome),
+                refused=None if outcome.stage == "context" else load.model_path,
+            )
 
     def _load_issues(self, failure: LoadFailedError, load: LoadModel) -> list[AgentIssue]:
         if failure.stage == "context":
@@ -427,6 +455,12 @@ class ModelServer:
             if again
             else AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
         )
+
+    def _show_download(self, download: DownloadProgress | None) -> None:
+        if download is not None:
+            self.status.set(download=download, phase="downloading")
+        elif self.status.download is not None:
+            self.status.set(download=None, phase="resolving")
 
     # ------------------------------------------------- callbacks of the engine
 
@@ -473,13 +507,3 @@ class ModelServer:
 
 def _flat(crash: BaseException) -> str:
     return "; ".join(map(str, leaves(crash)))
-
-
-def _find_projection(
-    desired: AgentDesiredState,
-) -> tuple[ModelFile | None, ModelSourceError | None]:
-    """The projection's file, or its problem: without it the model still serves text."""
-    try:
-        return resolve_projection(desired), None
-    except ModelSourceError as error:
-        return None, error

@@ -1,4 +1,4 @@
-"""From a desired model to a file on this machine, or to the issue that prevents it."""
+"""Files of models on this machine, and how issues name them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,8 @@ from pathlib import Path
 import attrs
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.wire.paddler.agent_issue import (
-    AgentIssue,
-    DownloadServerRejectedRequest,
-    HuggingFaceModelDoesNotExist,
-    ModelFileDoesNotExist,
-    MultimodalProjectionCannotBeLoaded,
-)
+from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from paddler_trio.wire.paddler.desired_state import (
-    AgentDesiredState,
     DesiredModel,
     HuggingFaceModel,
     LocalToAgent,
@@ -43,38 +36,12 @@ class ModelSourceError(PaddlerError):
         self.issue = issue
 
 
-def resolve_model(state: AgentDesiredState) -> ModelFile | None:
-    """The model's file, or None when no model is wanted. Blocking; ModelSourceError."""
-    return _resolve(state.model, missing=ModelFileDoesNotExist)
-
-
-def resolve_projection(state: AgentDesiredState) -> ModelFile | None:
-    """The file of what lets the model see images, or None when it shall see none. Blocking;
-    ModelSourceError."""
-    return _resolve(state.multimodal_projection, missing=MultimodalProjectionCannotBeLoaded)
-
-
-def _resolve(model: DesiredModel, *, missing: Callable[[str], AgentIssue]) -> ModelFile | None:
-    """``missing`` is the issue of a path where there is no file."""
-    match model:
-        case NoModel():
-            return None
-        case LocalToAgent(path):
-            file = file_at(path)
-            if file is None:
-                raise ModelSourceError(missing(path), f"there is no file at {path} on this agent")
-            return file
-        case UrlModel(url):
-            raise ModelSourceError(
-                DownloadServerRejectedRequest(url),
-                f"this agent does not download yet: fetch {url} and give its path",
-            )
-        case HuggingFaceModel():
-            name = describe(model)
-            raise ModelSourceError(
-                HuggingFaceModelDoesNotExist(name),
-                f"this agent does not download yet: fetch {name} and give its path",
-            )
+def local_file(path: str, missing: Callable[[str], AgentIssue]) -> ModelFile:
+    """The file at ``path``; ModelSourceError with the issue ``missing`` if there is none."""
+    file = file_at(path)
+    if file is None:
+        raise ModelSourceError(missing(path), f"there is no file at {path} on this agent")
+    return file
 
 
 def file_at(path: str) -> ModelFile | None:

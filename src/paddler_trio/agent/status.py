@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
@@ -11,7 +12,7 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.trio_link import Report
+from paddler_trio.wire.trio.trio_link import Download, Report
 
 
 @attrs.define(eq=False)
@@ -41,6 +42,7 @@ class AgentStatus:
     model_fingerprint: str | None = attrs.field(default=None, init=False)
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
+    download: DownloadProgress | None = attrs.field(default=None, init=False)
     generations_running: int = attrs.field(default=0, init=False)
     embeddings_running: int = attrs.field(default=0, init=False)
 
@@ -72,12 +74,14 @@ class AgentStatus:
         return self.slots if self.is_serving and not self.is_leaving else 0
 
     def snapshot(self) -> SlotAggregatedStatusSnapshot:
+        download = self.download
+        total_bytes = None if download is None else download.total_bytes
         return SlotAggregatedStatusSnapshot(
             desired_slots_total=self.slots,
-            download_current=0,
-            download_filename=None,
-            download_indeterminate=True,
-            download_total=0,
+            download_current=0 if download is None else download.current_bytes,
+            download_filename=None if download is None else download.filename,
+            download_indeterminate=total_bytes is None,
+            download_total=total_bytes or 0,
             issues=tuple(self.issues),
             model_path=self.model_path,
             slots_processing=self.requests_running,
@@ -96,4 +100,17 @@ class AgentStatus:
             progress=self.progress,
             detail=self.detail,
             engine=None if self.stats is None else attrs.asdict(self.stats),
+            download=None if self.download is None else _wire_download(self.download),
         )
+
+
+def _wire_download(progress: DownloadProgress) -> Download:
+    speed, left_s = progress.bytes_per_s, progress.remaining_s
+    return Download(
+        source=progress.source,
+        phase=progress.phase,
+        file_index=progress.file_index,
+        file_count=progress.file_count,
+        bytes_per_s=None if speed is None else int(speed),
+        remaining_s=None if left_s is None else min(int(left_s), 2**32 - 1),
+    )

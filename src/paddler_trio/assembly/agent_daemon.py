@@ -12,6 +12,7 @@ from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.nursery_tree.agent_tree import (
     AgentParts,
     keep_engine,
@@ -45,6 +46,7 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         on_step=requests.on_step,
         on_engine_gone=requests.on_engine_gone,
         trusts_messages=config.trusts_messages,
+        hub=HubSettings.from_environment(token_file=config.hf_token_file),
     )
     link = BalancerLink(
         config.management_host,

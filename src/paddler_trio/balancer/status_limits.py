@@ -74,6 +74,13 @@ def bounded_report(report: Report) -> Report:
         detail=_cut(report.detail, MAX_DETAIL_CHARS),
         progress=None if progress is None else min(1.0, max(0.0, progress)),
         engine=None if report.engine is None else _stats(report.engine),
+        download=None
+        if report.download is None
+        else _evolved(
+            report.download,
+            source=_cut(report.download.source, MAX_NAME_CHARS),
+            phase=_cut(report.download.phase, MAX_NAME_CHARS),
+        ),
     )
 
 

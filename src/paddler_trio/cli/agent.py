@@ -114,6 +114,15 @@ def run(
             help="File with an API key of the scope management, if the balancer asks for one.",
         ),
     ] = None,
+    hf_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf-token-file",
+            envvar="PADDLER_TRIO_HF_TOKEN_FILE",
+            help="File with the token for the hub that models come from; else HF_TOKEN, "
+            "HF_TOKEN_PATH or where `hf auth login` puts it.",
+        ),
+    ] = None,
     kv_layout: KvLayoutOption = KvLayout.SPLIT,
     target_pass_ms: TargetPassOption = None,
     prefix_cache_ram: PrefixCacheOption = None,
@@ -189,6 +198,7 @@ def run(
         ),
         drain_timeout_s=drain_timeout / 1000,
         token_file=token_file,
+        hf_token_file=hf_token_file,
     )
     notifier = SystemdNotifier.from_environment()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import attrs
@@ -144,7 +144,21 @@ def phase_text(agent: AgentView) -> Text:
         phase = f"{phase} {agent.progress:.0%}"
     elif agent.download_total:
         phase = f"downloading {agent.download_current / agent.download_total:.0%}"
+        phase += _speed(agent.download or {})
     return Text(printable(phase), style=PHASE_COLOURS.get(agent.phase or "", "cyan"))
+
+
+def _speed(download: Mapping[str, object]) -> str:
+    """How fast, how long still, and which file of several; empty while nothing of it is known."""
+    parts = []
+    speed, left_s, count = (download.get(k) for k in ("bytes_per_s", "remaining_s", "file_count"))
+    if isinstance(speed, int) and speed > 0:
+        parts.append(f"{speed / 1e6:.1f} MB/s")
+        if isinstance(left_s, int):
+            parts.append(f"{left_s // 60}:{left_s % 60:02} left")
+    if isinstance(count, int) and count > 1:
+        parts.append(f"file {download.get('file_index')} of {count}")
+    return "".join(f", {part}" for part in parts)
 
 
 def _text(words: str) -> Text:

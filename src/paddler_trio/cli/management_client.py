@@ -62,6 +62,8 @@ class AgentView:
     wanted_state: str | None = None
     served_state: str | None = None
     progress: float | None = None
+    download: dict[str, object] | None = None
+    """``Download`` of ``wire/trio/trio_link.py``."""
     engine: dict[str, float] | None = None
     """``EngineStats`` of ``wire/engine/engine_pipe.py``, since the model was loaded."""
 

@@ -62,7 +62,8 @@ def change(
     source: Annotated[
         str,
         typer.Argument(
-            help="A path on the agents, https://..., hf:org/repo/file@revision, or none."
+            help="A path on the agents, https://..., hf:org/repo[:QUANT], "
+            "hf:org/repo/file@revision, or none."
         ),
     ],
     file: Annotated[
@@ -79,7 +80,11 @@ def change(
     ] = None,
     projection: Annotated[
         str | None,
-        typer.Option("--projection", metavar="SOURCE", help="Multimodal projection, for images."),
+        typer.Option(
+            "--projection",
+            metavar="SOURCE",
+            help="Multimodal projection, for images; none for none. A repository brings its own.",
+        ),
     ] = None,
     chat_template: Annotated[
         Path | None,

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.cli.model_source import source_of
+from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
 
 RELOADING: Final = frozenset(
@@ -58,8 +58,8 @@ def described(state: BalancerDesiredState) -> dict[str, str]:
         for field in attrs.fields(InferenceParameters)
     }
     return {
-        "model": source_of(state.model),
-        "multimodal_projection": source_of(state.multimodal_projection),
+        "model": text_of(state.model),
+        "multimodal_projection": text_of(state.multimodal_projection),
         "chat_template": _template(state),
         **parameters,
     }

@@ -23,11 +23,12 @@ from paddler_trio.cli.model_extras import (
     plain_extras,
 )
 from paddler_trio.cli.model_parameters import changed_parameters, given_parameters
-from paddler_trio.cli.model_source import model_of, source_of
+from paddler_trio.cli.model_source import model_of
 from paddler_trio.cli.swap_display import wait_for_fleet
 from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, SwapResult, by_id
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.errors import WireError
+from paddler_trio.models.model_reference import HubRepository, text_of
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
@@ -76,9 +77,10 @@ class ModelRunOptions:
             template = _template_in(template_file)
         elif no_template:
             template = False
+        model, projection_model = _sources(source, projection)
         return cls(
-            model=_named("SOURCE", source),
-            projection=None if projection is None else _named("--projection", projection),
+            model=model,
+            projection=projection_model,
             parameters=given_parameters(flags, file),
             template=template,
             extras=None if extras_file is None else extras_in(extras_file),
@@ -175,7 +177,29 @@ def store_desired_state(
     return code
 
 
-def _named(hint: str, source: str) -> DesiredModel:
+def _sources(source: str, projection: str | None) -> tuple[DesiredModel, DesiredModel | None]:
+    """The model and its projection; None keeps the projection that is desired now.
+
+    A repository brings its own projection, or none, unless one is named.
+    """
+    named = None if projection is None else _named("--projection", projection)
+    if isinstance(named, HubRepository):
+        raise typer.BadParameter(
+            f"{projection!r} names no file: write hf:org/repo/file", param_hint="--projection"
+        )
+    model = _named("SOURCE", source)
+    if not isinstance(model, HubRepository):
+        return model, named
+    from paddler_trio.cli.hub_resolution import chosen_files
+
+    try:
+        chosen, its_projection = chosen_files(model)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint="SOURCE") from error
+    return chosen, its_projection if named is None else named
+
+
+def _named(hint: str, source: str) -> DesiredModel | HubRepository:
     try:
         return model_of(source)
     except typer.BadParameter as error:
@@ -223,7 +247,7 @@ def _result(
     timeout_s: float,
 ) -> str:
     """The last line."""
-    source = source_of(desired.model)
+    source = text_of(desired.model)
     names = {
         result: ", ".join(s.agent.label for s in standings if s.result is result)
         for result in SwapResult

@@ -312,4 +312,7 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         else report.progress,
         "detail": None if report is None else report.detail,
         "engine": None if report is None else report.engine,
+        "download": None
+        if report is None or report.download is None
+        else unstructure(report.download),
     }

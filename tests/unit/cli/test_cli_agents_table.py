@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import attrs
+import pytest
 from rich.console import Console
 
-from paddler_trio.cli.agents import EngineRates, agents_table
+from paddler_trio.cli.agents import EngineRates, agents_table, phase_text
 from paddler_trio.cli.management_client import AgentView
 
 
@@ -86,3 +88,28 @@ def test_what_is_embedded_has_a_rate_of_its_own_and_an_encoder_no_other() -> Non
     assert (encoder["tokens/s"], encoder["embedded/s"], encoder["cells"]) == ("-", "300", "-")
     rates.look(both(60, 10), 4.0)
     assert rates.of(agent(60), "embedding_tokens") is None, "another engine"
+
+
+@pytest.mark.parametrize(
+    ("download", "shown_as"),
+    [
+        (None, "downloading 25%"),
+        ({"bytes_per_s": None, "file_count": 1}, "downloading 25%"),
+        (
+            {"bytes_per_s": 12_340_000, "remaining_s": 125, "file_index": 2, "file_count": 3},
+            "downloading 25%, 12.3 MB/s, 2:05 left, file 2 of 3",
+        ),
+        ({"bytes_per_s": "fast", "remaining_s": [], "file_count": "?"}, "downloading 25%"),
+    ],
+)
+def test_a_download_shows_how_far_how_fast_and_how_long(
+    download: dict[str, object] | None, shown_as: str
+) -> None:
+    fetching = attrs.evolve(
+        agent(None),
+        phase="downloading",
+        download_current=25,
+        download_total=100,
+        download=download,
+    )
+    assert phase_text(fetching).plain == shown_as

@@ -17,8 +17,9 @@ from paddler_trio.cli.issue_words import WORDS, issue_words, issues_words
 from paddler_trio.cli.model import FLAGS, change
 from paddler_trio.cli.model_change import RELOADING, changes
 from paddler_trio.cli.model_parameters import given_parameters, parameter_names
-from paddler_trio.cli.model_source import model_of, source_of
+from paddler_trio.cli.model_source import model_of
 from paddler_trio.cli.terminal import printable
+from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelFileDoesNotExist, SlotCannotStart
@@ -98,7 +99,7 @@ models = st.one_of(
 
 @given(models)
 def test_a_model_is_shown_as_the_source_that_names_it(model: DesiredModel) -> None:
-    assert model_of(source_of(model)) == model
+    assert model_of(text_of(model)) == model
 
 
 # --- parameters -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import attrs
 
 from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
-from paddler_trio.wire.scalars import Float32, Int32, Uint32
+from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, struct, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
@@ -39,13 +39,30 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 
 @attrs.frozen
+class Download:
+    """A model's file on its way to an agent; its name and bytes are in Paddler's status.
+
+    ``source`` is a host, ``phase`` what is done: ``downloading``, ``waiting for another process``,
+    ``saving``. ``file_index`` is from 1, of the ``file_count`` files that make up the model.
+    ``bytes_per_s`` is over the last seconds, ``remaining_s`` what is left at this speed.
+    """
+
+    source: str
+    phase: str
+    file_index: Uint32
+    file_count: Uint32
+    bytes_per_s: Uint64 | None
+    remaining_s: Uint32 | None
+
+
+@attrs.frozen
 class Report:
     """What an agent of ours adds to Paddler's status.
 
-    ``phase``: ``waiting`` (no model wanted), ``resolving``, ``draining``, ``loading``,
-    ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of desired
-    states; ``model`` is a fingerprint of the weights and the template that are served: answers may
-    only be continued where it is the same. ``progress`` is 0..1 while loading.
+    ``phase``: ``waiting`` (no model wanted), ``resolving``, ``downloading``, ``draining``,
+    ``loading``, ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of
+    desired states; ``model`` is a fingerprint of the weights and the template that are served:
+    answers may only be continued where it is the same. ``progress`` is 0..1 while loading.
     ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`.
     """
 
@@ -56,6 +73,7 @@ class Report:
     progress: Float32 | None
     detail: str | None
     engine: Mapping[str, object] | None = None
+    download: Download | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen

@@ -1,0 +1,192 @@
+"""What can go wrong between a model source and a verified file.
+
+Every error names the source and has a cause for humans. ``issue`` is the variant that Paddler's
+clients know. A *permanent* error happens again until the token, the desired state or the server's
+content changes; all others are retried with back-off.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from paddler_trio.errors import PaddlerError
+from paddler_trio.wire.paddler.agent_issue import (
+    AgentIssue,
+    CacheCannotAcquireLock,
+    CacheDirectoryIsNotWritable,
+    CacheStorageIsFull,
+    DownloadInterrupted,
+    DownloadServerDeniedAccess,
+    DownloadServerErrored,
+    DownloadServerIsUnreachable,
+    DownloadServerRejectedRequest,
+    DownloadUrlIsMalformed,
+    HuggingFaceCannotAcquireLock,
+    HuggingFaceModelDoesNotExist,
+    HuggingFacePermissions,
+    ModelCacheIsCorrupted,
+    ModelDoesNotExistAtUrl,
+    ModelPath,
+)
+
+
+@attrs.frozen
+class Subject:
+    """Which download an error is about.
+
+    Args:
+      model_path: as issues name it: a URL, or ``repo/revision/filename``.
+      is_hub: whether a hub serves it; some issues differ.
+    """
+
+    model_path: str
+    is_hub: bool
+
+
+class DownloadError(PaddlerError):
+    """A download failed. ``cause`` is a sentence without full stop."""
+
+    is_permanent: ClassVar[bool] = False
+
+    def __init__(self, subject: Subject, cause: str) -> None:
+        super().__init__(cause)
+        self.subject = subject
+        self.cause = cause
+
+    @property
+    def issue(self) -> AgentIssue:
+        raise NotImplementedError
+
+
+class SourceMalformedError(DownloadError):
+    """The name of the source cannot be asked for."""
+
+    is_permanent = True
+
+    @property
+    def issue(self) -> AgentIssue:
+        if self.subject.is_hub:
+            return HuggingFaceModelDoesNotExist(self.subject.model_path)
+        return DownloadUrlIsMalformed(self.subject.model_path)
+
+
+class AccessDeniedError(DownloadError):
+    """401 or 403: no token, a wrong one, or a gated repository."""
+
+    is_permanent = True
+
+    @property
+    def issue(self) -> AgentIssue:
+        if self.subject.is_hub:
+            return HuggingFacePermissions(self.subject.model_path)
+        return DownloadServerDeniedAccess(self.subject.model_path)
+
+
+class SourceNotFoundError(DownloadError):
+    """404: no such repository, revision or file."""
+
+    is_permanent = True
+
+    @property
+    def issue(self) -> AgentIssue:
+        if self.subject.is_hub:
+            return HuggingFaceModelDoesNotExist(self.subject.model_path)
+        return ModelDoesNotExistAtUrl(self.subject.model_path)
+
+
+class RequestRejectedError(DownloadError):
+    """Another 4xx."""
+
+    is_permanent = True
+
+    @property
+    def issue(self) -> AgentIssue:
+        return DownloadServerRejectedRequest(self.subject.model_path)
+
+
+class ServerFailedError(DownloadError):
+    """5xx, 408, 429, or an answer that breaks HTTP's or the hub's rules.
+
+    Args:
+      retry_after_s: what the server asked for; None if it did not.
+    """
+
+    def __init__(self, subject: Subject, cause: str, retry_after_s: float | None = None) -> None:
+        super().__init__(subject, cause)
+        self.retry_after_s = retry_after_s
+
+    @property
+    def issue(self) -> AgentIssue:
+        return DownloadServerErrored(self.subject.model_path)
+
+
+class ServerUnreachableError(DownloadError):
+    """No connection, or no answer to the request."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return DownloadServerIsUnreachable(self.subject.model_path)
+
+
+class TransferInterruptedError(DownloadError):
+    """The body broke off or fell silent."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return DownloadInterrupted(self.subject.model_path)
+
+
+class RemoteFileChangedError(DownloadError):
+    """The file on the server is another one than when the download began."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return DownloadInterrupted(self.subject.model_path)
+
+
+class ContentMismatchError(DownloadError):
+    """The bytes are not those that the source announced."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return ModelCacheIsCorrupted(self.subject.model_path)
+
+
+class CacheNotWritableError(DownloadError):
+    """The cache's file system is read-only or denies access."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return CacheDirectoryIsNotWritable(self.subject.model_path)
+
+
+class CacheFullError(DownloadError):
+    """There is no room for the file, or there was none left while it was written."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return CacheStorageIsFull(self.subject.model_path)
+
+
+class CacheBrokenError(DownloadError):
+    """Any other error of the cache's file system."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return ModelCacheIsCorrupted(self.subject.model_path)
+
+
+class LockHeldError(DownloadError):
+    """Another process holds the lock of this file and makes no progress."""
+
+    def __init__(self, subject: Subject, cause: str, lock_path: str) -> None:
+        super().__init__(subject, cause)
+        self.lock_path = lock_path
+
+    @property
+    def issue(self) -> AgentIssue:
+        if self.subject.is_hub:
+            return HuggingFaceCannotAcquireLock(self.lock_path, ModelPath(self.subject.model_path))
+        return CacheCannotAcquireLock(self.subject.model_path)

@@ -1,0 +1,116 @@
+"""How far a download is: a value, published at most four times a second."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import trio
+
+MIN_INTERVAL_S: Final = 0.25
+SPEED_WINDOW_S: Final = 5.0
+
+
+@attrs.frozen(kw_only=True)
+class DownloadProgress:
+    """One file on its way.
+
+    Args:
+      source: the host that it comes from.
+      filename: as people know it.
+      file_index, file_count: of the files that make up the model; the index is from 1.
+      current_bytes: here already, those of an earlier attempt too.
+      total_bytes: None if the server does not announce it.
+      bytes_per_s: over the last seconds; None before there is anything to measure.
+      phase: what goes on.
+    """
+
+    source: str
+    filename: str
+    file_index: int = 1
+    file_count: int = 1
+    current_bytes: int = 0
+    total_bytes: int | None = None
+    bytes_per_s: float | None = None
+    phase: str = "downloading"
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds left at this speed; None if nobody can know."""
+        if self.total_bytes is None or not self.bytes_per_s:
+            return None
+        return max(0.0, (self.total_bytes - self.current_bytes) / self.bytes_per_s)
+
+
+@attrs.define(eq=False)
+class ProgressMeter:
+    """Counts bytes; :meth:`run` publishes :class:`DownloadProgress` values as they change.
+
+    Args:
+      publish: called with None when there is nothing under way any more. Must not block.
+    """
+
+    publish: Callable[[DownloadProgress | None], None]
+    progress: DownloadProgress | None = attrs.field(default=None, init=False)
+    """As last published."""
+    current_bytes: int = attrs.field(default=0, init=False)
+    total_bytes: int | None = attrs.field(default=None, init=False)
+    _samples: deque[tuple[float, int]] = attrs.field(factory=deque, init=False)
+
+    async def run(self) -> None:
+        """Publish what has changed, four times a second, until cancelled."""
+        while True:
+            await trio.sleep(MIN_INTERVAL_S)
+            self._tick()
+
+    def begin(self, progress: DownloadProgress) -> None:
+        """Another file, or another phase of it; published at once."""
+        self._samples.clear()
+        self.current_bytes, self.total_bytes = progress.current_bytes, progress.total_bytes
+        self.progress = progress
+        self.publish(progress)
+
+    def begin_phase(self, phase: str) -> None:
+        """The same file, something else is done with it."""
+        assert self.progress is not None
+        if self.progress.phase != phase:
+            self.begin(attrs.evolve(self._now(), phase=phase, bytes_per_s=None))
+
+    def end(self) -> None:
+        """Nothing is under way any more."""
+        self.progress = None
+        self.publish(None)
+
+    def add(self, count: int) -> None:
+        """``count`` more bytes are here."""
+        self.current_bytes += count
+
+    def set(self, current_bytes: int, total_bytes: int | None = None) -> None:
+        """So many bytes are here; ``total_bytes`` None keeps what is known."""
+        self.current_bytes = current_bytes
+        if total_bytes is not None:
+            self.total_bytes = total_bytes
+
+    def _now(self) -> DownloadProgress:
+        assert self.progress is not None
+        return attrs.evolve(
+            self.progress, current_bytes=self.current_bytes, total_bytes=self.total_bytes
+        )
+
+    def _tick(self) -> None:
+        if self.progress is None:
+            return
+        now_s = trio.current_time()
+        self._samples.append((now_s, self.current_bytes))
+        while len(self._samples) > 2 and now_s - self._samples[0][0] > SPEED_WINDOW_S:
+            self._samples.popleft()
+        first_s, first_bytes = self._samples[0]
+        speed = None
+        if now_s > first_s:
+            speed = max(0.0, (self.current_bytes - first_bytes) / (now_s - first_s))
+        progress = attrs.evolve(self._now(), bytes_per_s=speed)
+        if progress != self.progress:
+            self.progress = progress
+            self.publish(progress)

@@ -1,0 +1,484 @@
+"""The bytes of one file, from a server into a :class:`PartialFile`: in parts, several at once.
+
+    opening request -+- 206: this part, and other workers take the other parts
+                     +- 200: the whole file in one go (the server knows no ranges)
+
+Parts are asked for with ``If-Range``, and every answer is compared with the first one, so bytes of
+two versions never meet. A worker whose connection breaks goes on where it was. The hash follows
+behind the blocks that are here without a gap, in a thread, while the others still arrive.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial as bound
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.models.block_plan import BlockPlan, ByteRange
+from paddler_trio.models.cache_errors import disk_errors, one_error
+from paddler_trio.models.content_hash import ContentHash, Hash, new_hash
+from paddler_trio.models.download_errors import (
+    DownloadError,
+    RemoteFileChangedError,
+    ServerFailedError,
+    Subject,
+    TransferInterruptedError,
+)
+from paddler_trio.models.download_progress import ProgressMeter
+from paddler_trio.models.http_client import Answer, HttpClient
+from paddler_trio.models.http_exchange import Location, exchange, next_piece
+from paddler_trio.models.partial_file import BLOCK_BYTES, PartialFile
+
+log = structlog.get_logger("download")
+
+MAX_FILE_BYTES: Final = 1 << 50
+"""A larger announcement is a mistake or an attack; no file system of today has room for it."""
+MAX_RESTARTS: Final = 3
+"""How often a file may change while it is fetched before the attempt fails."""
+HASH_CHUNK_BYTES: Final = 4 << 20
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
+
+
+@attrs.frozen(kw_only=True)
+class TransferLimits:
+    """How a transfer uses the network.
+
+    Args:
+      workers: requests at once.
+      part_blocks: blocks of 1 MiB that one request asks for.
+      failures: in a row and without a single byte, after which an attempt fails.
+      first_pause_s: before a worker asks again; doubles.
+    """
+
+    workers: int = 4
+    part_blocks: int = 32
+    failures: int = 5
+    first_pause_s: float = 0.5
+
+
+@attrs.frozen(kw_only=True)
+class RemoteFile:
+    """What is fetched.
+
+    Args:
+      size_bytes: None if nobody announced it.
+      expected: None if nobody announced it; then the hash that is returned is SHA-256.
+    """
+
+    subject: Subject
+    location: Location
+    size_bytes: int | None = None
+    expected: ContentHash | None = None
+
+
+@attrs.frozen
+class Fetched:
+    """What arrived.
+
+    Args:
+      hash: of the content; of the kind that was expected, else SHA-256.
+      etag: of the server that sent the bytes; empty if it gave none.
+    """
+
+    size_bytes: int
+    hash: ContentHash
+    etag: str
+
+
+@attrs.define(eq=False, kw_only=True)
+class Transfer:
+    """One attempt at one file. See the module docstring.
+
+    Args:
+      check_space: called with the bytes still to be written before the first one is, blocking;
+        raises CacheFullError.
+    """
+
+    client: HttpClient
+    remote: RemoteFile
+    partial: PartialFile
+    meter: ProgressMeter
+    limits: TransferLimits
+    check_space: Callable[[int], None]
+    _plan: BlockPlan = attrs.field(init=False)
+    _etag: str = attrs.field(default="", init=False)
+    _advanced: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    async def run(self) -> Fetched:
+        """Fetch and hash the file; DownloadError. The hash is not compared here.
+
+        Cancellation: the partial file keeps every block that is whole.
+        """
+        restarts = 0
+        while True:
+            try:
+                with disk_errors(self.remote.subject):
+                    return await self._run()
+            except RemoteFileChangedError as error:
+                restarts += 1
+                if restarts > MAX_RESTARTS:
+                    raise
+                log.warning("download starts anew", reason=error.cause)
+                self.remote.location.resolved = None
+                with disk_errors(self.remote.subject):
+                    await trio.to_thread.run_sync(self.partial.truncate)
+
+    async def _run(self) -> Fetched:
+        journal = self.partial.journal
+        size_bytes = self.remote.size_bytes
+        if journal is not None and size_bytes not in {None, journal.size_bytes}:
+            raise self._changed(f"it has {size_bytes} bytes and had {journal.size_bytes}")
+        if size_bytes is not None:
+            self._check_size(size_bytes)
+        if journal is None:
+            opening = ByteRange(0, BLOCK_BYTES * self.limits.part_blocks)
+        else:
+            self._follow(journal.etag)
+            taken = self._plan.take()
+            if taken is None:
+                return await self._rehash()
+            opening = taken
+        return await self._open(opening)
+
+    async def _open(self, opening: ByteRange) -> Fetched:
+        async with self._ask(opening) as (answer, granted):
+            if granted is None:
+                return await self._whole(answer)
+            if self.partial.journal is None:
+                await self._begin(granted[1], answer)
+                taken = self._plan.take()
+                if taken is None:  # an empty file
+                    return await self._rehash()
+                opening = taken
+            else:
+                await trio.to_thread.run_sync(self.check_space, self._missing_bytes)
+            return await self._fetch_parts(answer, opening)
+
+    # -------------------------------------------------------------- with ranges
+
+    async def _fetch_parts(self, answer: Answer, opening: ByteRange) -> Fetched:
+        async with one_error() as nursery:
+            hashing = Hashing(self)
+            nursery.start_soon(hashing.run, name="hash")
+            for index in range(1, self.limits.workers):
+                nursery.start_soon(self._work, None, None, name=f"part worker {index}")
+            await self._work(answer, opening)
+            await hashing.done.wait()
+        return hashing.fetched()
+
+    async def _work(self, answer: Answer | None, part: ByteRange | None) -> None:
+        """Fetch parts until none is left to take."""
+        part = part or self._plan.take()
+        while part is not None:
+            await self._fetch_part(part, answer)
+            answer = None
+            part = self._plan.take()
+
+    async def _fetch_part(self, part: ByteRange, answer: Answer | None) -> None:
+        """All bytes of ``part``, however often the connection breaks."""
+        writing = PartWriting(self, part)
+        failures = 0
+        while writing.position < part.stop:
+            before = writing.position
+            try:
+                if answer is not None:
+                    await writing.consume(answer)
+                else:
+                    async with self._ask(ByteRange(before, part.stop)) as (fresh, granted):
+                        if granted is None:
+                            raise self._changed("the server knows ranges no more")
+                        await writing.consume(fresh)
+                if writing.position < part.stop:
+                    raise TransferInterruptedError(
+                        self.remote.subject, "the server sent less than it announced"
+                    )
+            except DownloadError as error:
+                if error.is_permanent or isinstance(error, RemoteFileChangedError):
+                    raise
+                failures = 1 if writing.position > before else failures + 1
+                if failures > self.limits.failures:
+                    raise
+                await trio.sleep(self.limits.first_pause_s * 2 ** (failures - 1))
+            answer = None
+
+    # ---------------------------------------------------------- without ranges
+
+    async def _whole(self, answer: Answer) -> Fetched:
+        """The answer is the whole file from its first byte."""
+        size_bytes = _content_length(answer)
+        if size_bytes is None:
+            size_bytes = self.remote.size_bytes
+        if self.remote.size_bytes not in {None, size_bytes}:
+            raise self._changed(f"it has {size_bytes} bytes, not {self.remote.size_bytes}")
+        if size_bytes is None:
+            return await self._endless(answer)
+        await self._begin(size_bytes, answer)
+        self.meter.set(0, size_bytes)
+        part = ByteRange(0, size_bytes)
+        async with one_error() as nursery:
+            hashing = Hashing(self)
+            nursery.start_soon(hashing.run, name="hash")
+            writing = PartWriting(self, part)
+            await writing.consume(answer)
+            if writing.position < size_bytes:
+                raise TransferInterruptedError(
+                    self.remote.subject,
+                    f"the server ended after {writing.position} of {size_bytes} bytes",
+                )
+            await hashing.done.wait()
+        return hashing.fetched()
+
+    async def _endless(self, answer: Answer) -> Fetched:
+        """A body whose end nobody announced: nothing of it can be continued later."""
+        await trio.to_thread.run_sync(self.partial.truncate)
+        kind = "sha256" if self.remote.expected is None else self.remote.expected.kind
+        digest = new_hash(kind, 0)
+        self.meter.set(0)
+        position = 0
+        pending: list[bytes] = []
+        pending_bytes = 0
+
+        def flush(start: int, data: list[bytes]) -> None:
+            self.check_space(sum(map(len, data)))
+            self.partial.write(start, data, block=None)
+            for piece in data:
+                digest.update(piece)
+
+        while piece := await next_piece(answer, self.remote.subject):
+            self.meter.add(len(piece))
+            pending.append(piece)
+            pending_bytes += len(piece)
+            if pending_bytes >= BLOCK_BYTES:
+                await trio.to_thread.run_sync(flush, position, pending)
+                position, pending, pending_bytes = position + pending_bytes, [], 0
+                self._check_size(position)
+        await trio.to_thread.run_sync(flush, position, pending)
+        return Fetched(
+            position + pending_bytes, ContentHash(kind, digest.hexdigest()), _etag(answer)
+        )
+
+    # ------------------------------------------------------------------ pieces
+
+    @asynccontextmanager
+    async def _ask(
+        self, wanted: ByteRange
+    ) -> AsyncIterator[tuple[Answer, tuple[ByteRange, int] | None]]:
+        """The answer to a request for ``wanted``, and what it grants: a range and the size of the
+        file, or None if it is the whole file from its start."""
+        headers = {"Range": wanted.header}
+        continues = self.partial.journal is not None
+        if continues and _is_strong(self._etag):
+            headers["If-Range"] = self._etag
+        subject = self.remote.subject
+        async with exchange(
+            self.client, "GET", self.remote.location, subject, headers=headers
+        ) as answer:
+            if answer.status == 416:
+                if continues:
+                    raise self._changed("the range is not in it any more")
+                if answer.headers.get("content-range", "").endswith("/0"):
+                    yield answer, (ByteRange(0, 0), 0)  # an empty file
+                    return
+                raise ServerFailedError(subject, f"{answer.url.host} refuses the file's start")
+            etag = _etag(answer)
+            if continues and etag and self._etag and etag != self._etag:
+                raise self._changed("its ETag is another one")
+            if answer.status == 206:
+                yield answer, self._granted(answer, wanted)
+                return
+            if answer.status != 200:
+                raise ServerFailedError(
+                    subject, f"{answer.url.host} answered {answer.status} to a request for it"
+                )
+            if continues and self._plan.here_bytes:
+                raise self._changed("the server sends it from the start")
+            yield answer, None
+
+    def _granted(self, answer: Answer, wanted: ByteRange) -> tuple[ByteRange, int]:
+        text = answer.headers.get("content-range", "")
+        match = _CONTENT_RANGE.fullmatch(text.strip())
+        host, subject = answer.url.host, self.remote.subject
+        if match is None:
+            raise ServerFailedError(subject, f"{host} sent the Content-Range {text[:80]!r}")
+        start, last, size_bytes = map(int, match.groups())
+        expected = self.remote.size_bytes if self.partial.journal is None else self._plan.size_bytes
+        if expected not in {None, size_bytes}:
+            raise self._changed(f"it has {size_bytes} bytes, not {expected}")
+        self._check_size(size_bytes)
+        if start != wanted.start or not start <= last < min(wanted.stop, size_bytes):
+            raise ServerFailedError(
+                subject, f"{host} was asked for {wanted.header} and sent {text[:80]!r}"
+            )
+        length = _content_length(answer)
+        if length not in {None, last + 1 - start}:
+            raise ServerFailedError(
+                subject, f"{host} sent the Content-Range {text[:80]!r} and {length} bytes"
+            )
+        return ByteRange(start, last + 1), size_bytes
+
+    async def _begin(self, size_bytes: int, answer: Answer) -> None:
+        self._check_size(size_bytes)
+        etag = _etag(answer)
+
+        def begin() -> None:
+            self.check_space(size_bytes)  # before a journal of that size
+            self.partial.begin(size_bytes, etag)
+            self.check_space(size_bytes)  # now that others can see what this one needs
+
+        await trio.to_thread.run_sync(begin)
+        self._follow(etag)
+
+    def _follow(self, etag: str) -> None:
+        """Plan with the journal that there is now."""
+        journal = self.partial.journal
+        assert journal is not None
+        self._etag = etag
+        self._plan = BlockPlan(
+            journal.size_bytes, journal.block_bytes, self.limits.part_blocks, journal.here
+        )
+        self.meter.set(self._plan.here_bytes, journal.size_bytes)
+
+    async def _rehash(self) -> Fetched:
+        """Everything is here already."""
+        hashing = Hashing(self)
+        await hashing.run()
+        return hashing.fetched()
+
+    @property
+    def _missing_bytes(self) -> int:
+        return self._plan.size_bytes - self._plan.here_bytes
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > MAX_FILE_BYTES:
+            raise ServerFailedError(
+                self.remote.subject,
+                f"the file would have {size_bytes} bytes, the limit is {MAX_FILE_BYTES}",
+            )
+
+    def _changed(self, how: str) -> RemoteFileChangedError:
+        return RemoteFileChangedError(
+            self.remote.subject, f"the file changed on the server while it was fetched: {how}"
+        )
+
+    def block_arrived(self, start: int) -> None:
+        self._plan.arrived(start)
+        self._advanced.set()
+        self._advanced = trio.Event()
+
+    @property
+    def plan(self) -> BlockPlan:
+        return self._plan
+
+    @property
+    def etag(self) -> str:
+        return self._etag
+
+    async def wait_block(self) -> None:
+        """Return when another block has arrived."""
+        await self._advanced.wait()
+
+
+@attrs.define(eq=False)
+class PartWriting:
+    """Writes the bytes of one part, block by block.
+
+    ``position`` is the byte that comes next; what belongs to an unfinished block waits in memory.
+    """
+
+    transfer: Transfer
+    part: ByteRange
+    position: int = attrs.field(init=False)
+    _pending: list[memoryview] = attrs.field(factory=list, init=False)
+    _block_start: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.position = self._block_start = self.part.start
+
+    async def consume(self, answer: Answer) -> None:
+        """Read ``answer`` until it ends; what goes beyond the part is dropped."""
+        transfer = self.transfer
+        while piece := await next_piece(answer, transfer.remote.subject):
+            data = memoryview(piece)[: self.part.stop - self.position]
+            while data:
+                end = min(self._block_start + transfer.plan.block_bytes, self.part.stop)
+                taken, data = data[: end - self.position], data[end - self.position :]
+                self._pending.append(taken)
+                self.position += len(taken)
+                transfer.meter.add(len(taken))
+                if self.position == end:
+                    await self._flush()
+
+    async def _flush(self) -> None:
+        transfer, start = self.transfer, self._block_start
+        await trio.to_thread.run_sync(
+            bound(
+                transfer.partial.write,
+                start,
+                self._pending,
+                block=start // transfer.plan.block_bytes,
+            )
+        )
+        self._pending, self._block_start = [], self.position
+        transfer.block_arrived(start)
+
+
+@attrs.define(eq=False)
+class Hashing:
+    """Hashes the file behind its arriving blocks."""
+
+    transfer: Transfer
+    done: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _digest: Hash = attrs.field(init=False)
+    _kind: str = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        expected = self.transfer.remote.expected
+        self._kind = "sha256" if expected is None else expected.kind
+        self._digest = new_hash(self._kind, self.transfer.plan.size_bytes)
+
+    async def run(self) -> None:
+        plan, position = self.transfer.plan, 0
+        while position < plan.size_bytes:
+            ready = plan.contiguous_bytes
+            if ready == position:
+                await self.transfer.wait_block()
+                continue
+            count = min(ready - position, HASH_CHUNK_BYTES)
+            position += await trio.to_thread.run_sync(self._update, position, count)
+        self.done.set()
+
+    def _update(self, start: int, count: int) -> int:
+        data = self.transfer.partial.read(start, count)
+        if not data:
+            raise OSError(errno.EIO, "the partial file became shorter")
+        self._digest.update(data)
+        return len(data)
+
+    def fetched(self) -> Fetched:
+        return Fetched(
+            self.transfer.plan.size_bytes,
+            ContentHash(self._kind, self._digest.hexdigest()),
+            self.transfer.etag,
+        )
+
+
+def _etag(answer: Answer) -> str:
+    """What differs between versions: the ETag, else the date; empty if there is neither."""
+    return answer.headers.get("etag") or answer.headers.get("last-modified") or ""
+
+
+def _is_strong(etag: str) -> bool:
+    """Whether If-Range may have it."""
+    return bool(etag) and not etag.startswith("W/")
+
+
+def _content_length(answer: Answer) -> int | None:
+    text = answer.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None

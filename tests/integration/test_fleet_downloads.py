@@ -1,0 +1,81 @@
+"""A fleet that gets its model from a hub on this machine: one command, real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+from fleet import BUNDLED_MODEL, Fleet
+from streams import story
+
+from hub_server import Misbehaviour, Repository, hub_server, sha256
+
+DATA = BUNDLED_MODEL.read_bytes()
+FILES = {"demo-Q4_K_M.gguf": DATA, "demo-F16.gguf": b"another"}
+
+
+def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with hub_server({"org/demo": Repository(FILES)}) as hub:
+        env = {"HF_ENDPOINT": hub.hub_url, "HF_HOME": str(tmp_path)}
+        hub.misbehave = lambda seen: Misbehaviour(waits_for=gate)
+        try:
+            with Fleet.start(agents=2, slots=2, model=None, env=env) as fleet:
+                command = [sys.executable, "-m", "paddler_trio", "model", "swap", "hf:org/demo"]
+                swap = subprocess.Popen(
+                    [*command, "--context-size=1024", "--management-addr", fleet.management],
+                    env={**os.environ, **env, "HF_HOME": str(tmp_path / "operator")},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                fleet.wait_until(
+                    lambda view: all(a["phase"] == "downloading" for a in view["agents"]),
+                    what="both download",
+                    nobody_ends=True,
+                )
+                url = f"{fleet.management_url}/api/v1/agents"
+                shown = httpx.get(url, trust_env=False).json()["agents"]
+                assert [agent["download_filename"] for agent in shown] == ["demo-Q4_K_M.gguf"] * 2
+                assert {agent["download_total"] for agent in shown} == {len(DATA)}
+                url = f"{fleet.management_url}/api/v2/agents"
+                downloads = [
+                    a["download"] for a in httpx.get(url, trust_env=False).json()["agents"]
+                ]
+                assert {download["source"] for download in downloads} == {"127.0.0.1"}
+                assert sorted(download["phase"] for download in downloads) == [
+                    "downloading",
+                    "waiting for another process",
+                ]
+                gate.set()
+                out, _ = swap.communicate(timeout=120)
+                assert swap.returncode == 0, out
+                commit = hub.repositories["org/demo"].commit
+                assert f"hf:org/demo/demo-Q4_K_M.gguf@{commit}" in "".join(out.split())
+                view = fleet.wait_serving()
+                paths = {str(agent["model_path"]) for agent in view["agents"]}
+                pointer = f"models--org--demo/snapshots/{commit}/demo-Q4_K_M.gguf"
+                assert paths == {str(tmp_path / "hub" / pointer)}
+                assert hub.served_bytes == len(DATA), "two agents share one download"
+                answer = httpx.post(
+                    f"{fleet.inference_url}/api/v1/continue_from_conversation_history",
+                    json=story(1, max_tokens=3),
+                    trust_env=False,
+                    timeout=60,
+                )
+                assert answer.status_code == 200
+        finally:
+            gate.set()
+        assert sha256(next((tmp_path / "hub").glob("models--*/blobs/*")).read_bytes()) == sha256(
+            DATA
+        )
+    pinned = {"filename": "demo-Q4_K_M.gguf", "repo_id": "org/demo", "revision": commit}
+    with Fleet.start(agents=1, model=None, env={**env, "HF_HUB_OFFLINE": "1"}) as offline:
+        url = f"{offline.management_url}/api/v1/balancer_desired_state"
+        state = httpx.get(url, trust_env=False).json() | {"model": {"HuggingFace": pinned}}
+        state["inference_parameters"]["context_size"] = 1024
+        assert httpx.put(url, json=state, trust_env=False).is_success
+        offline.wait_serving()

@@ -1,0 +1,257 @@
+"""The client of downloads against sockets that say exactly what a test has them say."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from paddler_trio.models.http_client import (
+    Answer,
+    AnswerBrokenError,
+    BodyBrokenError,
+    Connection,
+    NoAnswerError,
+    open_client,
+)
+from paddler_trio.models.hub_settings import Timeouts
+
+TIMEOUTS = Timeouts(connect_s=5, silence_s=5)
+
+Handler = Callable[[trio.abc.Stream], Awaitable[None]]
+
+
+@asynccontextmanager
+async def served(handle: Handler) -> AsyncIterator[int]:
+    """The port where ``handle`` gets every connection."""
+
+    async def connection(stream: trio.abc.Stream) -> None:
+        try:
+            await handle(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), connection, 0)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def head(stream: trio.abc.Stream) -> bytes:
+    """A request's head."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        piece = await stream.receive_some()
+        if not piece:
+            raise trio.BrokenResourceError
+        received += piece
+    return received
+
+
+def saying(*answers: bytes) -> Handler:
+    """A server that answers with these bytes, one for each request, then closes."""
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        for answer in answers:
+            try:
+                await head(stream)
+            except trio.BrokenResourceError:
+                return
+            await stream.send_all(answer)
+
+    return handle
+
+
+async def body_of(answer: Answer) -> bytes:
+    body = b""
+    try:
+        while piece := await answer.receive():
+            body += piece
+    finally:
+        await answer.close()
+    return body
+
+
+async def get(url: str, timeouts: Timeouts = TIMEOUTS) -> bytes:
+    async with open_client(timeouts) as client:
+        return await body_of(await client.send("GET", httpx.URL(url), {}))
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\n\r\nhello",
+    ],
+)
+async def test_a_body_ends_where_its_framing_says(answer: bytes) -> None:
+    async with served(saying(answer)) as port:
+        assert await get(f"http://127.0.0.1:{port}/") == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (b"SSH-2.0\r\n\r\n", "broke HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", "broke HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "broke HTTP"),
+    ],
+)
+async def test_a_head_that_is_none_is_refused(answer: bytes, cause: str) -> None:
+    async with served(saying(answer)) as port:
+        with pytest.raises(AnswerBrokenError, match=cause):
+            await get(f"http://127.0.0.1:{port}/")
+
+
+async def test_a_body_that_ends_early_or_is_no_chunk_is_broken() -> None:
+    short = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
+    async with served(saying(short)) as port:
+        with pytest.raises(BodyBrokenError, match="45 bytes before the end"):
+            await get(f"http://127.0.0.1:{port}/")
+    no_chunk = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"
+    async with served(saying(no_chunk)) as port:
+        with pytest.raises(BodyBrokenError, match="broke HTTP"):
+            await get(f"http://127.0.0.1:{port}/")
+
+
+async def test_no_answer_in_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_client(Timeouts(silence_s=30)) as client:
+        near, far = trio.testing.memory_stream_pair()
+        client.keep(Connection(near, ("http", "host", 80)))
+        with pytest.raises(NoAnswerError, match="within 30 s"):
+            await client.send("GET", httpx.URL("http://host/"), {})
+        await trio.aclose_forcefully(far)
+
+
+async def test_a_kept_connection_is_used_again_and_replaced_when_it_was_closed() -> None:
+    connections = 0
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        nonlocal connections
+        connections += 1
+        await saying(answer, answer)(stream)
+
+    async with served(handle) as port, open_client(TIMEOUTS) as client:
+        url = httpx.URL(f"http://127.0.0.1:{port}/")
+        for expected in (1, 1, 2, 2):
+            assert await body_of(await client.send("GET", url, {})) == b"ok"
+            assert connections == expected
+
+
+async def test_users_and_passwords_of_a_url_become_a_header() -> None:
+    heads: list[bytes] = []
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        heads.append(await head(stream))
+        await stream.send_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async with served(handle) as port:
+        await get(f"http://me:pass@127.0.0.1:{port}/x")
+    assert b"Authorization: Basic bWU6cGFzcw==\r\n" in heads[0]
+    assert f"Host: 127.0.0.1:{port}\r\n".encode() in heads[0]
+
+
+# --- TLS and proxies ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for localhost that signs itself, with its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate")
+    path = tmp_path / "localhost.pem"
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-keyout", tmp_path / "key.pem", "-out", path, "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    with path.open("a") as file:
+        file.write((tmp_path / "key.pem").read_text())
+    return path
+
+
+def encrypted(certificate: Path, handle: Handler) -> Handler:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def handle_tls(stream: trio.abc.Stream) -> None:
+        tls = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        with suppress(trio.BrokenResourceError, ssl.SSLError):  # the client does not trust us
+            await handle(tls)
+
+    return handle_tls
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"
+
+
+async def test_a_certificate_of_the_environment_is_trusted_and_another_one_is_not(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(encrypted(certificate, saying(OK))) as port:
+        with pytest.raises(NoAnswerError, match="its certificate is not trusted"):
+            await get(f"https://localhost:{port}/")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert await get(f"https://localhost:{port}/") == b"secret"
+
+
+async def test_a_proxy_tunnels_to_https_and_forwards_http(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[bytes] = []
+
+    async def proxy(stream: trio.abc.Stream) -> None:
+        heads.append(await head(stream))
+        if heads[-1].startswith(b"CONNECT"):
+            await stream.send_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            await encrypted(certificate, saying(OK))(stream)
+        else:
+            await stream.send_all(OK)
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with served(proxy) as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:pass@127.0.0.1:{port}")
+        monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
+        assert await get("https://localhost:1/x") == b"secret"
+        assert await get("http://some.invalid/x?y=1") == b"secret"
+        monkeypatch.setenv("NO_PROXY", "localhost")
+        with pytest.raises(NoAnswerError, match="cannot reach localhost"):
+            await get("https://localhost:1/x")
+    assert heads[0].startswith(b"CONNECT localhost:1 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic bWU6cGFzcw==\r\n" in heads[0]
+    assert heads[1].startswith(b"GET http://some.invalid:80/x?y=1 HTTP/1.1\r\n")
+
+
+async def test_a_proxy_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(saying(b"HTTP/1.1 407 Who?\r\nContent-Length: 0\r\n\r\n")) as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        with pytest.raises(NoAnswerError, match=r"the proxy 127\.0\.0\.1 answered 407"):
+            await get("https://localhost:1/x")
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(NoAnswerError, match="socks5 are not supported"):
+        await get("https://localhost:1/x")
