@@ -78,7 +78,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "JSON in one body or message": (
             f"{counts.max_values:,} values, {counts.max_containers:,} objects and arrays"
         ),
-        "nesting of JSON": (f"{json_text.MAX_DEPTH} levels, {surface.max_nesting} on our surface"),
+        "nesting of JSON": (f"{json_text.MAX_DEPTH} levels, {surface.max_nesting} on the APIs"),
         "time for one body or message": (
             f"{BODY_DEADLINE_S:g} s; beyond {budget.FREE_BYTES // KIB} KiB also "
             f"{budget.MIN_PROGRESS_BYTES // KIB} KiB in every {budget.MIN_PROGRESS_INTERVAL_S:g} s"
