@@ -250,6 +250,21 @@ async def test_a_question_is_answered_with_its_limit() -> None:
         assert (answer["answer"], answer["code"]) == (None, 400)
 
 
+async def test_an_answer_that_would_end_the_link_is_refused() -> None:
+    """The balancer counts the values of every frame, and closes the link over too many."""
+    many = {
+        "numbers": question("Tokenize", text="!?" * 600_000),
+        "objects": question("Tokenize", text="!?" * 70_000, with_pieces=True),
+    }
+    async with preparing() as prepare:
+        for name, frame in many.items():
+            answered = await prepare(frame)
+            assert isinstance(answered, Answered)
+            answer = json.loads(answered.frame)["Trio"]["Answer"]
+            assert (answer["answer"], answer["code"]) == (None, 413), name
+            assert "the limit max_" in answer["problem"]
+
+
 async def test_when_the_server_is_killed_its_workers_are_gone_and_jobs_are_told() -> None:
     workers: list[int] = []
 

@@ -18,6 +18,7 @@ from paddler_trio.errors import PaddlerError
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
+from paddler_trio.wire.json_limits import DEFAULT_LIMITS
 from paddler_trio.wire.paddler.request_params import (
     L2,
     GenerateEmbeddingBatchParams,
@@ -40,6 +41,9 @@ RawEmbeddingResult: TypeAlias = "dict[str, object] | str"
 """As it stands under ``Embedding`` on the wire."""
 Vector: TypeAlias = npt.NDArray[np.float64]
 
+MAX_TOKEN_NUMBERS = DEFAULT_LIMITS.max_values - 4096
+"""Of one document with a vector for each token: the balancer closes the link over more values in a
+frame."""
 MAX_RMS_WIDTH = 65535
 """Paddler's limit; beyond it its result is an error."""
 _RMS_EPSILON = 1e-5
@@ -262,6 +266,12 @@ def result_of(
         return {"Rank": {"index": int(document.id), "score": float32s(vectors[0][:1])[0]}}
     if form.pooling == "None":
         rows = vectors[0].reshape(len(document.chunks[0]), -1)
+        if rows.size > MAX_TOKEN_NUMBERS:
+            problem = (
+                f"document {document.id!r}: {len(rows)} tokens of {rows.shape[1]} numbers are "
+                f"{rows.size} numbers; one document may have {MAX_TOKEN_NUMBERS}: shorten it"
+            )
+            return refused_result(attrs.evolve(document, problem=problem))
         return {
             "TokenEmbeddings": {
                 "embeddings": [float32s(row) for row in rows],

@@ -25,6 +25,7 @@ from paddler_trio.preparation.messages import (
 from paddler_trio.preparation.model_answers import UnanswerableError, answer_to
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine.pipe_codec import encode
+from paddler_trio.wire.json_limits import JsonLimitError, check_count
 from paddler_trio.wire.paddler.messages import AgentRequest, AgentRequestBody, parse_agent_message
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
@@ -119,7 +120,12 @@ def _question(job: Job, language: Language) -> Prepared:
         answer = answer_to(ask.question, language, job.ready)
     except UnanswerableError as error:
         return refused(job, error.code, str(error))
-    return Answered(render_extension(Answer(ask.id, answer, None, 200)))
+    frame = render_extension(Answer(ask.id, answer, None, 200))
+    try:
+        check_count(frame)  # the balancer counts it, too, and closes the link over it
+    except JsonLimitError as error:
+        return refused(job, 413, f"the answer would be {error}")
+    return Answered(frame)
 
 
 def _parsed(frame: RequestFrame) -> tuple[Work | AgentRequestBody, int, tuple[int, ...]]:

@@ -236,6 +236,16 @@ def test_every_form_has_its_result() -> None:
     }
 
 
+def test_token_vectors_that_no_frame_holds_are_refused() -> None:
+    chunk = tuple(range(300))
+    tokenwise = attrs.evolve(FORM, pooling="None", asked_pooling=PoolingType.NONE)
+    result = result_of(PreparedDocument("x", (chunk,)), [floats(*[1.0] * 300 * 4096)], tokenwise)
+    ((tag, content),) = result.items()
+    assert tag == "DocumentRefused"
+    assert isinstance(content, dict)
+    assert "300 tokens of 4096 numbers" in content["problem"]
+
+
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_numbers_that_are_none_are_refused(broken: float) -> None:
     with pytest.raises(EmbeddingRefusedError, match=r"document 'x': .* not finite"):
