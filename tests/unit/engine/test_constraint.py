@@ -167,6 +167,7 @@ def test_what_llama_cpp_cannot_follow_costs_little(llama: Llama, gbnf: str, text
     assert time.thread_time() - began_s < 5.0  # llama.cpp takes minutes, or for ever
 
 
+@pytest.mark.thorough
 def test_one_call_has_a_limit_and_so_has_an_answer(llama: Llama) -> None:
     """Stacks are counted, not seconds: the same request ends the same way on every machine."""
     optional = "\n".join(f'r{n} ::= "a"? r{n + 1}' for n in range(2000)) + '\nr2000 ::= "b"'

@@ -174,6 +174,7 @@ def test_thinking_can_be_asked_for_as_a_variable_but_not_both_ways() -> None:
         prompt(source, template_kwargs={"enable_thinking": False}, thinking=True)
 
 
+@pytest.mark.thorough
 def test_a_template_that_loops_for_ever_is_probed_for_a_moment_only() -> None:
     loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     started_s = time.thread_time()
