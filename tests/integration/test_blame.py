@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from fleet import BUNDLED_MODEL, Fleet
+from fleet import BUNDLED_MODEL, START_S, Fleet
 from streams import CONVERSATION, RAW, Heard, listen, story, until_first_tokens
 
 POISON = Path(__file__).parent / "poison"
@@ -26,6 +27,14 @@ PATH = os.pathsep.join([str(POISON), *filter(None, [os.environ.get("PYTHONPATH")
 
 def engines_started(fleet: Fleet) -> int:
     return sum('"engine up"' in line for agent in fleet.agents.values() for line in agent.log)
+
+
+def wait_engines_started(fleet: Fleet, number: int) -> None:
+    """Logs come from threads of their own, and nothing else may change when a line has come."""
+    give_up_s = time.monotonic() + START_S
+    while engines_started(fleet) < number:
+        assert time.monotonic() < give_up_s, f"{engines_started(fleet)} engines started"
+        time.sleep(0.02)
 
 
 def poisoned(fleet: Fleet, deadly: int) -> tuple[Heard, Sequence[Heard]]:
@@ -59,7 +68,7 @@ def test_a_request_that_kills_engines_ends_after_two_and_nobody_beside_it(deadly
         for heard in bystanders:
             assert heard.endings == ["Done"], heard
             assert heard.lines_after_ending == 0
-        fleet.wait_until(lambda _: engines_started(fleet) - before >= 2)
+        wait_engines_started(fleet, before + 2)
         fleet.wait_serving()
         assert engines_started(fleet) - before == 2
 
