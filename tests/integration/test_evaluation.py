@@ -148,7 +148,7 @@ async def ask(http: httpx.AsyncClient, url: str, case: Case) -> Answer:
     return answer
 
 
-async def test_the_model_answers_through_our_doors_what_it_answered_when_it_was_made(
+async def test_the_model_answers_through_our_routes_what_it_answered_when_it_was_made(
     fleet: Fleet,
 ) -> None:
     fleet.desire(BUNDLED_MODEL, context_size=8192, **GREEDY)

@@ -289,7 +289,7 @@ async def test_cutting_all_ends_a_write_that_its_reader_stalls(app: App) -> None
         await until(lambda: served.server.statistics().open_connections == 0)
 
 
-async def test_a_closed_door_harms_no_connection() -> None:
+async def test_a_closed_listener_harms_no_connection() -> None:
     waiter = Waiter()
     async with serving(waiter) as served:
         client = await served.connect()

@@ -22,8 +22,7 @@ from unittest.mock import patch
 import structlog
 from trio._core import _run
 
-from paddler_trio.balancer import agent_socket, embedding_fan_out
-from paddler_trio.balancer import inference_routes as inference_door
+from paddler_trio.balancer import agent_socket, embedding_fan_out, inference_routes
 from paddler_trio.nursery_tree import request
 
 Note = Callable[[str, str], None]
@@ -39,7 +38,7 @@ def deterministic(seed: int, *, outbox_steps: int, outgoing_frames: int) -> Iter
     scheduler_before = _run._r.getstate()
     replaced: list[tuple[ModuleType, str, object]] = [
         (request, "secrets", secrets),
-        (inference_door, "secrets", secrets),
+        (inference_routes, "secrets", secrets),
         (embedding_fan_out, "secrets", secrets),
         (request, "OUTBOX_STEPS", outbox_steps),
         (agent_socket, "OUTGOING_FRAMES", outgoing_frames),

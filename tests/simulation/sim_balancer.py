@@ -114,7 +114,7 @@ class _Balancer:
                         world.open(connections, inference=inference, management=management)
                         await stop.wait()
                         world.note("balancer", "SIGTERM")
-                        world.close_doors()
+                        world.close_listeners()
                         world.draining_since_s = trio.current_time()
                         self.dispatcher.drain()
                         deadline_s = trio.current_time() + scenario.drain_timeout_s

@@ -135,7 +135,7 @@ class World:
         self._connections = connections
         self._inference, self._management = inference, management
 
-    def close_doors(self) -> None:
+    def close_listeners(self) -> None:
         self._connections = None
 
     def note(self, who: str, what: str) -> None:

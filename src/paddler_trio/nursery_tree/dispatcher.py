@@ -199,8 +199,8 @@ class Dispatcher:
         self.update(agent)
 
     def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
-        """Give the agent nothing new, or again; what it has, it finishes. Remembered
-        across its reconnects, not across its restarts."""
+        """Give the agent nothing new while ``drained``; what it has, it finishes. Remembered across
+        its reconnects, not across restarts of the balancer."""
         agent.is_drained = drained
         if drained:
             self._drained.add(agent.id)

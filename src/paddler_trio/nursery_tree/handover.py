@@ -40,7 +40,7 @@ async def run_in(nursery: trio.Nursery, run: Callable[[], Awaitable[None]], *, n
         await has_ended.wait()
     finally:
         scope.cancel(reason="the task that waits for it is cancelled")
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True):  # as a nursery waits for the children it cancelled
             await has_ended.wait()
     if raised:
         raise raised[0]
