@@ -20,8 +20,7 @@ from paddler_trio.apis.shapes import (
     Shape,
     Text,
 )
-from paddler_trio.wire.engine.sampler_stages import STAGES
-from paddler_trio.wire.engine.sampling_limits import MAX_BREAKER_CHARS, MAX_BREAKERS
+from paddler_trio.wire.engine.sampler_stages import MAX_BREAKER_CHARS, MAX_BREAKERS, STAGES
 
 MAX_INT32 = 2**31 - 1
 _SPECULATIVE: dict[str, Shape] = {

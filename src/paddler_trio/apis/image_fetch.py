@@ -17,7 +17,7 @@ from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import ApiSettings
 from paddler_trio.http.input_budget import BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
-from paddler_trio.wire.trio.encoded_work import MAX_WORK_BYTES
+from paddler_trio.wire.trio.request_frame import MAX_WORK_BYTES
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 Json = dict[str, object]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paddler_trio.language.answers.answer_start import AnswerStart
+from paddler_trio.language.answers.automaton import TokenClass
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
-from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
 from paddler_trio.language.grammars.grammar_composition import (
     CallRules,

@@ -29,7 +29,7 @@ from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask
 from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
 from paddler_trio.http.asgi import HttpProblem
-from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
+from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
 
 Json = dict[str, object]

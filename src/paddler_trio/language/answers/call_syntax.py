@@ -131,65 +131,44 @@ QWEN_CODER = TaggedCalls(
     call_end="</function>",
     value_blank="\n",
 )
-GLM = TaggedCalls(
-    before_name="",
-    name_end="",
-    before_key="<arg_key>",
-    key_end="</arg_key>",
-    before_value="<arg_value>",
-    value_end="</arg_value>",
-)
-INVOKE = TaggedCalls(
-    before_name='<invoke name="',
-    name_end='"',
-    head_end=">",
-    before_key='<parameter name="',
-    key_end='"',
-    before_value=">",
-    value_end="</parameter>",
-    call_end="</invoke>",
-)
-DSML = TaggedCalls(
-    before_name='<｜DSML｜invoke name="',  # noqa: RUF001 - as DeepSeek writes it
-    name_end='"',
-    head_end=">",
-    before_key='<｜DSML｜parameter name="',  # noqa: RUF001
-    key_end='"',
-    before_value=">",
-    value_end="</｜DSML｜parameter>",  # noqa: RUF001
-    call_end="</｜DSML｜invoke>",  # noqa: RUF001
-    text_attribute="string",
-    exact=True,
-)
-GCML = attrs.evolve(
-    DSML,
-    before_name='<｜GCML｜invoke name="',  # noqa: RUF001 - as GigaChat writes it
-    before_key='<｜GCML｜parameter name="',  # noqa: RUF001
-    value_end="</｜GCML｜parameter>",  # noqa: RUF001
-    call_end="</｜GCML｜invoke>",  # noqa: RUF001
-)
-ATEM = TaggedCalls(
-    before_name='<atem:invoke name="',
-    name_end='"',
-    head_end=">",
-    before_key='<atem:parameter name="',
-    key_end='"',
-    before_value=">",
-    value_end="</atem:parameter>",
-    call_end="</atem:invoke>",
-    exact=True,
-)
-STEP_ML = TaggedCalls(
-    before_name='<steptml:invoke name="',
-    name_end='"',
-    head_end=">",
-    before_key='<steptml:parameter name="',
-    key_end='"',
-    before_value=">",
-    value_end="</steptml:parameter>",
-    call_end="</steptml:invoke>",
-    blank="",
-)
+
+
+def argument_tags(prefix: str = "", suffix: str = "", **others: str) -> TaggedCalls:
+    """``f<arg_key>k</arg_key><arg_value>v</arg_value>``, GLM's tags with affixes to their names."""
+    return TaggedCalls(
+        **{"before_name": "", "name_end": "", **others},
+        before_key=f"<{prefix}arg_key{suffix}>",
+        key_end=f"</{prefix}arg_key{suffix}>",
+        before_value=f"<{prefix}arg_value{suffix}>",
+        value_end=f"</{prefix}arg_value{suffix}>",
+    )
+
+
+def invoke_tags(
+    prefix: str = "", *, blank: str = "\n", text_attribute: str = "", exact: bool = False
+) -> TaggedCalls:
+    """``<invoke name="f"><parameter name="k">v</parameter></invoke>``, ``prefix`` in every tag."""
+    return TaggedCalls(
+        before_name=f'<{prefix}invoke name="',
+        name_end='"',
+        head_end=">",
+        before_key=f'<{prefix}parameter name="',
+        key_end='"',
+        before_value=">",
+        value_end=f"</{prefix}parameter>",
+        call_end=f"</{prefix}invoke>",
+        blank=blank,
+        text_attribute=text_attribute,
+        exact=exact,
+    )
+
+
+GLM = argument_tags()
+INVOKE = invoke_tags()
+DSML = invoke_tags("｜DSML｜", text_attribute="string", exact=True)  # noqa: RUF001 - as DeepSeek
+GCML = invoke_tags("｜GCML｜", text_attribute="string", exact=True)  # noqa: RUF001 - as GigaChat
+ATEM = invoke_tags("atem:", exact=True)
+STEP_ML = invoke_tags("steptml:", blank="")
 PARAM = TaggedCalls(
     before_name='<function name="',
     name_end='"',

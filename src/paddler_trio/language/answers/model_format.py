@@ -11,9 +11,8 @@ from functools import cached_property, partial
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Marker, SectionRules
+from paddler_trio.language.answers.automaton import Marker, SectionRules, TokenClass
 from paddler_trio.language.answers.call_syntax import CallSyntax, JsonCalls, NamedJson, TaggedCalls
-from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.value_tracker import ValueTracker
 
 _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING

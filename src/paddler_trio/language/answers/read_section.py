@@ -42,8 +42,8 @@ from paddler_trio.language.answers.read_loose import (
 )
 from paddler_trio.language.answers.read_named import read_arguments, read_named_call
 from paddler_trio.language.answers.read_nested import read_nested_call
-from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, read_tagged_call
-from paddler_trio.language.answers.text_source import Reading, Source, stops_of
+from paddler_trio.language.answers.read_tagged import read_tagged_call
+from paddler_trio.language.answers.text_source import MAX_NAME_CHARS, Reading, Source, stops_of
 
 _BETWEEN = (
     "<tool_call>",

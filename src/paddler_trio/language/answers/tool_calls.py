@@ -9,12 +9,14 @@ different for every call of an answer. Sections are bounded; a longer one is rep
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
 
+from paddler_trio.language.answers.automaton import Piece, TokenClass
 from paddler_trio.language.answers.call_events import (
     Arguments,
     ArgumentsGrew,
@@ -25,13 +27,14 @@ from paddler_trio.language.answers.call_events import (
     WrittenCall,
 )
 from paddler_trio.language.answers.call_syntax import CallSyntax
-from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.read_section import SectionReader
 from paddler_trio.language.tool_schemas import ToolSchema, ToolSchemaError
 
 MAX_SECTION_CHARS = 256 * 1024
 _MAX_NAME_CHARS = 200
 _MAX_ID_CHARS = 200
+_ID_CHARS = 24
 
 
 @attrs.frozen
@@ -93,9 +96,18 @@ class ParseFailed:
 ToolCallOutcome: TypeAlias = Parsed | ValidationFailed | Unrecognized | ParseFailed
 
 
-def random_call_id() -> str:
-    """An id in the manner of OpenAI's."""
-    return f"call_{secrets.token_hex(12)}"
+@attrs.define
+class CallIds:
+    """Makes ids in the manner of OpenAI's, or of ``length`` characters; equal for equal seeds."""
+
+    seed: int = attrs.field(factory=lambda: secrets.randbits(64))
+    length: int | None = None
+    _count: int = attrs.field(default=0, init=False)
+
+    def __call__(self) -> str:
+        digest = hashlib.sha256(f"{self.seed}/{self._count}".encode()).hexdigest()
+        self._count += 1
+        return f"call_{digest[:_ID_CHARS]}" if self.length is None else digest[: self.length]
 
 
 class ToolSet:
@@ -127,7 +139,7 @@ class ToolCallReader:
         self,
         tools: Sequence[Mapping[str, object]] | ToolSet,
         *,
-        new_id: Callable[[], str] = random_call_id,
+        new_id: Callable[[], str] | None = None,
         max_section_chars: int = MAX_SECTION_CHARS,
         syntax: CallSyntax | None = None,
         keeps_model_ids: bool = False,
@@ -136,6 +148,7 @@ class ToolCallReader:
         """Prepare for calls to ``tools``, see :class:`ToolSet`.
 
         Args:
+          new_id: random ids by default.
           syntax: how the model's family writes calls; decides only what is ambiguous otherwise.
           keeps_model_ids: take ids that the model wrote, where it wrote any.
           accepts_any_tool: calls to tools that are not among ``tools`` are good.
@@ -146,7 +159,7 @@ class ToolCallReader:
         tool_set = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._schemas = tool_set.schemas
         self._validators = tool_set.validators
-        self._new_id = new_id
+        self._new_id = new_id or CallIds()
         self._max_section_chars = max_section_chars
         self._syntax = syntax
         self._keeps_model_ids = keeps_model_ids
@@ -268,6 +281,32 @@ class ToolCallReader:
         if isinstance(call.arguments, str):
             return [f"tool {call.name!r}: the arguments are not a JSON object"]
         return validator.findings(call.arguments)
+
+
+def reader_of_calls(
+    form: ModelFormat,
+    tools: Sequence[Mapping[str, object]] | ToolSet,
+    *,
+    seed: int | None = None,
+    accepts_any_tool: bool = False,
+) -> ToolCallReader:
+    """A reader for one answer in this format, which keeps the ids that the model writes.
+
+    Args:
+      seed: of the ids of other calls; None for random ones.
+
+    Raises:
+      ToolSchemaError: one of the tools is not usable.
+    """
+    calls = form.calls
+    length = None if calls is None else calls.id_chars
+    return ToolCallReader(
+        tools,
+        new_id=CallIds(length=length) if seed is None else CallIds(seed, length),
+        syntax=None if calls is None else calls.syntax,
+        keeps_model_ids=True,
+        accepts_any_tool=accepts_any_tool,
+    )
 
 
 def _name_and_schema(tool: Mapping[str, object]) -> tuple[str, Mapping[str, object] | None]:

@@ -9,33 +9,28 @@ it is. Text of a section of calls that is no call is content. The APIs stream by
 
 from __future__ import annotations
 
-import secrets
-import string
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Automaton, OpeningProbe
-from paddler_trio.language.answers.bare_calls import bare_call_probe
+from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
+from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.call_events import Arguments
-from paddler_trio.language.answers.call_syntax import QuotedObjects, TaggedCalls
+from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.pieces import Piece, TokenClass
 from paddler_trio.language.answers.streamed_json import parse_json
 from paddler_trio.language.answers.tool_calls import (
     ParseFailed,
     ToolCallDelta,
     ToolCallOutcome,
-    ToolCallReader,
     ToolSet,
     Unrecognized,
     ValidationFailed,
-    random_call_id,
+    reader_of_calls,
 )
 
 _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
 _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
-_ID_LETTERS = string.ascii_letters + string.digits
 
 
 @attrs.frozen
@@ -55,44 +50,6 @@ class WholeAnswer:
     reasoning: str
     tool_calls: tuple[ReadCall, ...]
     problems: tuple[str, ...]
-
-
-def reader_of_calls(
-    form: ModelFormat,
-    tools: Sequence[Mapping[str, object]] | ToolSet,
-    *,
-    accepts_any_tool: bool = False,
-) -> ToolCallReader:
-    """A reader for one answer in this format, which keeps the ids that the model writes.
-
-    Raises:
-      ToolSchemaError: one of the tools is not usable.
-    """
-    calls = form.calls
-    new_id = random_call_id
-    if calls is not None and calls.id_chars is not None:
-        length = calls.id_chars
-
-        def new_id() -> str:
-            return "".join(secrets.choice(_ID_LETTERS) for _ in range(length))
-
-    return ToolCallReader(
-        tools,
-        new_id=new_id,
-        syntax=None if calls is None else calls.syntax,
-        keeps_model_ids=True,
-        accepts_any_tool=accepts_any_tool,
-    )
-
-
-def probe_of(form: ModelFormat, tool_names: Iterable[str]) -> OpeningProbe | None:
-    """Recognises a call without a marker; None where calls have one, or there are no tools."""
-    if form.calls is None or not form.calls.needs_probe:
-        return None
-    syntax = form.calls.syntax
-    if isinstance(syntax, QuotedObjects):
-        return bare_call_probe(tool_names, prefix=syntax.before_name)
-    return bare_call_probe(tool_names, pythonic=True)
 
 
 @attrs.define

@@ -22,10 +22,12 @@ from paddler_trio.language.answers.call_syntax import (
     TaggedCalls,
 )
 from paddler_trio.language.answers.model_format import CallFormat
+from paddler_trio.language.grammars.finite_automaton import intersection, texts_but, write
 from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
-from paddler_trio.language.grammars.gemma_calls import QuotedWriter
-from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
+from paddler_trio.language.grammars.regex_automaton import automaton_of
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
+from paddler_trio.language.grammars.string_schemas import bare_text
 from paddler_trio.language.grammars.tagged_calls import Bare, write_tagged_arguments
 
 MAX_CALLS = 64
@@ -256,3 +258,50 @@ def _id(place: CallPlace) -> str:
 
 def _joined(*parts: str) -> str:
     return " ".join(part for part in parts if part not in ("", '""'))
+
+
+_KEY = "[A-Za-z_][A-Za-z0-9_]{0,63}"
+
+
+class QuotedWriter(SchemaWriter):
+    """Writes schemas in that notation, in which nothing is escaped."""
+
+    def __init__(
+        self,
+        writer: GrammarWriter,
+        document: object,
+        *,
+        root: str = "$",
+        avoided: Sequence[str] = (),
+        quote: str,
+    ) -> None:
+        """``quote``: the token that quotes texts; no text can contain it."""
+        super().__init__(writer, document, root=root, avoided=(*avoided, quote))
+        self._quote = quote
+        self.blanks = '""'
+
+    def text(self, rules: Schema, path: str) -> str:
+        """The rule for a string; SchemaError."""
+        quote = literal(self._quote)
+        return self.grammar.rule(f"{quote} {bare_text(rules, path, self)} {quote}", "string")
+
+    def key(self, name: str) -> str:
+        """GBNF for a key; SchemaError if it cannot be written without quotes."""
+        if not automaton_of(_KEY, anchored=True).accepts(name):
+            raise SchemaError("$", f"properties: {name!r} cannot be a key in this model's calls")
+        return literal(name)
+
+    def any_key(self, names: list[str]) -> str:
+        """The rule for a key that is none of ``names``."""
+        automaton = automaton_of(_KEY, anchored=True)
+        if names:
+            automaton = intersection(automaton, texts_but(names))
+        return write(automaton, self.grammar, in_json=False, hint="key")
+
+    def quoted(self, value: object) -> str:
+        """GBNF for a text or a number."""
+        if not isinstance(value, str):
+            return super().quoted(value)
+        if any(text in value for text in self.avoided):
+            raise SchemaError("$", f"enum: {value!r} cannot be written in this model's calls")
+        return literal(f"{self._quote}{value}{self._quote}")

@@ -30,23 +30,22 @@ from paddler_trio.language.grammars.number_schemas import Bounds, integer, numbe
 from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     NothingMatchesError,
+    Resolver,
     Schema,
     SchemaError,
     all_of,
-    types_in,
-)
-from paddler_trio.language.grammars.schema_resolving import (
-    Resolver,
     canonical,
     checked,
     kinds_of_value,
+    types_in,
 )
-from paddler_trio.language.grammars.string_formats import (
+from paddler_trio.language.grammars.string_schemas import (
     INTEGER_FORMATS,
     NUMBER_FORMATS,
     TEXT_FORMATS,
+    json_key,
+    json_string,
 )
-from paddler_trio.language.grammars.string_schemas import json_key, json_string
 
 MAX_DEPTH = 64
 MAX_ALTERNATIVES = 2000

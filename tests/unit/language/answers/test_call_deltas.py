@@ -9,6 +9,7 @@ from answer_cases import CASES, TOOLS, Case
 from test_families import NAMES, format_of_case
 
 from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.call_syntax import GLM, QWEN_CODER, CallSyntax
 from paddler_trio.language.answers.tool_calls import (
     Parsed,
@@ -17,8 +18,8 @@ from paddler_trio.language.answers.tool_calls import (
     ToolCallReader,
     ToolSet,
     Unrecognized,
+    reader_of_calls,
 )
-from paddler_trio.language.answers.whole_answer import probe_of, reader_of_calls
 
 TOOL_SET = ToolSet(TOOLS)
 
