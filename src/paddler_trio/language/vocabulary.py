@@ -34,7 +34,6 @@ MAX_TEXT_BYTES = 2**30  # llama.cpp counts bytes and tokens in 32 bits
 _MAX_RUN_CHARS = 4096
 _CHANGE = re.compile(r"\s\S|\S\s")
 _LONG_RUN = re.compile(rf"\S{{{_MAX_RUN_CHARS}}}|\s{{{_MAX_RUN_CHARS}}}")
-_NO_TOKEN = -1
 
 _ModelHandle: TypeAlias = int
 _VocabHandle: TypeAlias = int

@@ -8,7 +8,6 @@ writes none of it, has no such section as far as probing shows.
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -328,7 +327,8 @@ def _tagged_call(body: str) -> CallFormat | None:
 
 def common_start(one: str, other: str) -> str:
     """The characters that both texts begin with."""
-    return os.path.commonprefix([one, other])
+    shared = zip(one, other, strict=False)
+    return one[: next((i for i, (a, b) in enumerate(shared) if a != b), min(len(one), len(other)))]
 
 
 def _closer(tail: str, opener: str) -> str:

@@ -6,17 +6,15 @@ Everything here blocks for as long as the work takes and belongs in a preparatio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NoReturn
-
-import attrs
 
 from paddler_trio.language.grammars.finite_automaton import one_of, write
 from paddler_trio.language.grammars.gbnf_reader import (
     Rules,
-    bottom_up,
     closed_rules,
+    components,
     empty_rules,
     leftmost,
     read_gbnf,
@@ -30,96 +28,43 @@ from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
 from paddler_trio.language.grammars.regex_automaton import automaton_of
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
 
+MAX_SCHEMA_CHARS = 256 * 1024
+MAX_CHOICES = 2000
+MAX_CHOICE_CHARS = 64 * 1024
+
 
 class LeftRecursionError(GrammarError):
     """A rule that begins with itself."""
 
 
-@attrs.frozen
-class Inspection:
-    """A grammar that the engine can be given; ``rules`` by their names, groups included."""
+def inspect(grammar: str) -> Rules:
+    """The rules of a grammar that the engine can be given, groups included.
 
-    rules: Rules
-
-    def endless(self, root: str) -> list[str]:
-        """Rules that ``root`` leads to and no finite text fits."""
-        reached = {root}
-        waiting = [root]
-        while waiting:
-            for item in (item for way in self.rules[waiting.pop()] for item in way):
-                if isinstance(item, str) and item not in reached:
-                    reached.add(item)
-                    waiting.append(item)
-        finite = closed_rules(self.rules, is_given=lambda item: not isinstance(item, str))
-        return sorted(reached - finite)
-
-
-def inspect(grammar: str) -> Inspection:
-    """Take a grammar apart and look at it.
+    A rule that begins with itself, or may do so behind rules that are empty, has texts that can
+    never be written; llama.cpp refuses such grammars, so they are refused here.
 
     Raises:
       GrammarError: it cannot be read, or is refused; the text gives the reason.
     """
     rules = read_gbnf(grammar)
     plainly_empty = {name for name, ways in rules.items() if [] in ways}
-    edges = {name: list(leftmost(ways, plainly_empty)) for name, ways in rules.items()}
-    _, has_cycle = bottom_up({name: [item for item, _ in out] for name, out in edges.items()})
-    if has_cycle:
+    if _returns(rules, plainly_empty):
         raise LeftRecursionError("the grammar has a rule that begins with itself (left recursion)")
-    empty = empty_rules(rules)
-    edges = {name: list(leftmost(ways, empty)) for name, ways in rules.items()}
-    if _grows(edges):
+    if any(_returns(rules, empty_rules(rules))):
         raise LeftRecursionError("the grammar has a rule that may begin with itself")
-    return Inspection(rules)
+    return rules
 
 
-def _grows(edges: Mapping[str, list[tuple[str, bool]]]) -> bool:
-    """Whether a rule comes back to itself with something left to be read behind it."""
-    component = _components({name: [item for item, _ in out] for name, out in edges.items()})
-    return any(
-        follows and component[name] == component[item]
+def _returns(rules: Rules, empty: set[str]) -> list[bool]:
+    """For each way in which a rule leads back to itself: whether anything is left to be read."""
+    edges = {name: list(leftmost(ways, empty)) for name, ways in rules.items()}
+    component = components({name: [item for item, _ in out] for name, out in edges.items()})
+    return [
+        follows
         for name, out in edges.items()
         for item, follows in out
-    )
-
-
-def _components(edges: Mapping[str, list[str]]) -> dict[str, int]:
-    """Which names lead to each other: Tarjan's strongly connected components, without recursion."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    component: dict[str, int] = {}
-    waiting: list[str] = []
-    for start in edges:
-        if start in index:
-            continue
-        index[start] = low[start] = len(index)
-        waiting.append(start)
-        path = [(start, iter(edges[start]))]
-        while path:
-            name, out = path[-1]
-            following = next(out, None)
-            if following is None:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[name])
-                if low[name] == index[name]:
-                    while True:
-                        member = waiting.pop()
-                        component[member] = index[name]
-                        if member == name:
-                            break
-            elif following not in index:
-                index[following] = low[following] = len(index)
-                waiting.append(following)
-                path.append((following, iter(edges[following])))
-            elif following not in component:
-                low[name] = min(low[name], index[following])
-    return component
-
-
-MAX_SCHEMA_CHARS = 256 * 1024
-MAX_CHOICES = 2000
-MAX_CHOICE_CHARS = 64 * 1024
+        if component[name] == component[item]
+    ]
 
 
 class SchemaNotConvertibleError(GrammarError):
@@ -200,10 +145,17 @@ def any_json_to_gbnf() -> str:
 def refuse_endless(grammar: str, root: str) -> None:
     """GrammarError for a grammar of ours in which a text can begin that can never end."""
     try:
-        inspection = inspect(grammar)
+        rules = inspect(grammar)
     except LeftRecursionError as error:
         raise GrammarError("$ref: it leads back to itself with nothing in between") from error
-    if inspection.endless(root):
+    reached = {root}
+    waiting = [root]
+    while waiting:
+        for item in (item for way in rules[waiting.pop()] for item in way):
+            if isinstance(item, str) and item not in reached:
+                reached.add(item)
+                waiting.append(item)
+    if reached - closed_rules(rules, is_given=lambda item: not isinstance(item, str)):
         raise GrammarError("it contains itself in a way that no finite text fits")
 
 

@@ -27,7 +27,7 @@ from paddler_trio.language.grammars.gbnf_reader import (
     Item,
     Rules,
     TokenText,
-    bottom_up,
+    components,
     empty_rules,
     left_factored,
     leftmost,
@@ -163,11 +163,11 @@ class PushdownAutomaton:
                 self._values.append(_BOTTOM)
             self._fresh.append(fresh)
         self.classes = CharacterClasses(list(sets))
-        order, _ = bottom_up(
+        below = components(
             {name: [item for item, _ in leftmost(ways, empty)] for name, ways in rules.items()}
         )
         self._ranks = [0] * len(rules)
-        for rank, name in enumerate(reversed(order)):
+        for rank, name in enumerate(reversed(below)):
             self._ranks[self._numbers[name]] = rank
 
     def _add_place(self, item: Item, sets: dict[Characters, int]) -> None:

@@ -1,7 +1,8 @@
 """Several JSON Schemas that all have to hold, as one.
 
-A grammar reads a text once, so ``allOf``, and keywords beside ``$ref`` or ``anyOf``, are merged
-into one schema before anything is written. What cannot be merged exactly is refused.
+A grammar reads a text once, so references, ``allOf``, and keywords beside ``$ref`` or ``anyOf`` are
+merged into one schema before anything is written. What cannot be merged exactly is refused, and so
+are two schemas of a ``oneOf`` that may fit the same value.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import unquote
 
+from paddler_trio.language.answers.typed_values import json_types
 from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
 Schema: TypeAlias = Mapping[str, object]
@@ -319,25 +321,6 @@ def canonical(value: object) -> str:
     return json.dumps(value)
 
 
-def kinds_of_value(value: object) -> frozenset[str]:
-    """The ``type`` names that a JSON value has."""
-    match value:
-        case None:
-            return frozenset({"null"})
-        case bool():
-            return frozenset({"boolean"})
-        case int():
-            return frozenset({"integer", "number"})
-        case float():
-            return frozenset({"number", "integer"} if value.is_integer() else {"number"})
-        case str():
-            return frozenset({"string"})
-        case list():
-            return frozenset({"array"})
-        case _:
-            return frozenset({"object"})
-
-
 def _values_of(schema: Schema) -> frozenset[str] | None:
     """The values of ``enum`` or ``const``, as texts."""
     if "const" in schema:
@@ -356,7 +339,7 @@ def _kinds_of(schema: Schema, path: str) -> frozenset[str]:
         if key in schema:
             values = schema[key] if key == "enum" else [schema[key]]
             assert isinstance(values, list), "const is one value, enum a list"
-            kinds &= {kind for value in values for kind in kinds_of_value(value)}
+            kinds &= {kind for value in values for kind in json_types(value)}
     if kinds & {"integer", "number"}:
         kinds = (kinds - {"integer"}) | {"number"}
     return frozenset(kinds)

@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 
+from paddler_trio.language.answers.typed_values import json_types
 from paddler_trio.language.grammars.container_schemas import write_array, write_object
 from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
 from paddler_trio.language.grammars.number_schemas import Bounds, integer, number
@@ -36,7 +37,6 @@ from paddler_trio.language.grammars.schema_merging import (
     all_of,
     canonical,
     checked,
-    kinds_of_value,
     types_in,
 )
 from paddler_trio.language.grammars.string_schemas import (
@@ -296,7 +296,7 @@ class SchemaWriter:
             values = [value for value in values if canonical(value) == wanted]
         if "type" in rules:
             allowed = set(types_in(rules["type"], path))
-            values = [value for value in values if allowed & kinds_of_value(value)]
+            values = [value for value in values if allowed & json_types(value)]
         ways = [self._constant(value, path) for value in values]
         if not ways:
             raise NothingMatchesError(path, "enum: no value has the type")
@@ -402,7 +402,7 @@ class SchemaWriter:
 
 
 def _kind(value: object) -> str:
-    kinds = kinds_of_value(value)
+    kinds = json_types(value)
     return "number" if "number" in kinds else min(kinds)
 
 
