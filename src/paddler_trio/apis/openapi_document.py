@@ -14,10 +14,9 @@ from paddler_trio.apis.llama_server.model_routes import detokenize_record, token
 from paddler_trio.apis.llama_server.rerank import rerank_record
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
-from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
+from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
 from paddler_trio.apis.responses.responses_fields import input_tokens_record, responses_record
-
-Json = dict[str, object]
+from paddler_trio.apis.shapes import Json
 
 ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 502, 503, 504)
 

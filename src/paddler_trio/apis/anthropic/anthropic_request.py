@@ -12,15 +12,13 @@ import attrs
 
 from paddler_trio.apis.anthropic.anthropic_fields import count_tokens_record, messages_record
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.generation_values import sampling_of, schema_constraint
+from paddler_trio.apis.generation_fields import sampling_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
-from paddler_trio.apis.shapes import texts
+from paddler_trio.apis.shapes import Json, texts
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Constraint, ConversationPrompt, Generate
-
-Json = dict[str, object]
 
 
 @attrs.frozen(kw_only=True)

@@ -5,34 +5,34 @@ The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
+from pathlib import PurePath
 from urllib.parse import parse_qs
 
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.backend import Backend
-from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted
-from paddler_trio.apis.generation_settings import sampling_settings
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.model_names import (
+from paddler_trio.apis.backend import (
+    Backend,
     ServedModel,
     cluster_parameters,
     no_such_model,
     served_model,
 )
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.fields import Field, Record, accepted
+from paddler_trio.apis.generation_settings import sampling_settings
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_request import conversation_of
 from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask
-from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
+from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
-
-Json = dict[str, object]
 
 DESCRIBE_S = 2.0
 """How long a list of models waits for an agent to describe the model."""
@@ -40,6 +40,7 @@ MAX_TEXTS = 1024
 """In one request to be tokenised: each is a question to an agent."""
 MAX_SLOTS_LISTED = 65536
 """Of all agents together; each is an object in one answer."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _META = {
     "vocab_type": "vocab_type",
@@ -290,3 +291,19 @@ async def slots(backend: Backend, exchange: Exchange) -> None:
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
     await exchange.send_json(200, entries)
+
+
+async def lora_adapters(backend: Backend, exchange: Exchange) -> None:
+    """The adapters that the operator set for all agents, without the folders they lie in."""
+    adapters: list[Json] = []
+    for number, adapter in enumerate(backend.states.extras.engine.lora or ()):
+        path, scale = _adapter(adapter)
+        adapters.append({"id": number, "path": PurePath(path).name, "scale": scale})
+    await exchange.send_json(200, adapters)
+
+
+def _adapter(text: str) -> tuple[str, float]:
+    """The path and the scale of ``PATH`` or ``PATH=SCALE``."""
+    path, equals, scale = text.rpartition("=")
+    is_scaled = equals and _NUMBER.fullmatch(scale)
+    return (path, float(scale)) if is_scaled else (text, 1.0)

@@ -11,21 +11,18 @@ from functools import lru_cache
 
 import attrs
 
+from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
-from paddler_trio.apis.backend import Backend
+from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, accepted
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.model_names import model_name
 from paddler_trio.apis.run_requests import gather
-from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
-from paddler_trio.apis.steps import Step
+from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.work import Rank
-
-Json = dict[str, object]
 
 
 @lru_cache(maxsize=8)

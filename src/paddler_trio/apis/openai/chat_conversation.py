@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.trio.work import ConversationPrompt
-
-Json = dict[str, object]
 
 
 def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:

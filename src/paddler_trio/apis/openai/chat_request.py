@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import attrs
 
+from paddler_trio.apis.answer import AnswerReader
 from paddler_trio.apis.api_errors import invalid
-from paddler_trio.apis.generation_values import (
+from paddler_trio.apis.generation_fields import (
     constraint_of,
     max_tokens_of,
     sampling_of,
@@ -19,8 +20,6 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_conversation import conversation_prompt
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
-
-Json = dict[str, object]
 
 
 @attrs.frozen(kw_only=True)
@@ -81,16 +80,14 @@ class ChatRequest:
     delivery: Delivery
     constrained_by: str | None = None
 
-    @property
-    def max_tokens(self) -> int | None:
-        """None for as many as fit."""
-        return self.generate.max_tokens
-
-    @property
-    def takes_raw_calls(self) -> bool:
-        """Tool calls are wanted as text of the content."""
-        prompt = self.generate.prompt
-        return isinstance(prompt, ConversationPrompt) and prompt.raw_tool_calls
+    def readers(self) -> list[AnswerReader]:
+        """One for each choice; reasoning that is part of the content keeps the blanks around it."""
+        prompt, delivery = self.generate.prompt, self.delivery
+        raw_calls = isinstance(prompt, ConversationPrompt) and prompt.raw_tool_calls
+        return [
+            AnswerReader(raw_calls, self.generate.max_tokens, delivery.reasoning_is_content)
+            for _ in range(self.n)
+        ]
 
     def works(self) -> list[Generate]:
         """One for each choice; those after the first sample with the next seeds."""

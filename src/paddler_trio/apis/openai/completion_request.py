@@ -17,13 +17,11 @@ from paddler_trio.apis.generation_fields import (
     bias_field,
     cache_fields,
     constraint_fields,
+    constraint_of,
     ending_fields,
+    max_tokens_of,
     refused_fields,
     sampling_fields,
-)
-from paddler_trio.apis.generation_values import (
-    constraint_of,
-    max_tokens_of,
     sampling_of,
     stop_of,
 )
