@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paddler_trio.apis.api_errors import invalid
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused
+from paddler_trio.apis.fields import Field, accepted, hint, record, refused
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.shapes import (
     Anything,
@@ -134,17 +134,15 @@ def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     text = Text(limits.max_grammar_bytes, "max_grammar_bytes", least_chars=1)
     choices = ListOf(Text(4096, least_chars=1), 1, 1024)
-    structured = Record(
+    structured = record(
         "structured_outputs",
-        (
-            Field("json", Either((schema, text)), "As guided_json."),
-            Field("regex", text, "As guided_regex."),
-            Field("choice", choices, "As guided_choice."),
-            Field("grammar", text, "As grammar: GBNF."),
-            Field("json_object", Flag(), "Any JSON object."),
-            refused("structural_tag", "use tools, or a grammar"),
-            refused("whitespace_pattern", "whitespace is the grammar's"),
-        ),
+        Field("json", Either((schema, text)), "As guided_json."),
+        Field("regex", text, "As guided_regex."),
+        Field("choice", choices, "As guided_choice."),
+        Field("grammar", text, "As grammar: GBNF."),
+        Field("json_object", Flag(), "Any JSON object."),
+        refused("structural_tag", "use tools, or a grammar"),
+        refused("whitespace_pattern", "whitespace is the grammar's"),
     )
     return (
         Field(

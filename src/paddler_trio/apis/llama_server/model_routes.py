@@ -23,7 +23,7 @@ from paddler_trio.apis.backend import (
     served_model,
 )
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted
+from paddler_trio.apis.fields import Field, Record, accepted, record
 from paddler_trio.apis.generation_settings import sampling_settings
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_request import conversation_of
@@ -137,30 +137,26 @@ async def _stats(backend: Backend) -> Mapping[str, object]:
 @lru_cache(maxsize=8)
 def tokenize_record(limits: ApiLimits) -> Record:
     token = Integer(0, MAX_INT32)
-    return Record(
+    return record(
         "TokenizeRequest",
-        (
-            Field(
-                "content",
-                Either((Text(), ListOf(Either((token, Text()))))),
-                "The text; a list may mix texts and token ids.",
-            ),
-            Field("add_special", Flag(), "Begin as prompts do, with BOS if the model has one."),
-            Field("parse_special", Flag(), "false: texts of special tokens are text."),
-            Field("with_pieces", Flag(), "Tell the text of each token."),
-            accepted("model", Text(512), "There is one model."),
+        Field(
+            "content",
+            Either((Text(), ListOf(Either((token, Text()))))),
+            "The text; a list may mix texts and token ids.",
         ),
+        Field("add_special", Flag(), "Begin as prompts do, with BOS if the model has one."),
+        Field("parse_special", Flag(), "false: texts of special tokens are text."),
+        Field("with_pieces", Flag(), "Tell the text of each token."),
+        accepted("model", Text(512), "There is one model."),
     )
 
 
 @lru_cache(maxsize=8)
 def detokenize_record(limits: ApiLimits) -> Record:
-    return Record(
+    return record(
         "DetokenizeRequest",
-        (
-            Field("tokens", ListOf(Integer(0, MAX_INT32)), "Ids of tokens."),
-            accepted("model", Text(512), "There is one model."),
-        ),
+        Field("tokens", ListOf(Integer(0, MAX_INT32)), "Ids of tokens."),
+        accepted("model", Text(512), "There is one model."),
     )
 
 

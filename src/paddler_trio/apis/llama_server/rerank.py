@@ -15,7 +15,7 @@ from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted
+from paddler_trio.apis.fields import Field, Record, accepted, record, required
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.run_requests import gather
@@ -28,21 +28,19 @@ from paddler_trio.wire.trio.work import Rank
 @lru_cache(maxsize=8)
 def rerank_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/rerank``."""
-    wrapped = Record("ranked text", (Field("text", Text(), "The document.", is_required=True),))
+    wrapped = record("ranked text", required("text", Text(), "The document."))
     documents = ListOf(Either((Text(), wrapped)), 1, limits.max_prompts, "max_prompts")
-    return Record(
+    return record(
         "RerankRequest",
-        (
-            Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
-            Field("query", Text(), "What the documents are for.", is_required=True),
-            Field("documents", documents, "Texts, or objects with text."),
-            Field("texts", documents, "As documents; answered in TEI's shape."),
-            Field("top_n", Integer(1), "Tell only so many of the best."),
-            Field("return_documents", Flag(), "Results carry their documents."),
-            Field("return_text", Flag(), "With texts: results carry them."),
-            accepted("user", Text(), "Kept nowhere: it is a label for the provider's own books."),
-        ),
-        "Give documents or texts. Unknown fields are ignored and reported.",
+        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        required("query", Text(), "What the documents are for."),
+        Field("documents", documents, "Texts, or objects with text."),
+        Field("texts", documents, "As documents; answered in TEI's shape."),
+        Field("top_n", Integer(1), "Tell only so many of the best."),
+        Field("return_documents", Flag(), "Results carry their documents."),
+        Field("return_text", Flag(), "With texts: results carry them."),
+        accepted("user", Text(), "Kept nowhere: it is a label for the provider's own books."),
+        note="Give documents or texts. Unknown fields are ignored and reported.",
     )
 
 

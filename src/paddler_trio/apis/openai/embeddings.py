@@ -18,7 +18,7 @@ from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed, unsupported
 from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted, refused
+from paddler_trio.apis.fields import Field, Record, accepted, record, refused, required
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.apis.questions import token_ids
@@ -33,11 +33,10 @@ Vector = npt.NDArray[np.float32]
 def _shared_fields() -> tuple[Field, ...]:
     return (
         Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
-        Field(
+        required(
             "input",
             PromptShape(),
             "A text, token ids, both mixed, text parts, or a list of these.",
-            is_required=True,
             aliases=("content",),
         ),
         Field(
@@ -52,34 +51,30 @@ def _shared_fields() -> tuple[Field, ...]:
 @lru_cache(maxsize=8)
 def embeddings_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/embeddings``."""
-    return Record(
+    return record(
         "CreateEmbeddingRequest",
-        (
-            *_shared_fields(),
-            Field("encoding_format", OneOf(("float", "base64")), "base64: 32-bit little-endian."),
-            Field(
-                "dimensions",
-                Integer(1, 2**20),
-                "Vectors are cut to so many numbers and made of length 1 again.",
-            ),
-            refused("embd_normalize", "vectors have length 1", neutral=(2,)),
-            refused("input_type", "write the model's prefix into the input yourself"),
-            refused("task", "write the model's prefix into the input yourself"),
+        *_shared_fields(),
+        Field("encoding_format", OneOf(("float", "base64")), "base64: 32-bit little-endian."),
+        Field(
+            "dimensions",
+            Integer(1, 2**20),
+            "Vectors are cut to so many numbers and made of length 1 again.",
         ),
-        "Vectors of length 1, one for each input. Unknown fields are ignored and reported.",
+        refused("embd_normalize", "vectors have length 1", neutral=(2,)),
+        refused("input_type", "write the model's prefix into the input yourself"),
+        refused("task", "write the model's prefix into the input yourself"),
+        note="Vectors of length 1, one for each input. Unknown fields are ignored and reported.",
     )
 
 
 @lru_cache(maxsize=8)
 def llama_embeddings_record(limits: ApiLimits) -> Record:
     """The body of ``/embedding``, in llama-server's own dialect."""
-    return Record(
+    return record(
         "LlamaEmbeddingRequest",
-        (
-            *_shared_fields(),
-            Field("embd_normalize", Integer(-1, 2), "2: length 1; -1: as the model gives them."),
-        ),
-        "llama-server's own dialect. Unknown fields are ignored and reported.",
+        *_shared_fields(),
+        Field("embd_normalize", Integer(-1, 2), "2: length 1; -1: as the model gives them."),
+        note="llama-server's own dialect. Unknown fields are ignored and reported.",
     )
 
 
