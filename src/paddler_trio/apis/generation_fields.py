@@ -1,11 +1,11 @@
-"""The fields that all requests for text have in common; ``generation_values`` knows their meaning.
+"""The fields that all requests for text have in common, and what they mean natively. Pure.
 
 OpenAI's own, llama.cpp's and vLLM's: the latter two are what people add with ``extra_body``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paddler_trio.apis.api_errors import invalid
@@ -37,7 +37,9 @@ from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ChoiceGrammar,
     Constraint,
+    Generate,
     LogitBias,
+    Prompt,
     RegexGrammar,
     SamplingOverrides,
 )
@@ -53,6 +55,9 @@ _SPECULATIVE: dict[str, Shape] = {
     "ngram_min_hits": Integer(0, MAX_INT32),
 }
 """How llama.cpp's drafts are made, as its server takes it."""
+
+
+MODEL = Field("model", Text(512), "Any name is fine unless --strict-model-names is set.")
 
 
 def sampling_fields() -> tuple[Field, ...]:
@@ -234,6 +239,9 @@ def refused_fields() -> tuple[Field, ...]:
     )
 
 
+# ------------------------------------------------------------------- what the fields mean natively
+
+
 _STAGES_BY_CHARACTER = {stage.character: stage.name for stage in STAGES.values()}
 _NATIVE_NAMES = {each.server_name: each.name for each in PARAMETERS.values()}
 """Of the numbers, by their names in a request."""
@@ -290,6 +298,28 @@ def _biases(value: object) -> tuple[LogitBias, ...]:
     return tuple(biases)
 
 
+def generate_of(
+    values: Mapping[str, object],
+    prompt: Prompt,
+    *,
+    max_tokens: int | None,
+    constraint: Constraint | None,
+    stop: Iterable[str] = (),
+    logprobs: int | None = None,
+) -> Generate:
+    """The native request, with the sampling and the use of the cache that ``values`` ask for."""
+    return Generate(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        sampling=sampling_of(values),
+        constraint=constraint,
+        stop=tuple(stop),
+        logprobs=logprobs,
+        reuse_prefix=values.get("cache_prompt") is not False,
+        cache_salt=str(values.get("cache_salt", "")),
+    )
+
+
 def max_tokens_of(values: Mapping[str, object]) -> int | None:
     """None for as many as fit."""
     most = values.get("max_tokens")
@@ -298,8 +328,8 @@ def max_tokens_of(values: Mapping[str, object]) -> int | None:
     return most if isinstance(most, int) and most > 0 else None
 
 
-def stop_of(values: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(texts(values.get("stop", [])))
+def stop_of(values: Mapping[str, object]) -> Sequence[str]:
+    return texts(values.get("stop", []))
 
 
 def constraint_of(

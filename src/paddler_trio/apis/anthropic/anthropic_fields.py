@@ -16,7 +16,7 @@ from paddler_trio.apis.fields import (
     tagged,
     text_or_parts,
 )
-from paddler_trio.apis.generation_fields import MAX_INT32, cache_fields, sampling_fields
+from paddler_trio.apis.generation_fields import MAX_INT32, MODEL, cache_fields, sampling_fields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.message_fields import schema_shape
 from paddler_trio.apis.shapes import (
@@ -170,7 +170,7 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("effort", OneOf(EFFORTS), "Bounds the thinking, where it is on."),
     )
     return (
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        MODEL,
         required(
             "messages",
             ListOf(_message_shape(), 1, limits.max_messages, "max_messages"),

@@ -23,7 +23,7 @@ from paddler_trio.apis.backend import (
     served_model,
 )
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted, record
+from paddler_trio.apis.fields import Field, Record, accepted, list_in, record
 from paddler_trio.apis.generation_settings import sampling_settings
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_request import conversation_of
@@ -199,9 +199,8 @@ async def _with_pieces(
 
 async def detokenize(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, detokenize_record)
-    tokens = values.get("tokens", [])
-    assert isinstance(tokens, list)
-    answer = await ask(backend, Detokenize(tokens=tuple(tokens)), exchange)
+    tokens = tuple(list_in(values, "tokens"))
+    answer = await ask(backend, Detokenize(tokens=tokens), exchange)
     await exchange.send_json(200, {"content": answer["text"]})
 
 

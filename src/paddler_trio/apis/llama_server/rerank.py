@@ -15,7 +15,8 @@ from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted, record, required
+from paddler_trio.apis.fields import Field, Record, accepted, list_in, record, required, text_in
+from paddler_trio.apis.generation_fields import MODEL
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.run_requests import gather
@@ -32,7 +33,7 @@ def rerank_record(limits: ApiLimits) -> Record:
     documents = ListOf(Either((Text(), wrapped)), 1, limits.max_prompts, "max_prompts")
     return record(
         "RerankRequest",
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        MODEL,
         required("query", Text(), "What the documents are for."),
         Field("documents", documents, "Texts, or objects with text."),
         Field("texts", documents, "As documents; answered in TEI's shape."),
@@ -62,11 +63,10 @@ def read_rerank(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
     if ("documents" in values) == ("texts" in values):
         raise invalid("give documents, or texts, and not both", "documents")
     is_tei = "texts" in values
-    given = values["texts" if is_tei else "documents"]
-    assert isinstance(given, list)
-    model, top_n = values.get("model"), values.get("top_n")
+    given = list_in(values, "texts" if is_tei else "documents")
+    top_n = values.get("top_n")
     return RerankRequest(
-        model=str(model) if model else None,
+        model=text_in(values, "model"),
         query=str(values["query"]),
         documents=tuple(str(each["text"] if isinstance(each, Mapping) else each) for each in given),
         top_n=top_n if isinstance(top_n, int) else None,

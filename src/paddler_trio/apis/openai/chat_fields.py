@@ -17,6 +17,7 @@ from paddler_trio.apis.fields import (
 )
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
+    MODEL,
     accepted_fields,
     bias_field,
     cache_fields,
@@ -53,6 +54,11 @@ EFFORTS: dict[str, int | None] = {
     "max": None,
 }
 """Tokens of reasoning that a ``reasoning_effort`` allows; 0 is no reasoning, None no bound."""
+
+
+def template_effort(effort: str) -> str:
+    """The value for a template: those that read it have three."""
+    return {"minimal": "low", "xhigh": "high", "max": "high"}.get(effort, effort)
 
 
 def response_format_shape(limits: ApiLimits) -> Shape:
@@ -166,7 +172,7 @@ def chat_record(limits: ApiLimits) -> Record:
     """The body of a chat completion."""
     return record(
         "CreateChatCompletionRequest",
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        MODEL,
         required(
             "messages",
             ListOf(message_shape(), 0, limits.max_messages, "max_messages"),

@@ -8,10 +8,11 @@ import attrs
 
 from paddler_trio.apis.answer import AnswerReader
 from paddler_trio.apis.api_errors import invalid
+from paddler_trio.apis.fields import object_in, text_in
 from paddler_trio.apis.generation_fields import (
     constraint_of,
+    generate_of,
     max_tokens_of,
-    sampling_of,
     schema_constraint,
     stop_of,
 )
@@ -100,15 +101,13 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
     logprobs = _logprobs(values)
     only_streams(values, ignored)
     constrained_by, constraint = constraint_of(values, response_format_of(values))
-    generate = Generate(
-        prompt=conversation_prompt(values),
+    generate = generate_of(
+        values,
+        conversation_prompt(values),
         max_tokens=max_tokens_of(values),
-        sampling=sampling_of(values),
         constraint=constraint,
         stop=stop_of(values),
         logprobs=logprobs,
-        reuse_prefix=values.get("cache_prompt") is not False,
-        cache_salt=str(values.get("cache_salt", "")),
     )
     n = values.get("n", 1)
     assert isinstance(n, int)
@@ -139,14 +138,10 @@ def choices_of(generate: Generate, n: int) -> list[Generate]:
 
 
 def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
-    options = values.get("stream_options", {})
-    reasoning = values.get("reasoning", {})
-    assert isinstance(options, Mapping)
-    assert isinstance(reasoning, Mapping)
-    model = values.get("model")
+    options, reasoning = object_in(values, "stream_options"), object_in(values, "reasoning")
     hidden = values.get("include_reasoning") is False or reasoning.get("exclude") is True
     return Delivery(
-        model=str(model) if model else None,
+        model=text_in(values, "model"),
         is_stream=values.get("stream") is True,
         with_usage=options.get("include_usage") is True,
         with_reasoning=not hidden,

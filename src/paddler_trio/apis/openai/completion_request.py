@@ -11,18 +11,19 @@ from functools import lru_cache
 import attrs
 
 from paddler_trio.apis.api_errors import invalid
-from paddler_trio.apis.fields import Field, Record, accepted, record, refused, required
+from paddler_trio.apis.fields import Field, Record, accepted, list_in, record, refused, required
 from paddler_trio.apis.generation_fields import (
+    MODEL,
     accepted_fields,
     bias_field,
     cache_fields,
     constraint_fields,
     constraint_of,
     ending_fields,
+    generate_of,
     max_tokens_of,
     refused_fields,
     sampling_fields,
-    sampling_of,
     stop_of,
 )
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
@@ -42,7 +43,7 @@ from paddler_trio.wire.trio.work import Generate, TextPrompt, TokenPrompt
 
 def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
     return (
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        MODEL,
         required(
             "prompt",
             PromptShape(),
@@ -177,12 +178,10 @@ def read_llama_completion(
     values = llama_completion_record(limits).read(body, "", ignored)
     only_streams(values, ignored)
     n_probs = _whole(values, "n_probs", 0)
-    fields = values.get("response_fields", [])
-    assert isinstance(fields, list)
     return attrs.evolve(
         _request(values, limits, logprobs=n_probs or None),
         with_tokens=values.get("return_tokens") is True,
-        response_fields=tuple(str(name) for name in fields),
+        response_fields=tuple(list_in(values, "response_fields")),
     )
 
 
@@ -192,15 +191,13 @@ def _request(
     prompts = read_prompts(values["prompt"], limits)
     n = _whole(values, "n", 1)
     constrained_by, constraint = constraint_of(values, format_of(values))
-    generate = Generate(
-        prompt=TextPrompt(text=""),
+    generate = generate_of(
+        values,
+        TextPrompt(text=""),
         max_tokens=max_tokens_of(values),
-        sampling=sampling_of(values),
         constraint=constraint,
         stop=stop_of(values),
         logprobs=logprobs,
-        reuse_prefix=values.get("cache_prompt") is not False,
-        cache_salt=str(values.get("cache_salt", "")),
     )
     choices = len(prompts.prompts) * max(n, _whole(values, "best_of", n))
     if choices > limits.max_prompts:

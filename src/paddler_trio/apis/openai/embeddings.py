@@ -18,7 +18,8 @@ from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed, unsupported
 from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted, record, refused, required
+from paddler_trio.apis.fields import Field, Record, accepted, record, refused, required, text_in
+from paddler_trio.apis.generation_fields import MODEL
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.apis.questions import token_ids
@@ -32,7 +33,7 @@ Vector = npt.NDArray[np.float32]
 
 def _shared_fields() -> tuple[Field, ...]:
     return (
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        MODEL,
         required(
             "input",
             PromptShape(),
@@ -198,25 +199,20 @@ def llama_body(embedded: Embedded) -> list[Json]:
 
 async def embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, embeddings_record)
-    model = _model(backend, values)
+    model = model_name(backend, text_in(values, "model"))
     embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
     await exchange.send_json(200, openai_body(embedded, model=model, values=values))
 
 
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, llama_embeddings_record)
-    _model(backend, values)
+    model_name(backend, text_in(values, "model"))
     norm = values.get("embd_normalize", 2)
     if norm not in {2, -1}:
         raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
     normalize = "l2" if norm == 2 else "none"
     embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
     await exchange.send_json(200, llama_body(embedded))
-
-
-def _model(backend: Backend, values: Mapping[str, object]) -> str:
-    asked = values.get("model")
-    return model_name(backend, str(asked) if asked else None)
 
 
 async def _embed(

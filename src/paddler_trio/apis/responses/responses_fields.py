@@ -18,6 +18,7 @@ from paddler_trio.apis.fields import (
 )
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
+    MODEL,
     accepted_fields,
     bias_field,
     cache_fields,
@@ -186,7 +187,7 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
         accepted("generate_summary", words, gist),
     )
     return (
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
+        MODEL,
         Field("input", Either((Text(), items)), "A text, or items."),
         Field("instructions", Text(), "What the system says first; of this response alone."),
         Field(

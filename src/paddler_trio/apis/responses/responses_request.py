@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.generation_fields import sampling_of, schema_constraint
+from paddler_trio.apis.fields import list_in, object_in, text_in
+from paddler_trio.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.apis.openai.chat_fields import EFFORTS, template_effort
 from paddler_trio.apis.openai.chat_request import only_streams, ping_s_of
 from paddler_trio.apis.responses.responses_fields import (
     LOGPROBS,
@@ -113,13 +114,11 @@ class ResponsesRequest:
 
     @property
     def model(self) -> str | None:
-        model = self.values.get("model")
-        return str(model) if model else None
+        return text_in(self.values, "model")
 
     @property
     def previous_response_id(self) -> str | None:
-        previous = self.values.get("previous_response_id")
-        return str(previous) if previous else None
+        return text_in(self.values, "previous_response_id")
 
     @property
     def is_stream(self) -> bool:
@@ -147,11 +146,10 @@ class ResponsesRequest:
     @property
     def logprobs(self) -> int | None:
         """How many alternatives are reported with each token; None for no report at all."""
-        top, include = self.values.get("top_logprobs"), self.values.get("include", [])
-        assert isinstance(include, list)
+        top = self.values.get("top_logprobs")
         if isinstance(top, int):
             return top
-        return 0 if LOGPROBS in include else None
+        return 0 if LOGPROBS in list_in(self.values, "include") else None
 
     def exactly(self, ignored: IgnoredFields) -> ResponsesRequest:
         """The same without fields that OpenAI's own schema lacks; ``ignored`` collects them."""
@@ -195,16 +193,13 @@ class ResponsesRequest:
 
     def generate(self, before: Sequence[Item]) -> Generate:
         """The native request."""
-        values = self.values
-        most = values.get("max_output_tokens")
-        return Generate(
-            prompt=self.conversation(before),
+        most = self.values.get("max_output_tokens")
+        return generate_of(
+            self.values,
+            self.conversation(before),
             max_tokens=most if isinstance(most, int) else None,
-            sampling=sampling_of(values),
-            constraint=_constraint(values),
+            constraint=_constraint(self.values),
             logprobs=self.logprobs,
-            reuse_prefix=values.get("cache_prompt") is not False,
-            cache_salt=str(values.get("cache_salt", "")),
         )
 
 
@@ -236,9 +231,7 @@ def _functions(tools: object) -> list[Mapping[str, object]]:
 
 
 def _constraint(values: Mapping[str, object]) -> Constraint | None:
-    text = values.get("text", {})
-    assert isinstance(text, Mapping)
-    match text.get("format"):
+    match object_in(values, "text").get("format"):
         case {"type": "json_schema", "schema": schema}:
             return schema_constraint(schema)
         case {"type": "json_object"}:
@@ -288,13 +281,10 @@ def _must_be_there(name: str, tools: Mapping[str, Json], path: str) -> None:
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:
     """Whether to reason (None: as the template has it), the bound, and the template's words."""
-    reasoning = values.get("reasoning", {})
-    assert isinstance(reasoning, Mapping)
-    effort = reasoning.get("effort")
+    effort = object_in(values, "reasoning").get("effort")
     if not isinstance(effort, str):
         return None, None, {}
     bound = EFFORTS[effort]
     if bound == 0:
         return False, None, {}
-    words = {"minimal": "low", "xhigh": "high", "max": "high"}.get(effort, effort)
-    return True, bound, {"reasoning_effort": words}
+    return True, bound, {"reasoning_effort": template_effort(effort)}

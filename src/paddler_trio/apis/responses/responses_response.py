@@ -24,6 +24,7 @@ from paddler_trio.apis.answer import (
     logprob_with_top,
 )
 from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.fields import object_in
 from paddler_trio.apis.responses.responses_request import ResponsesRequest
 from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Reports, Stopwatch, timings_of
@@ -198,9 +199,7 @@ class ResponseHeading:
         for name in ("temperature", "top_p"):
             if echoed[name] is None:
                 echoed[name] = self.parameters.get(name)
-        reasoning, text = values.get("reasoning", {}), values.get("text", {})
-        assert isinstance(reasoning, Mapping)
-        assert isinstance(text, Mapping)
+        reasoning, text = object_in(values, "reasoning"), object_in(values, "text")
         return {
             "id": self.id,
             "object": "response",
