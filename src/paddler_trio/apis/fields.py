@@ -85,6 +85,7 @@ def required(name: str, shape: Shape, note: str, *, aliases: tuple[str, ...] = (
 class Record:
     """An object with these members; others have no meaning here."""
 
+    expected = "an object"
     name: str
     fields: tuple[Field, ...]
     note: str = ""
@@ -98,10 +99,6 @@ class Record:
                 assert name not in names, f"{self.name}.{name} stands in the table twice"
                 names[name] = field
         return names
-
-    @property
-    def expected(self) -> str:
-        return "an object"
 
     def value_of(self, name: str) -> str:
         """The only value that the member ``name`` may have."""

@@ -58,9 +58,7 @@ def wrong(shape: Shape, value: object, path: str) -> ApiError:
 
 @attrs.frozen
 class Flag:
-    @property
-    def expected(self) -> str:
-        return "true or false"
+    expected = "true or false"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> bool:
         if not isinstance(value, bool):
@@ -191,9 +189,7 @@ class Anything:
     most_bytes: int | None = None
     limit: str = ""
 
-    @property
-    def expected(self) -> str:
-        return "JSON"
+    expected = "JSON"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         if self.most_bytes is not None:
@@ -218,9 +214,7 @@ class FreeObject:
     limit: str = ""
     most_bytes: int | None = None
 
-    @property
-    def expected(self) -> str:
-        return "an object"
+    expected = "an object"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> Json:
         if not isinstance(value, dict):
@@ -250,9 +244,7 @@ class ListOf:
     most: int | None = None
     limit: str = ""
 
-    @property
-    def expected(self) -> str:
-        return "a list"
+    expected = "a list"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
         if not isinstance(value, list):

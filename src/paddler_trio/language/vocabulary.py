@@ -124,16 +124,17 @@ class Vocabulary:
     @property
     def n_ctx_train(self) -> int:
         """Tokens of context the model was trained with; 0 if the file does not say."""
-        architecture = self.metadata.get("general.architecture", "")
-        length = self.metadata.get(f"{architecture}.context_length", "")
-        return int(length) if length.isdecimal() else 0
+        return self._number_of("context_length")
 
     @property
     def n_embd(self) -> int:
         """Width of the model's vectors; 0 if the file does not say."""
+        return self._number_of("embedding_length")
+
+    def _number_of(self, key: str) -> int:
         architecture = self.metadata.get("general.architecture", "")
-        width = self.metadata.get(f"{architecture}.embedding_length", "")
-        return int(width) if width.isdecimal() else 0
+        number = self.metadata.get(f"{architecture}.{key}", "")
+        return int(number) if number.isdecimal() else 0
 
     def chat_template(self, name: str | None = None) -> str | None:
         """Jinja source of the default template, or of a named one such as ``tool_use``."""

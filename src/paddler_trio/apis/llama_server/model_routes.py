@@ -58,21 +58,16 @@ _META = {
 
 
 async def list_models(backend: Backend, exchange: Exchange) -> None:
-    if exchange.is_exact:
-        await _list_exactly(backend, exchange)
-        return
+    """As OpenAI's schema has it, for which no agent is asked; or with what an agent describes."""
     served = served_model(backend)
+    if exchange.is_exact:
+        data = [] if served is None else [_exact_model(backend, served)]
+        await exchange.send_json(200, {"object": "list", "data": data})
+        return
     stats = {} if served is None else await _stats(backend)
     models = [] if served is None else [_ollama_model(served, stats)]
     data = [] if served is None else [_model(backend, served, stats)]
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
-
-
-async def _list_exactly(backend: Backend, exchange: Exchange) -> None:
-    """As OpenAI's schema has it; no agent is asked."""
-    served = served_model(backend)
-    data = [] if served is None else [_exact_model(backend, served)]
-    await exchange.send_json(200, {"object": "list", "data": data})
 
 
 async def get_model(backend: Backend, exchange: Exchange) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
+from paddler_trio.language.answers.call_events import Remainder
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import (
     Parsed,
@@ -24,7 +25,6 @@ from paddler_trio.language.answers.tool_calls import (
     ParseFailed,
     ToolCallOutcome,
     ToolCallReader,
-    Unrecognized,
     ValidationFailed,
 )
 from paddler_trio.wire.engine.engine_pipe import Ending, Progress, TokenLogprob
@@ -302,12 +302,7 @@ def _logprob(entry: TokenLogprob) -> dict[str, object]:
 
 def _broke_off(outcome: ToolCallOutcome) -> bool:
     """Of an answer that was cut off inside a call: its ending already says so."""
-    match outcome:
-        case Unrecognized(is_last=is_last):
-            return is_last
-        case ParseFailed():
-            return True
-    return False
+    return isinstance(outcome, ParseFailed) or (isinstance(outcome, Remainder) and outcome.is_last)
 
 
 def _outcomes(outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:
@@ -318,7 +313,7 @@ def _outcomes(outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:
                 results.append({"ToolCallParsed": [_call(call) for call in calls]})
             case ValidationFailed(messages):
                 results.append({"ToolCallValidationFailed": list(messages)})
-            case Unrecognized(text, message):
+            case Remainder(text, message):
                 results.append(
                     {"UnrecognizedToolCallFormat": {"text": text, "ffi_error_message": message}}
                 )

@@ -15,16 +15,16 @@ import attrs
 
 from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
 from paddler_trio.language.answers.bare_calls import probe_of
-from paddler_trio.language.answers.call_events import Arguments
+from paddler_trio.language.answers.call_events import Arguments, Remainder
 from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.streamed_json import parse_json
 from paddler_trio.language.answers.tool_calls import (
+    ParsedCall,
     ParseFailed,
     ToolCallDelta,
     ToolCallOutcome,
     ToolSet,
-    Unrecognized,
     ValidationFailed,
     reader_of_calls,
 )
@@ -34,21 +34,12 @@ _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
 
 
 @attrs.frozen
-class ReadCall:
-    """A tool call; ``arguments`` is raw text where it is no JSON object, or not complete."""
-
-    name: str
-    arguments: Arguments
-    id: str
-
-
-@attrs.frozen
 class WholeAnswer:
     """``problems`` are sentences: calls that may not be run as they are, text that is no call."""
 
     content: str
     reasoning: str
-    tool_calls: tuple[ReadCall, ...]
+    tool_calls: tuple[ParsedCall, ...]
     problems: tuple[str, ...]
 
 
@@ -154,14 +145,14 @@ class AnswerReader:
     def _note(self, outcomes: Iterable[ToolCallOutcome], *, breaks_off: bool = False) -> None:
         self._deltas += self._calls.take_deltas()
         outcomes = tuple(outcomes)
-        is_unread = bool(outcomes) and all(isinstance(each, Unrecognized) for each in outcomes)
+        is_unread = bool(outcomes) and all(isinstance(each, Remainder) for each in outcomes)
         if is_unread and not breaks_off:
             self._keep_section()
         for outcome in outcomes:
             match outcome:
                 case ValidationFailed(messages=messages):
                     self._problems.extend(messages)
-                case Unrecognized(text=text, message=message, is_last=is_last):
+                case Remainder(text=text, message=message, is_last=is_last):
                     self._problems.append(f"no tool call: {message}: {text[:200]!r}")
                     if breaks_off and is_last:
                         self._breaks_off = True
@@ -221,7 +212,7 @@ class AnswerReader:
             gap = _layout(blanks if text else gap + blanks)
         return content
 
-    def _read_calls(self) -> Iterable[ReadCall]:
+    def _read_calls(self) -> Iterable[ParsedCall]:
         begun: dict[int, tuple[str, str, list[str]]] = {}
         for delta in self._deltas:
             if delta.name is not None and delta.id is not None:
@@ -230,9 +221,9 @@ class AnswerReader:
         for index, (name, call_id, parts) in begun.items():
             text = "".join(parts)
             if index in self._calls.complete:
-                yield ReadCall(name, _object_or_text(text), call_id)
+                yield ParsedCall(call_id, name, _object_or_text(text))
             elif self._breaks_off and index == len(begun) - 1:
-                yield ReadCall(name, text, call_id)
+                yield ParsedCall(call_id, name, text)
 
 
 def _layout(blanks: str) -> str:
