@@ -162,7 +162,7 @@ def renamed(sentence: str, native: str, own: str) -> str:
 
 
 def unsupported(param: str, reason: str) -> ApiError:
-    """A field that this server knows and cannot honour."""
+    """A known field that this server cannot honour."""
     return ApiError(
         400, f"{param} is not supported: {reason}", param=param, code="unsupported_parameter"
     )

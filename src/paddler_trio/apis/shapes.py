@@ -312,7 +312,7 @@ class Either:
                 return shape.read(value, path, ignored)
             except ApiError as error:
                 if error.param != path or error.code != "invalid_type":
-                    best = best or error  # the kind is right: its error says more
+                    best = best or error  # the kind is right: its error is more precise
         raise best or wrong(self, value, path)
 
     def schema(self) -> Json:

@@ -80,7 +80,7 @@ class Form:
 
     Args:
       pooling: what the engine does.
-      asked_pooling: what the desired state says, which is what results repeat.
+      asked_pooling: that of the desired state, which results repeat.
       is_ranking: results are scores.
     """
 
@@ -339,7 +339,7 @@ class _Open:
 class Gathering:
     """The documents of one request while they are computed.
 
-    The engine knows only chunks, counted through over all documents: ``chunks`` is that list. It
+    The engine gets only chunks, counted through over all documents: ``chunks`` is that list. It
     is given them in portions, and ``tokens_away`` of them have not come back.
     """
 

@@ -127,17 +127,18 @@ class ToolSchema:
 
     def _bounded(self, draft: type[Validator]) -> type[Validator]:
         """The draft with its work counted and regular expressions passed over."""
-        rules = cast("Mapping[str, _Rule]", draft.VALIDATORS)
-        changes: dict[str, _Rule] = dict(rules)
-        for keyword in filter(rules.__contains__, _REFERENCES):
-            changes[keyword] = self._counted(rules[keyword])
+        rules = dict(cast("Mapping[str, _Rule]", draft.VALIDATORS))
         for keyword in filter(rules.__contains__, _NOT_CHECKED):
-            changes[keyword] = _check_nothing
+            rules[keyword] = _where(lambda *_: False, rules[keyword])
         # A property that only a pattern allows must not be refused as an additional one.
-        changes["additionalProperties"] = _unless_patterns(rules["additionalProperties"])
-        if "uniqueItems" in changes:
-            changes["uniqueItems"] = _unless_many(rules["uniqueItems"])
-        limited = {keyword: self._limited(keyword, rule) for keyword, rule in changes.items()}
+        rules["additionalProperties"] = _where(
+            lambda _, schema: "patternProperties" not in schema, rules["additionalProperties"]
+        )
+        if "uniqueItems" in rules:  # every item of an array may be compared with every other
+            rules["uniqueItems"] = _where(
+                lambda instance, _: _size(instance) <= MAX_UNIQUE_ITEMS, rules["uniqueItems"]
+            )
+        limited = {keyword: self._limited(keyword, rule) for keyword, rule in rules.items()}
         return cast("type[Validator]", extend(draft, limited))  # type: ignore[no-untyped-call]
 
     def _limited(self, keyword: str, check: _Rule) -> _Rule:
@@ -149,18 +150,10 @@ class ToolSchema:
             self._comparisons += _RULE_COMPARISONS + each * _size(value) + _size(instance)
             if self._comparisons > MAX_COMPARISONS:
                 raise _TooManyComparisonsError
-            yield from check(validator, value, instance, schema)
-
-        return rule
-
-    def _counted(self, follow: _Rule) -> _Rule:
-        def rule(
-            validator: Validator, value: object, instance: object, schema: JsonSchema
-        ) -> Iterator[ValidationError]:
-            self._references += 1
+            self._references += keyword in _REFERENCES
             if self._references > MAX_REFERENCES:
                 raise _TooManyReferencesError
-            yield from follow(validator, value, instance, schema)
+            yield from check(validator, value, instance, schema)
 
         return rule
 
@@ -177,29 +170,13 @@ def _size(value: object) -> int:
     return len(value) if isinstance(value, list | dict) else 0
 
 
-def _unless_many(check: _Rule) -> _Rule:
-    """Every item of an array may be compared with every other."""
+def _where(applies: Callable[[object, JsonSchema], bool], check: _Rule) -> _Rule:
+    """``check`` for those instances and schemas that it ``applies`` to."""
 
     def rule(
         validator: Validator, value: object, instance: object, schema: JsonSchema
     ) -> Iterator[ValidationError]:
-        if _size(instance) <= MAX_UNIQUE_ITEMS:
-            yield from check(validator, value, instance, schema)
-
-    return rule
-
-
-def _check_nothing(
-    _validator: Validator, _value: object, _instance: object, _schema: JsonSchema
-) -> Iterator[ValidationError]:
-    return iter(())
-
-
-def _unless_patterns(check: _Rule) -> _Rule:
-    def rule(
-        validator: Validator, value: object, instance: object, schema: JsonSchema
-    ) -> Iterator[ValidationError]:
-        if "patternProperties" not in schema:
+        if applies(instance, schema):
             yield from check(validator, value, instance, schema)
 
     return rule

@@ -88,7 +88,7 @@ class Vocabulary:
         """The control tokens with which the model ends its answer."""
         self.escaping = self._make_escaping(controls)
         self.longest_token_chars = self._find_longest()
-        """No token stands for more characters of a text; 0 where tokens say nothing of that."""
+        """No token stands for more characters of a text; 0 where tokens do not bound that."""
 
     @classmethod
     def load(cls, path: Path | str) -> Vocabulary:
@@ -123,12 +123,12 @@ class Vocabulary:
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of context the model was trained with; 0 if the file does not say."""
+        """Tokens of context the model was trained with; 0 if it is not in the file."""
         return self._number_of("context_length")
 
     @property
     def n_embd(self) -> int:
-        """Width of the model's vectors; 0 if the file does not say."""
+        """Width of the model's vectors; 0 if it is not in the file."""
         return self._number_of("embedding_length")
 
     def _number_of(self, key: str) -> int:
@@ -270,7 +270,7 @@ class Vocabulary:
 
     def _find_longest(self) -> int:
         if self.kind not in (llama_cpp.LLAMA_VOCAB_TYPE_BPE, llama_cpp.LLAMA_VOCAB_TYPE_SPM):
-            return 0  # others leave out blanks, or know whole words as one unknown token
+            return 0  # others leave out blanks, or have whole words as one unknown token
         read = llama_cpp.llama_vocab_get_text
         return max((len(read(self._vocab, token)) for token in range(self.n_tokens)), default=0)
 
@@ -370,7 +370,7 @@ def _log(level: int, text: bytes, _: object) -> None:
 
 
 def route_llama_log() -> None:
-    """From now on nothing is printed; process-wide, safe to say again."""
+    """From now on nothing is printed; process-wide, idempotent."""
     lib.llama_log_set(_log, None)
 
 

@@ -114,7 +114,7 @@ def through_known(
 
 
 def tag_of(value: object) -> str | None:
-    """Which variant of an externally tagged enum this wants to be; None if it is no enum."""
+    """The variant of an externally tagged enum that this names; None if it is no enum."""
     match value:
         case str():
             return value

@@ -1,4 +1,4 @@
-"""The prompt of a chat completion: messages, tools and thinking as the agent wants them. Pure."""
+"""The prompt of a chat completion: messages, tools and thinking as agents take them. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
 
 
 def _message(message: object) -> Json:
-    """As templates know it: a developer is the system, a refusal is content."""
+    """As templates read it: a developer is the system, a refusal is content."""
     assert isinstance(message, dict)
     adapted: Json = {
         key: each
@@ -87,7 +87,7 @@ def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool,
 
 def _is_continued(values: Mapping[str, object], last: Json) -> bool:
     """llama-server's rule where the request leaves it open: text of the assistant that stands last
-    is the beginning of the answer. A call is no text, and wants its result first."""
+    is the beginning of the answer. A call is no text, and its result comes first."""
     is_given = "add_generation_prompt" in values
     is_begun = last["role"] == "assistant" and not last.get("tool_calls")
     return is_begun and not is_given and bool(_text_in(last.get("content")))

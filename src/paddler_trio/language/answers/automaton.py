@@ -110,7 +110,7 @@ class SectionRules:
         """Where two markers of one class have the same text, the later one counts.
 
         Args:
-          new_tracker: knows a section's values, for markers that spare them.
+          new_tracker: follows a section's values, for markers that spare them.
         """
         self.new_tracker = new_tracker
         self._by_text = {

@@ -66,7 +66,7 @@ class TaggedCalls:
     ``before_key`` key ``key_end`` ... ``before_value`` value ``value_end``. Where attributes may
     stand is written "..." here; where there are none, ``head_end`` or ``before_value`` is empty.
     ``value_blank`` stands around every value, ``blank`` after every tag. ``text_attribute`` is an
-    attribute that says whether the value is a text or JSON. Where values are ``exact`` a line break
+    attribute that marks the value as a text or as JSON. Where values are ``exact`` a line break
     at their ends is theirs, elsewhere it may be layout. ``quoted``: texts stand in JSON's quotes.
     ``escapes``: ``&`` and quotes in names and keys are written as XML does.
     """

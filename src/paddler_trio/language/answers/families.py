@@ -132,7 +132,7 @@ _END_OF_FUNCTION = (
 _RECIPIENT = re.compile(r"\bto=([^\s<|]+)")
 
 
-# ------------------------------------------------------- headers: who a message is for, what it is
+# ----------------------------------------------------- headers: recipients and channels of messages
 
 
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")

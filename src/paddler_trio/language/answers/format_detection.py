@@ -57,7 +57,7 @@ def format_of(template: ChatTemplate, explicit: Markers | None = None) -> ModelF
 
     Args:
       explicit: what an operator sets over the template's own. An empty ``reasoning_close`` or
-        ``tool_open`` says that there is no such section.
+        ``tool_open`` means that there is no such section.
     """
     form = known_format(template.source) or probed_format(template) or ModelFormat(name="json")
     form = _with_reasoning(form, _JINJA_COMMENT.sub("", template.source))

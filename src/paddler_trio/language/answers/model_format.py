@@ -61,11 +61,11 @@ class ModelFormat:
     Args:
       name: of the family, for people.
       reasoning_open, reasoning_close: None where the model does not reason in the open.
-      calls: None where the model has no way to call tools that we know.
+      calls: None where no way to call tools is known of the model.
       calls_end_reasoning: an opener of calls ends reasoning that was not closed; otherwise it is
         part of the reasoning, as in the thoughts of a model that quotes its own markers.
       other_openers: further texts that begin calls.
-      content_marks: texts that only say that content begins or ends; they are not shown.
+      content_marks: texts that only mark where content begins or ends; they are not shown.
       turn_open: what the model writes behind ``reasoning_close`` before anything else.
       content_open: what it writes before every text for the user.
       more_markers: further markers of the classifier, by the class they count in.

@@ -301,7 +301,7 @@ def _logprob(entry: TokenLogprob) -> dict[str, object]:
 
 
 def _broke_off(outcome: ToolCallOutcome) -> bool:
-    """Of an answer that was cut off inside a call: its ending already says so."""
+    """Of an answer that was cut off inside a call, which its ending reports already."""
     return isinstance(outcome, ParseFailed) or (isinstance(outcome, Remainder) and outcome.is_last)
 
 

@@ -75,7 +75,7 @@ def read_python_call(source: Source, name: str, emit: Emit) -> Reading[None]:
 def read_quoted_object(
     source: Source, syntax: QuotedObjects, schemas: ToolSchemas, emit: Emit
 ) -> Reading[None]:
-    """One call of Gemma's; ``call:`` was taken. Its schema knows better than quotes what is a text.
+    """One call of Gemma's; ``call:`` was taken. Its schema, not its quotes, decides what is a text.
 
     Raises:
       NotACallError: it does not end, or its values cannot be read.

@@ -138,7 +138,7 @@ def _read_unnamed_call(
 
 
 def _fits(arguments: Arguments, schema: Mapping[str, object]) -> bool:
-    """Whether a tool knows all these arguments and requires no others."""
+    """Whether a tool has all these arguments and requires no others."""
     known, required = schema.get("properties", {}), schema.get("required")
     return (
         isinstance(arguments, dict)

@@ -220,7 +220,7 @@ def _read_argument(
 def _write_wrapped(
     key: str, text: str, types: frozenset[str], known: object, writer: ArgumentsWriter
 ) -> None:
-    """All arguments in one that the tool does not know; as it stands if they are none of its."""
+    """All arguments in one that the tool does not have; as it stands if they are none of its."""
     value = parse_json(json_of(text, frozenset({"object"})))
     assert isinstance(known, Mapping)
     if isinstance(value, dict) and value and value.keys() <= known.keys():

@@ -28,7 +28,7 @@ from paddler_trio.wire.trio.work import ConversationPrompt
 class AnswerStart:
     """How an answer begins: the model's format, and what its prompt leaves open.
 
-    ``prompt_end`` is what the prompt says after the conversation: the answer's beginning as far as
+    ``prompt_end`` is the prompt after the conversation: the answer's beginning as far as
     the template writes it. ``opening``: the class of the answer's first character.
     """
 

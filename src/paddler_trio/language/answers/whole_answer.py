@@ -1,4 +1,4 @@
-"""A whole answer: its content, its reasoning and its calls, as a person or an API wants them.
+"""A whole answer: its content, its reasoning and its calls, as people and APIs read them.
 
 What stands between sections is layout: the line breaks models are trained to write around their
 markers. It is left out here, the way model makers' own parsers do: reasoning has no blanks at its

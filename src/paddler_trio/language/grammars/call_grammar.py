@@ -1,7 +1,7 @@
 """Grammars for tool calls, in the syntax that a model was trained to write them in.
 
 The syntaxes are those of ``answers/call_syntax.py``, which the readers use too: what is written
-here can be read there. A grammar knows the names of the tools and the schemas of their arguments,
+here can be read there. A grammar has the names of the tools and the schemas of their arguments,
 so a call to an unknown tool or with arguments of another shape cannot be written.
 
 No string in a call may contain the text that ends the section, since readers end it there.

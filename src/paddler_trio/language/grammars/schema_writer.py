@@ -87,7 +87,7 @@ class SchemaWriter:
         Args:
           root: what error messages call the document.
           avoided: texts that no string may contain as they are, such as what ends a tool call.
-          null_where_nullable: OpenAPI's ``nullable``, which JSON Schema does not know, adds null.
+          null_where_nullable: OpenAPI's ``nullable``, which JSON Schema lacks, adds null.
           words: how true, false and nothing are written.
         """
         self._document = document

@@ -201,7 +201,7 @@ class TaggedArguments:
             pair = grammar.rule(f"{key} {literal(syntax.key_end)} {value}", "argument")
             return f"({pair} ({literal(syntax.separator)} {pair})*)?"
         if _key_closes(syntax):
-            return ""  # a grammar cannot close a tag by a name it did not know
+            return ""  # a grammar cannot close a tag by a name that is any text
         text = self._schemas.anything() if syntax.quoted else bare_text({}, "$", self._schemas)
         return f"{grammar.rule(self._tag(key, 'text', text), 'argument')}*"
 

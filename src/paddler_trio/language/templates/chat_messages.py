@@ -2,7 +2,7 @@
 
 Templates are programs: a message of the wrong shape would make them fail somewhere inside, or print
 Python to the model. So shapes are checked here, with the path of the field, and what OpenAI and
-others spell in several ways leaves in the one spelling that templates know:
+others spell in several ways leaves in the one spelling that templates read:
 
 * fields that are null are left out, as Hugging Face does it: templates ask ``is defined``;
 * reasoning is ``reasoning_content`` (and ``thinking``, which some templates read), whatever of

@@ -1,7 +1,7 @@
 """What agents answer: pieces of text, embeddings, and how a request ended.
 
 Two ways to look at a result. Code that makes or interprets results uses the classes. The balancer,
-which passes thousands a second through and only has to know *whether this one was the last*, looks
+which passes thousands a second through and only decides *whether this one was the last*, looks
 at the raw JSON value with ``ends_stream`` and never builds an object.
 
 Source:
@@ -174,7 +174,7 @@ class GrammarInitializationFailed(GenerationFailure):
 
 @attrs.frozen
 class GrammarRejectedModelOutput(GenerationFailure):
-    """The grammar accepts none of what the model can say."""
+    """The grammar accepts none of the tokens that the model can sample."""
 
 
 @attrs.frozen
@@ -396,7 +396,7 @@ def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
         ``EXTENDED_EMBEDDING_TAGS`` may occur.
 
     Raises:
-      WireError: any other response, or a result no peer knows.
+      WireError: any other response, or an unknown result.
     """
     if type(raw_response) is dict and len(raw_response) == 1:
         if "GeneratedToken" in raw_response:

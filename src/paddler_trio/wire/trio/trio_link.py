@@ -55,8 +55,8 @@ class Detokenize:
 class RenderPrompt:
     """Answered by ``{"prompt": "...", "num_tokens": N}``: what the engine would be given.
 
-    An image stands there as ``<__media__>`` and counts as one token: only the engine knows what it
-    becomes.
+    An image stands there as ``<__media__>`` and counts as one token: the engine alone computes what
+    it becomes.
     """
 
     prompt: Prompt
