@@ -35,10 +35,10 @@ from paddler_trio.apis.openai.completions import (
 )
 from paddler_trio.apis.openai.embeddings import (
     Embedded,
-    embed_works,
     embeddings_record,
     llama_body,
     openai_body,
+    split,
 )
 from paddler_trio.apis.prompts import Prompts, read_prompts
 from paddler_trio.apis.timings import Stopwatch
@@ -377,10 +377,10 @@ def test_dimensions_cut_and_make_the_length_one_again() -> None:
         openai_body(embedded(), model="m", values={"dimensions": 3})
 
 
-def test_works_of_embeddings_cover_every_input_once() -> None:
+def test_parts_of_embeddings_cover_every_input_once() -> None:
     inputs = [TextInput(text=str(number)) for number in range(7)]
-    works, starts = embed_works(inputs, agents=2, batch_size=3, normalize="l2", oversize="report")
-    assert [each for work in works for each in work.inputs] == inputs
+    parts, starts = split(inputs, agents=2, batch_size=3)
+    assert [each for part in parts for each in part] == inputs
     assert starts == [0, 3, 5]
 
 

@@ -19,9 +19,9 @@ from paddler_trio.apis.fields import Field, Record, accepted, list_in, record, r
 from paddler_trio.apis.generation_fields import MODEL
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.openai.embeddings import split
 from paddler_trio.apis.run_requests import gather
 from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
-from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.work import Rank
 
@@ -136,15 +136,9 @@ async def rerank(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_rerank)
     model = model_name(backend, request.model)
     batch_size = _must_rank(backend)
-    works: list[Rank] = []
-    starts: list[int] = []
-    start = 0
-    agents = max(1, len(backend.dispatcher.agents))
-    for size in split_sizes(len(request.documents), agents=agents, batch_size=batch_size):
-        part = request.documents[start : start + size]
-        works.append(Rank(query=request.query, documents=part))
-        starts.append(start)
-        start += size
+    agents = len(backend.dispatcher.agents)
+    parts, starts = split(request.documents, agents=agents, batch_size=batch_size)
+    works = [Rank(query=request.query, documents=part) for part in parts]
     ranking = Ranking(request, starts)
     try:
         await gather(backend, exchange, works, ranking.take)

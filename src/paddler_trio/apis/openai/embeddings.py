@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -29,6 +31,7 @@ from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
 
 Vector = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 
 def _shared_fields() -> tuple[Field, ...]:
@@ -79,19 +82,13 @@ def llama_embeddings_record(limits: ApiLimits) -> Record:
     )
 
 
-def embed_works(
-    inputs: Sequence[EmbedInput], *, agents: int, batch_size: int, normalize: str, oversize: str
-) -> tuple[list[Embed], list[int]]:
-    """The native requests, and for each the place of its first input."""
-    works: list[Embed] = []
-    starts: list[int] = []
-    start = 0
-    for size in split_sizes(len(inputs), agents=max(1, agents), batch_size=batch_size):
-        part = tuple(inputs[start : start + size])
-        works.append(Embed(inputs=part, normalize=normalize, oversize=oversize))
-        starts.append(start)
-        start += size
-    return works, starts
+def split(
+    items: Sequence[T], *, agents: int, batch_size: int
+) -> tuple[list[tuple[T, ...]], list[int]]:
+    """The parts that go to agents, and for each the place of its first item."""
+    sizes = split_sizes(len(items), agents=max(1, agents), batch_size=max(1, batch_size))
+    starts = list(accumulate(sizes, initial=0))
+    return [tuple(items[start:end]) for start, end in pairwise(starts)], starts[:-1]
 
 
 @attrs.define
@@ -235,13 +232,10 @@ async def _embed(
             code="embeddings_disabled",
         )
     batch_size = 256 if applicable is None else applicable.inference_parameters.embedding_batch_size
-    works, starts = embed_works(
-        [await _native(backend, prompt) for prompt in prompts],
-        agents=len(backend.dispatcher.agents),
-        batch_size=max(1, batch_size),
-        normalize=normalize,
-        oversize="truncate" if "truncate_prompt_tokens" in values else "report",
-    )
+    oversize = "truncate" if "truncate_prompt_tokens" in values else "report"
+    inputs = [await _native(backend, prompt) for prompt in prompts]
+    parts, starts = split(inputs, agents=len(backend.dispatcher.agents), batch_size=batch_size)
+    works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
     embedded = Embedded(len(prompts), starts, per_token=per_token)
     await gather(backend, exchange, works, embedded.take)
     return embedded

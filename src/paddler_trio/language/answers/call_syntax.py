@@ -133,14 +133,23 @@ QWEN_CODER = TaggedCalls(
 )
 
 
-def argument_tags(prefix: str = "", suffix: str = "", **others: str) -> TaggedCalls:
+def argument_tags(
+    prefix: str = "",
+    suffix: str = "",
+    *,
+    before_name: str = "",
+    name_end: str = "",
+    call_end: str = "",
+) -> TaggedCalls:
     """``f<arg_key>k</arg_key><arg_value>v</arg_value>``, GLM's tags with affixes to their names."""
     return TaggedCalls(
-        **{"before_name": "", "name_end": "", **others},
+        before_name=before_name,
+        name_end=name_end,
         before_key=f"<{prefix}arg_key{suffix}>",
         key_end=f"</{prefix}arg_key{suffix}>",
         before_value=f"<{prefix}arg_value{suffix}>",
         value_end=f"</{prefix}arg_value{suffix}>",
+        call_end=call_end,
     )
 
 

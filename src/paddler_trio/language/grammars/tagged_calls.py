@@ -99,13 +99,13 @@ class TaggedArguments:
         """Each argument leads to the next; those that are not required may be left out."""
         separator = literal(self.syntax.separator) if isinstance(self.syntax, Bare) else ""
         arguments: list[tuple[str, bool]] = []
-        for name, schema in reversed(declared.items()):
+        for name, schema in declared.items():
             try:
                 arguments.append((self._argument(name, schema), name in required))
             except NothingMatchesError:
                 if name in required:
                     raise
-        some, may_end = chained(arguments[::-1], separator, self.grammar)
+        some, may_end = chained(arguments, separator, self.grammar)
         if not some:
             return self._blank()
         return f"{self._blank()} {f'({some})?' if may_end else some}"
