@@ -32,6 +32,9 @@ from paddler_trio.errors import PaddlerError
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_REFERENCES = 10_000
+MAX_NESTED_RULES = 200
+"""Of keywords that are applied inside each other, three frames of Python each. At the interpreter's
+own limit the ``RecursionError`` may be raised inside a map that is written in Rust: a panic."""
 MAX_COMPARISONS = 5_000_000
 """Of values, in one validation, about 0.1 s; 2000 objects of two typed fields take a million."""
 MAX_UNIQUE_ITEMS = 256
@@ -81,7 +84,7 @@ class ToolSchema:
           ToolSchemaError: not a JSON Schema, too large, or refers to something outside.
         """
         self._tool = tool
-        self._references = self._comparisons = 0
+        self._references = self._comparisons = self._depth = 0
         try:
             size_chars = len(json.dumps(schema, ensure_ascii=False))
             if size_chars > MAX_SCHEMA_CHARS:
@@ -105,7 +108,7 @@ class ToolSchema:
 
     def findings(self, arguments: Mapping[str, object]) -> list[str]:
         """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
-        self._references = self._comparisons = 0
+        self._references = self._comparisons = self._depth = 0
         findings: list[str] = []
         try:
             validator = self._bounded(_DRAFTS[self._draft])(self._schema, registry=EMPTY_REGISTRY)
@@ -151,15 +154,19 @@ class ToolSchema:
             if self._comparisons > MAX_COMPARISONS:
                 raise _TooManyComparisonsError
             self._references += keyword in _REFERENCES
-            if self._references > MAX_REFERENCES:
+            if self._references > MAX_REFERENCES or self._depth == MAX_NESTED_RULES:
                 raise _TooManyReferencesError
-            yield from check(validator, value, instance, schema)
+            self._depth += 1
+            try:
+                yield from check(validator, value, instance, schema)
+            finally:
+                self._depth -= 1
 
         return rule
 
 
 class _TooManyReferencesError(Exception):
-    """One validation followed ``MAX_REFERENCES``; never leaves this file."""
+    """One validation followed ``MAX_REFERENCES``, or nested too many; never leaves this file."""
 
 
 class _TooManyComparisonsError(Exception):

@@ -18,7 +18,7 @@ from paddler_trio.language.answers.tool_calls import (
     ToolCallReader,
     ValidationFailed,
 )
-from paddler_trio.language.tool_schemas import MAX_SCHEMA_CHARS, ToolSchemaError
+from paddler_trio.language.tool_schemas import MAX_SCHEMA_CHARS, ToolSchema, ToolSchemaError
 
 steady = settings(deadline=None, derandomize=True)
 json_values = st.recursive(
@@ -248,6 +248,17 @@ def test_references_that_lead_nowhere_or_everywhere_end_in_a_message(schema: obj
     [outcome] = read('{"name": "t", "arguments": {}}', tool("t", schema))
     assert isinstance(outcome, ValidationFailed)
     assert "schema" in outcome.messages[0]
+
+
+def test_an_endless_reference_ends_in_a_message_however_deep_the_stack_is() -> None:
+    """At the end of the stack libraries in Rust panic: that must not be where it ends."""
+    schema = ToolSchema("t", {"$ref": "#"})
+
+    def findings(more_frames: int) -> list[str]:
+        return findings(more_frames - 1) if more_frames else schema.findings({})
+
+    for frames in range(40):
+        assert findings(frames) == ["tool 't': schema follows more than 10000 references"]
 
 
 def test_a_regular_expression_cannot_stop_the_clock() -> None:
