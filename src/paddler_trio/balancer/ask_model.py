@@ -28,7 +28,7 @@ _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("wri
 
 
 async def ask_model(dispatcher: Dispatcher, question: Question, *, client: str = "") -> object:
-    """An agent's answer as JSON; see ``wire/trio/model_questions.py`` for its shape.
+    """An agent's answer as JSON; see ``wire/trio/trio_link.py`` for its shape.
 
     ``client`` is the client whose turns it takes on the agent. Cancellation: the agent is sent a
     stop.

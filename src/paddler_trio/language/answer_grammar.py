@@ -1,7 +1,7 @@
 """The grammar of an answer and the budget of its reasoning.
 
 Both follow from one request's constraint, tools and thinking, from how its model writes
-(``answers.model_format``) and from where the prompt leaves the answer (``answers.answer_start``).
+(``answers.model_format``) and from where the prompt leaves the answer (``answers.turns``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Documents on their way to the engine and vectors on their way back.
 
 text -> tokens -> chunks, and vectors -> average -> norm -> result. Pure and blocking: it belongs
-into preparation processes and worker threads.
+into preparation processes and worker threads. Vectors come back in any order and go on in the order
+of their documents.
 """
 
 from __future__ import annotations

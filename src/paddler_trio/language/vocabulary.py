@@ -10,6 +10,8 @@ inside llama.cpp keeps the model until it comes back, later calls are refused.
 llama.cpp's generic pre-tokenizer recurses for every character of a word and overruns the stack at
 about 20 000 of them (measured, 8 MB), which would end the process; such runs are cut. Ids that do
 not exist make it throw through its C interface, so they are refused here.
+
+llama.cpp logs through one callback of the whole process, which is set here, too.
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from ctypes import c_char, create_string_buffer
 from pathlib import Path
 from typing import TypeAlias
 
-import llama_cpp.llama_cpp as lib
 import structlog
 from llama_cpp import llama_cpp
 
 from paddler_trio.errors import ModelFileError, PaddlerError
 from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
 
+log = structlog.get_logger("vocabulary")
+
 MAX_TEXT_BYTES = 2**30  # llama.cpp counts bytes and tokens in 32 bits
 _MAX_RUN_CHARS = 4096
 _CHANGE = re.compile(r"\s\S|\S\s")
+_WARNING, _ERROR = 3, 4  # levels of llama.cpp's log
 _LONG_RUN = re.compile(rf"\S{{{_MAX_RUN_CHARS}}}|\s{{{_MAX_RUN_CHARS}}}")
 
 _ModelHandle: TypeAlias = int
@@ -353,33 +357,28 @@ def _metadata_of(model: _ModelHandle) -> dict[str, str]:
     return metadata
 
 
-log = structlog.get_logger("vocabulary")
-
-_WARNING, _ERROR = 3, 4
+# ------------------------------------------------------------------------------ llama.cpp's log
 
 
-@lib.llama_log_callback  # type: ignore[untyped-decorator]
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
     line = text.decode(errors="replace").rstrip()
-    if not line.strip(". "):
-        return
-    if level in (_WARNING, _ERROR):
-        log.warning("llama.cpp", text=line)
-    else:
-        log.debug("llama.cpp", text=line)
+    if line.strip(". "):
+        write = log.warning if level in (_WARNING, _ERROR) else log.debug
+        write("llama.cpp", text=line)
 
 
 def route_llama_log() -> None:
-    """From now on nothing is printed; process-wide, idempotent."""
-    lib.llama_log_set(_log, None)
+    """Write llama.cpp's log to that of this process from now on, and print nothing; idempotent."""
+    llama_cpp.llama_log_set(_log, None)
 
 
-@lib.llama_log_callback  # type: ignore[untyped-decorator]
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _print(level: int, text: bytes, _: object) -> None:
     if level in (_WARNING, _ERROR):
         os.write(2, text)
 
 
 def print_llama_log() -> None:
-    """From now on warnings and errors go to standard error; process-wide, for child processes."""
-    lib.llama_log_set(_print, None)
+    """Print its warnings and errors to standard error from now on; for child processes."""
+    llama_cpp.llama_log_set(_print, None)

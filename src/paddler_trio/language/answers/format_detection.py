@@ -103,6 +103,8 @@ def _overridden(form: ModelFormat, explicit: Markers) -> ModelFormat:
     return attrs.evolve(form, calls=calls)
 
 
+# -------------------------------------------------------------------------------- probing
+
 _USER = "zqxuser"
 _TEXT = "zqxtext"
 _REASON = "zqxreason"

@@ -1,8 +1,8 @@
 """How one model writes its answers: its reasoning, its tool calls, and the marks around them.
 
-A format is found once, when a template is loaded (``families``, ``probing``), and is plain data
-from then on: the classifier takes its markers from it, the tool-call reader its syntax, and the
-grammar of calls all of it.
+A format is found once, when a template is loaded (``families``, ``format_detection``), and is plain
+data from then on: the classifier takes its markers from it, the tool-call reader its syntax, and
+the grammar of calls all of it.
 """
 
 from __future__ import annotations

@@ -35,11 +35,28 @@ from paddler_trio.language.grammars.gbnf_reader import (
 )
 from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
+MAX_WORK = 150_000
+"""Stacks looked at in one piece of work: some tenths of a second."""
+LARGE_PLACES = 50_000
+MAX_KEPT_STACKS = 50_000
+MAX_TABLE_BYTES = 4 * 1024 * 1024
+"""What is kept for the next texts; beyond it all of it is forgotten."""
+DEAD = 0
+"""The row of the state after a text that does not fit."""
+UNKNOWN = -1
+"""A transition that was not needed yet."""
+
+Stacks: TypeAlias = "tuple[tuple[int, _Below], ...]"
+"""Places on top of stacks, ascending, each with the stacks below it."""
+
+_END, _RULE, _CHARACTERS, _TOKEN = range(4)
+_BOTTOM = 0
+"""The place at which nothing is left to be read."""
 _SEED = 20_240_501
 
 
 class CharacterClasses:
-    """The coarsest classes for these sets; every character is in one of ``count`` classes."""
+    """Characters that no set of a grammar distinguishes, numbered as classes, ``count`` of them."""
 
     def __init__(self, sets: Sequence[Characters]) -> None:
         spans = [characters.spans for characters in sets]
@@ -82,25 +99,6 @@ class CharacterClasses:
         """Whether any code point of a range, inclusive, is in the set of this number."""
         index = bisect_right(self._set_firsts[number], high) - 1
         return index >= 0 and self._set_lasts[number][index] >= low
-
-
-MAX_WORK = 150_000
-"""Stacks looked at in one piece of work: some tenths of a second."""
-LARGE_PLACES = 50_000
-MAX_KEPT_STACKS = 50_000
-MAX_TABLE_BYTES = 4 * 1024 * 1024
-"""What is kept for the next texts; beyond it all of it is forgotten."""
-DEAD = 0
-"""The row of the state after a text that does not fit."""
-UNKNOWN = -1
-"""A transition that was not needed yet."""
-
-Stacks: TypeAlias = "tuple[tuple[int, _Below], ...]"
-"""Places on top of stacks, ascending, each with the stacks below it."""
-
-_END, _RULE, _CHARACTERS, _TOKEN = range(4)
-_BOTTOM = 0
-"""The place at which nothing is left to be read."""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -27,6 +27,11 @@ from paddler_trio.language.grammars.gbnf_writer import (
 from paddler_trio.language.grammars.regex_automaton import automaton_of
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
 
+_ESCAPE = r'"\\" (["\\bfnrt/] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
+"""Every escape of JSON but halves of surrogate pairs."""
+
+# The formats of JSON Schema as patterns. Each describes only texts that its format allows; corners
+# that no model needs (the leap second, years before 1000, comments in mail addresses) are left out.
 _DAY = (
     "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
@@ -75,10 +80,6 @@ INTEGER_FORMATS = {
     "uint64": (0, None),
 }
 NUMBER_FORMATS = frozenset({"float", "double", "decimal"})
-
-
-_ESCAPE = r'"\\" (["\\bfnrt/] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
-"""Every escape of JSON but halves of surrogate pairs."""
 
 
 class Place(Protocol):
