@@ -116,11 +116,7 @@ class OutputProcessor:
         """How far the prompt is; Paddler's protocol has no such result."""
         if not self.is_extended:
             return []
-        counts = {
-            "total": progress.total,
-            "cached": progress.cached,
-            "computed": progress.computed,
-        }
+        counts = {"total": progress.total, "cached": progress.cached, "computed": progress.computed}
         return [{"Progress": counts}]
 
     def end(self, ending: Ending) -> list[RawResult]:

@@ -40,14 +40,7 @@ MAX_RENDER_S = 5.0
 """Processor time of one rendering. A conversation of 100 kB takes a few milliseconds; where a
 template looks at all messages for each of them, a thousand messages take a second."""
 RESERVED_VARIABLES = frozenset(
-    {
-        "add_generation_prompt",
-        "bos_token",
-        "documents",
-        "eos_token",
-        "messages",
-        "tools",
-    }
+    {"add_generation_prompt", "bos_token", "documents", "eos_token", "messages", "tools"}
 )
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -64,11 +57,7 @@ class ChatTemplate:
     __slots__ = ("_template", "source", "variables")
 
     def __init__(
-        self,
-        template: jinja2.Template,
-        source: str,
-        *,
-        variables: frozenset[str] = frozenset(),
+        self, template: jinja2.Template, source: str, *, variables: frozenset[str] = frozenset()
     ) -> None:
         self._template = template
         self.source = source
