@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+import attrs
+
 from paddler_trio.language.answers.streamed_json import parse_json
 
 MAX_DEPTH = 100
@@ -41,21 +43,19 @@ def parse_literal(text: str, *, quote_token: str | None = None, has_sets: bool =
     Raises:
       ValueError: it is no such value.
     """
-    parser = _Parser(text, quote_token, has_sets=has_sets)
+    parser = _Parser(text, quote_token, has_sets)
     value = parser.value(0)
     if parser.skip_blank() != "":
         raise ValueError(f"text after the value at character {parser.at}")
     return value
 
 
+@attrs.define(eq=False)
 class _Parser:
-    __slots__ = ("_has_sets", "_quote_token", "_text", "at")
-
-    def __init__(self, text: str, quote_token: str | None, *, has_sets: bool) -> None:
-        self._text = text
-        self._quote_token = quote_token
-        self._has_sets = has_sets
-        self.at = 0
+    _text: str
+    _quote_token: str | None
+    _has_sets: bool
+    at: int = 0
 
     def skip_blank(self) -> str:
         match = _BLANK.match(self._text, self.at)

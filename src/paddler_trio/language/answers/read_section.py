@@ -146,9 +146,8 @@ class SectionReader:
             return
         if ended.ended and ended.is_cut_off:  # inside a value, which may speak about calls
             return
-        source = self._source = Source()
-        source.feed("".join(self._text)[self._lost_at :])
-        source.ended, source.taken = ended.ended, self._lost_at
+        rest = "".join(self._text)[self._lost_at :]
+        source = self._source = Source(rest, ended=ended.ended, taken=self._lost_at)
         yield from source.peek()
         lost = [source.take(1)]  # the same call again would be lost again
         if (yield from source.take_until(stops_of(start), lost.append)) is None:

@@ -171,11 +171,11 @@ _REFUSED_GROUPS = {
 }
 
 
+@attrs.define(eq=False)
 class _Parser:
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self._at = 0
-        self._depth = 0
+    _pattern: str
+    _at: int = 0
+    _depth: int = 0
 
     def alternatives(self) -> list[_Alternative]:
         found = [self._alternative()]

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+import attrs
 import jinja2
 import jinja2.meta
 
@@ -48,20 +49,16 @@ Message = Mapping[str, object]
 Tool = Mapping[str, object]
 
 
+@attrs.frozen(eq=False)
 class ChatTemplate:
     """A compiled template. Immutable: any number of threads may render it at the same time.
 
     ``variables`` are the names it reads and does not always set itself.
     """
 
-    __slots__ = ("_template", "source", "variables")
-
-    def __init__(
-        self, template: jinja2.Template, source: str, *, variables: frozenset[str] = frozenset()
-    ) -> None:
-        self._template = template
-        self.source = source
-        self.variables = variables
+    _template: jinja2.Template
+    source: str
+    variables: frozenset[str] = frozenset()
 
     @classmethod
     def compile(
@@ -88,7 +85,7 @@ class ChatTemplate:
             # Jinja writes Python and compiles that: nesting can also fail in Python's own compiler.
             message = f"chat template does not compile: {type(error).__name__}: {error}"
             raise ChatTemplateError(message) from error
-        return cls(template, source, variables=variables)
+        return cls(template, source, variables)
 
     def render(
         self,
