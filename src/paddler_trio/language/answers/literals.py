@@ -68,14 +68,14 @@ class _Parser:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
         char = self.skip_blank()
         if self._quote_token is not None and self._text.startswith(self._quote_token, self.at):
-            return self._quoted(self._quote_token, escapes=False)
+            return self._in_quote_tokens(self._quote_token)
         match char:
             case "{":
                 return self._object(depth)
             case "[" | "(":
                 return self._list("]" if char == "[" else ")", depth)
             case "'" | '"':
-                return self._quoted(char, escapes=True)
+                return self._in_quotes(char)
             case _:
                 return self._word()
 
@@ -91,9 +91,9 @@ class _Parser:
                 continue
             quote = self._quote_token
             if quote is not None and self._text.startswith(quote, self.at):
-                key = self._quoted(quote, escapes=False)
+                key = self._in_quote_tokens(quote)
             elif char in "'\"":
-                key = self._quoted(char, escapes=True)
+                key = self._in_quotes(char)
             else:
                 key = self._taken(_WORD)
             if self.skip_blank() != ":":
@@ -119,14 +119,15 @@ class _Parser:
         self.at += 1
         return found
 
-    def _quoted(self, quote: str, *, escapes: bool) -> str:
-        if escapes:
-            content = self._taken(_QUOTED[quote])[1:-1]
-            if "\\" not in content:
-                return content
-            # Two escapes may be the halves of one character; half of one is refused.
-            unescaped = _ESCAPE.sub(_unescaped, content)
-            return unescaped.encode("utf-16", "surrogatepass").decode("utf-16")
+    def _in_quotes(self, quote: str) -> str:
+        content = self._taken(_QUOTED[quote])[1:-1]
+        if "\\" not in content:
+            return content
+        # Two escapes may be the halves of one character; half of one is refused.
+        unescaped = _ESCAPE.sub(_unescaped, content)
+        return unescaped.encode("utf-16", "surrogatepass").decode("utf-16")
+
+    def _in_quote_tokens(self, quote: str) -> str:
         start = self.at + len(quote)
         end = self._text.find(quote, start)
         if end < 0:
