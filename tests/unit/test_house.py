@@ -22,8 +22,9 @@ MAY_IMPORT = {
     "http": {"http", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
     "models": {"models", "wire", "errors"},
+    "model_store": {"model_store", "models", "http", "wire", "daemon", "heap", "errors"},
     "agent": {"agent", "models", "preparation", "language", "nursery_tree", *FOUNDATION},
-    "balancer": {"balancer", "http", "nursery_tree", *FOUNDATION},
+    "balancer": {"balancer", "model_store", "http", "nursery_tree", *FOUNDATION},
     "apis": {"apis", "balancer", "http", "nursery_tree", *FOUNDATION},
     "assembly": {
         "assembly",
@@ -31,6 +32,7 @@ MAY_IMPORT = {
         "apis",
         "balancer",
         "http",
+        "model_store",
         "models",
         "nursery_tree",
         "language",

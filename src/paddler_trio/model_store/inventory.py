@@ -1,0 +1,134 @@
+"""What lies in the folder of a store, read from the disk. Blocking.
+
+The disk is the truth: there is no index that could disagree with it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from paddler_trio.model_store.layout import StoreLayout, is_sha256
+from paddler_trio.models.hub_cache import OURS
+from paddler_trio.models.url_cache import UrlFile
+
+
+@attrs.frozen
+class StoredFile:
+    """One file of the store.
+
+    Args:
+      key: see ``layout``.
+      names: what people call it: ``hf:org/repo/file@commit``, the name of a URL's file.
+      size_bytes: that it has on the disk.
+      sha256: of its content; None if nobody knows.
+      is_verified: its content was compared with what its source announced.
+      is_whole: it can be served; else it is what a download or an upload left.
+      last_use_s: since the epoch.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    size_bytes: int
+    sha256: str | None
+    is_verified: bool
+    is_whole: bool
+    last_use_s: float
+
+
+def stored_files(layout: StoreLayout) -> list[StoredFile]:
+    """Everything that takes room, in the order of the keys."""
+    files = [*_hub_files(layout), *_url_files(layout), *_pushed_files(layout)]
+    return sorted(files, key=lambda file: file.key)
+
+
+def _hub_files(layout: StoreLayout) -> Iterator[StoredFile]:
+    for folder in layout.hub.glob("models--*"):
+        names = _names_of_blobs(folder)
+        for blob in _regular(folder / "blobs"):
+            sha256 = blob.name if is_sha256(blob.name) else None
+            yield _file(layout, blob, names[blob.name], sha256, is_verified=True)
+        yield from _leftovers(layout, folder / OURS)
+
+
+def _names_of_blobs(folder: Path) -> dict[str, tuple[str, ...]]:
+    """By the name of a blob: the files of commits that lead to it."""
+    repository = folder.name.removeprefix("models--").replace("--", "/")
+    names: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+    snapshots = folder / "snapshots"
+    for commit in sorted(_folders(snapshots)):
+        for path in sorted(commit.rglob("*")):
+            if path.is_symlink():
+                inside = path.relative_to(commit).as_posix()
+                names[path.readlink().name] += (f"hf:{repository}/{inside}@{commit.name}",)
+    return names
+
+
+def _url_files(layout: StoreLayout) -> Iterator[StoredFile]:
+    for host in _folders(layout.urls):
+        for folder in _folders(host):
+            for path in _regular(folder):
+                record = UrlFile(folder, path.name).cached()
+                if record is not None:
+                    name = f"{host.name}/{path.name}"
+                    yield _file(layout, path, (name,), record.hash.hex, is_verified=False)
+            yield from _leftovers(layout, folder / OURS)
+
+
+def _pushed_files(layout: StoreLayout) -> Iterator[StoredFile]:
+    for blob in _regular(layout.pushed / "blobs"):
+        yield _file(layout, blob, (), blob.name, is_verified=True)
+    yield from _leftovers(layout, layout.uploads)
+
+
+def _leftovers(layout: StoreLayout, folder: Path) -> Iterator[StoredFile]:
+    for path in _regular(folder):
+        if path.suffix in {".partial", ".quarantined"}:
+            yield _file(layout, path, (), None, is_verified=False, is_whole=False)
+
+
+def _file(
+    layout: StoreLayout,
+    path: Path,
+    names: tuple[str, ...],
+    sha256: str | None,
+    *,
+    is_verified: bool,
+    is_whole: bool = True,
+) -> StoredFile:
+    status = path.lstat()
+    return StoredFile(
+        key=layout.key(path),
+        names=names,
+        size_bytes=status.st_size if is_whole else status.st_blocks * 512,
+        sha256=sha256,
+        is_verified=is_verified,
+        is_whole=is_whole,
+        last_use_s=status.st_atime,
+    )
+
+
+def _regular(folder: Path) -> list[Path]:
+    """The regular files of a folder, links left out; none if there is no such folder."""
+    try:
+        return [Path(e.path) for e in os.scandir(folder) if e.is_file(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [Path(e.path) for e in os.scandir(folder) if e.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def note_use(path: Path) -> None:
+    """``path`` is used now; its time of modification stays. OSError."""
+    now_ns = time.time_ns()
+    os.utime(path, ns=(now_ns, path.stat().st_mtime_ns))

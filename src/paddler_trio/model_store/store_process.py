@@ -1,0 +1,199 @@
+"""The store's process: its control socket, and one task for each connection that was passed to it.
+
+    control            takes messages of the balancer until it closes the socket
+    ├─ reports         sends what the balancer is to learn
+    └─ request 17      one task each, from the passed descriptor to its closing
+
+The balancer's end, however it comes, closes the socket, and that ends this process at once.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.daemon.logs import configure_logs
+from paddler_trio.errors import WireError, one_line
+from paddler_trio.heap import freeze_heap, give_back_large_blocks
+from paddler_trio.http.asgi import HttpProblem
+from paddler_trio.http.router import RouteTable
+from paddler_trio.model_store.layout import StoreLayout
+from paddler_trio.model_store.store import ModelStore
+from paddler_trio.model_store.store_connection import (
+    FileCutError,
+    ReaderGoneError,
+    StoreConnection,
+)
+from paddler_trio.model_store.store_messages import (
+    MAX_MESSAGE_BYTES,
+    Configure,
+    Desire,
+    FromStore,
+    PassedRequest,
+    RequestEnded,
+    StoreFailed,
+    StoreUp,
+    decode_message,
+    encode_message,
+)
+from paddler_trio.model_store.store_routes import StoreHandler, store_routes
+
+log = structlog.get_logger("store")
+
+NICENESS: Final = 10
+"""Tokens go before bytes: the balancer and an engine on this machine keep the processor."""
+MAX_REPORTS: Final = 4096
+"""More than the balancer ever lets be under way."""
+_DESCRIPTOR_BYTES = array.array("i").itemsize
+
+
+async def run_store(control: socket.socket) -> None:
+    """Serve until the balancer closes ``control``."""
+    control.setblocking(False)
+    link = StoreLink(trio.socket.from_stdlib_socket(control))
+    message = await link.receive()
+    if message is None:
+        return
+    configure, _ = message
+    assert isinstance(configure, Configure)
+    configure_logs(level=configure.log_level, as_json=True)
+    os.nice(NICENESS)
+    layout = StoreLayout(Path(configure.folder))
+    try:
+        lock = await trio.to_thread.run_sync(_prepared, layout)
+        store = ModelStore(layout, configure.size_bytes)
+        files = await store.files()
+    except OSError as error:
+        where = error.filename or layout.root
+        await link.send(StoreFailed(f"{where}: {error.strerror or error}"))
+        return
+    give_back_large_blocks()
+    freeze_heap()
+    try:
+        await link.send(StoreUp(len(files), sum(file.size_bytes for file in files)))
+        await StoreServing(link, store, store_routes(store)).run()
+    finally:
+        os.close(lock)
+
+
+@attrs.define(eq=False)
+class StoreLink:
+    """The control socket; one task receives, one sends."""
+
+    _control: trio.socket.SocketType
+
+    async def receive(self) -> tuple[object, int | None] | None:
+        """The next message, and the descriptor that came with it; None at the end."""
+        space = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
+        try:
+            data, ancillary, flags, _ = await self._control.recvmsg(
+                MAX_MESSAGE_BYTES + 1, space, socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionResetError:
+            return None
+        if not data:
+            return None
+        descriptors = array.array("i")
+        for level, kind, value in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(value[: len(value) - len(value) % _DESCRIPTOR_BYTES])
+        if flags & socket.MSG_TRUNC:
+            raise WireError(f"a message over {MAX_MESSAGE_BYTES} bytes")
+        return decode_message(data), descriptors[0] if descriptors else None
+
+    async def send(self, message: FromStore) -> None:
+        await self._control.send(encode_message(message))
+
+
+@attrs.define(eq=False)
+class StoreServing:
+    """Answers what is passed, each in a task of its own."""
+
+    link: StoreLink
+    store: ModelStore
+    routes: RouteTable[StoreHandler]
+    _reports: trio.MemorySendChannel[FromStore] = attrs.field(init=False)
+    _outgoing: trio.MemoryReceiveChannel[FromStore] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._reports, self._outgoing = trio.open_memory_channel[FromStore](MAX_REPORTS)
+
+    async def run(self) -> None:
+        """Until the balancer is gone; what is under way then ends at once."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, name="reports")
+            while (received := await self.link.receive()) is not None:
+                match received:
+                    case (PassedRequest() as request, int(descriptor)):
+                        nursery.start_soon(
+                            self._answer, request, descriptor, name=f"request {request.id}"
+                        )
+                    case (Desire(), _):
+                        pass
+                    case (other, _):
+                        raise WireError(f"a {type(other).__name__} is not a balancer's to send")
+            nursery.cancel_scope.cancel(reason="the balancer is gone")
+
+    async def _report(self) -> None:
+        async for message in self._outgoing:
+            await self.link.send(message)
+
+    async def _answer(self, request: PassedRequest, descriptor: int) -> None:
+        """One connection; nothing that goes wrong with it leaves this task."""
+        connection = StoreConnection.open(request, descriptor)
+        try:
+            await self._handle(connection)
+        except ReaderGoneError as gone:
+            log.debug("reader gone", path=request.path[:200], client=request.client, why=str(gone))
+        finally:
+            try:
+                await connection.close()
+            finally:
+                self._reports.send_nowait(RequestEnded(request.id))
+
+    async def _handle(self, connection: StoreConnection) -> None:
+        """Answer, or refuse; ReaderGoneError."""
+        request = connection.request
+        match = self.routes.find(request.path)
+        handler = match.handlers.get(request.method)
+        try:
+            if handler is None:
+                raise HttpProblem(404, "")
+            await handler(connection, match.params)
+            return
+        except ReaderGoneError:
+            raise
+        except HttpProblem as refusal:
+            problem = refusal
+        except FileCutError as cut:
+            log.warning("answer cut", path=request.path[:200], reason=str(cut))
+            return
+        except Exception as error:  # the boundary of a request
+            log.error("request failed", path=request.path[:200], exc_info=error)
+            problem = HttpProblem(500, f"the store failed: {one_line(error)}")
+        if not connection.has_begun:
+            await connection.send_problem(problem)
+
+
+def _prepared(layout: StoreLayout) -> int:
+    """Make the folders; returns the descriptor that holds the store's lock. OSError."""
+    for folder in layout.folders():
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise OSError(error.errno, "another store uses this folder", str(layout.root)) from error
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
