@@ -50,6 +50,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     keys = root / "keys.json"
     new = [sys.executable, "-m", "paddler_trio", "key", "new", "ops", "--scope=management"]
     made = subprocess.run([*new, f"--file={keys}"], stdout=subprocess.PIPE, text=True, check=True)
+    blobs = root / "models" / "pushed" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / SHA256).write_bytes(DATA)
     options = ["--inference-addr=127.0.0.1:0", "--management-addr=127.0.0.1:0", "--log-json"]
     options += [f"--model-store={root / 'models'}", "--model-store-size=1GB"]
     balancer = Daemon.start("balancer", ["balancer", *options, f"--api-key-file={keys}"], {})
@@ -57,7 +60,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
         (address,) = cast("list[str]", balancer.wait_for_log("balancer up")["management"])
         balancer.wait_for_log("model store up")
         stored = Stored(balancer, address, root / "models", made.stdout.split()[-1])
-        (stored.folder / "pushed" / "blobs" / SHA256).write_bytes(DATA)
         yield stored
     finally:
         balancer.end()

@@ -35,6 +35,7 @@ class ModelStoreRoutes:
             id=0,
             method=scope["method"],
             path=scope["path"],
+            raw_path=scope["raw_path"].decode("latin-1"),
             query=scope["query_string"].decode("latin-1"),
             headers=tuple(
                 (name.decode("latin-1"), value.decode("latin-1"))

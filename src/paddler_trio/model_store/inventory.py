@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
+import structlog
 
 from paddler_trio.model_store.layout import StoreLayout, is_sha256
 from paddler_trio.models.hub_cache import OURS
+from paddler_trio.models.partial_file import remove
 from paddler_trio.models.url_cache import UrlFile
+
+log = structlog.get_logger("store")
 
 
 @attrs.frozen
@@ -25,10 +29,11 @@ class StoredFile:
     Args:
       key: see ``layout``.
       names: what people call it: ``hf:org/repo/file@commit``, the name of a URL's file.
-      size_bytes: that it has on the disk.
+      size_bytes: that it takes of the disk.
       sha256: of its content; None if nobody knows.
       is_verified: its content was compared with what its source announced.
-      is_whole: it can be served; else it is what a download or an upload left.
+      is_whole: it can be served; else it is what a download or an upload left, under the key of
+        the file that it was to become.
       last_use_s: since the epoch.
     """
 
@@ -53,7 +58,7 @@ def _hub_files(layout: StoreLayout) -> Iterator[StoredFile]:
         for blob in _regular(folder / "blobs"):
             sha256 = blob.name if is_sha256(blob.name) else None
             yield _file(layout, blob, names[blob.name], sha256, is_verified=True)
-        yield from _leftovers(layout, folder / OURS)
+        yield from _leftovers(layout, folder / OURS, folder / "blobs")
 
 
 def _names_of_blobs(folder: Path) -> dict[str, tuple[str, ...]]:
@@ -77,19 +82,29 @@ def _url_files(layout: StoreLayout) -> Iterator[StoredFile]:
                 if record is not None:
                     name = f"{host.name}/{path.name}"
                     yield _file(layout, path, (name,), record.hash.hex, is_verified=False)
-            yield from _leftovers(layout, folder / OURS)
+            yield from _leftovers(layout, folder / OURS, folder)
 
 
 def _pushed_files(layout: StoreLayout) -> Iterator[StoredFile]:
     for blob in _regular(layout.pushed / "blobs"):
         yield _file(layout, blob, (), blob.name, is_verified=True)
-    yield from _leftovers(layout, layout.uploads)
+    for manifest in _regular(layout.pushed / "manifests"):
+        yield _file(layout, manifest, (), manifest.name, is_verified=True)
+    yield from _leftovers(layout, layout.uploads, layout.pushed / "blobs")
 
 
-def _leftovers(layout: StoreLayout, folder: Path) -> Iterator[StoredFile]:
+def _leftovers(layout: StoreLayout, folder: Path, wholes: Path) -> Iterator[StoredFile]:
     for path in _regular(folder):
-        if path.suffix in {".partial", ".quarantined"}:
-            yield _file(layout, path, (), None, is_verified=False, is_whole=False)
+        whole = wholes / path.name.removesuffix(".partial")
+        if path.suffix == ".partial" and not whole.exists():
+            yield _left(path, layout.key(whole))
+        elif path.suffix in {".partial", ".quarantined"}:
+            yield _left(path, layout.key(path))
+
+
+def _left(path: Path, key: str) -> StoredFile:
+    status = path.lstat()
+    return StoredFile(key, (), status.st_blocks * 512, None, False, False, status.st_mtime)
 
 
 def _file(
@@ -99,18 +114,37 @@ def _file(
     sha256: str | None,
     *,
     is_verified: bool,
-    is_whole: bool = True,
 ) -> StoredFile:
     status = path.lstat()
     return StoredFile(
-        key=layout.key(path),
-        names=names,
-        size_bytes=status.st_size if is_whole else status.st_blocks * 512,
-        sha256=sha256,
-        is_verified=is_verified,
-        is_whole=is_whole,
-        last_use_s=status.st_atime,
+        layout.key(path), names, status.st_size, sha256, is_verified, True, status.st_atime
     )
+
+
+def size_on_disk(layout: StoreLayout, key: str) -> int | None:
+    """What the file of ``key`` takes now, or what a download left of it; None if nothing is there.
+    OSError."""
+    whole = layout.root / key
+    if whole.is_file():
+        return whole.lstat().st_size
+    partial = layout.partial_of(key)
+    return partial.lstat().st_blocks * 512 if partial.is_file() else None
+
+
+def remove_file(layout: StoreLayout, key: str) -> None:
+    """Remove all that belongs to ``key``: the file, what leads to it, what is known of it, and what
+    a download left. OSError."""
+    whole, partial = layout.root / key, layout.partial_of(key)
+    remove(whole)
+    remove(partial)
+    remove(partial.with_suffix(".journal"))
+    if whole.parent.name == "blobs" and whole.is_relative_to(layout.hub):
+        for commit in _folders(whole.parent.parent / "snapshots"):
+            for path in commit.rglob("*"):
+                if path.is_symlink() and path.readlink().name == whole.name:
+                    remove(path)
+    elif whole.is_relative_to(layout.urls):
+        remove(partial.with_suffix(".json"))
 
 
 def _regular(folder: Path) -> list[Path]:
@@ -129,6 +163,8 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def note_use(path: Path) -> None:
-    """``path`` is used now; its time of modification stays. OSError."""
-    now_ns = time.time_ns()
-    os.utime(path, ns=(now_ns, path.stat().st_mtime_ns))
+    """``path`` is used now; its time of modification stays."""
+    try:
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    except OSError as error:  # not there yet, or another user's: it counts as used long ago
+        log.debug("the time of use is not kept", path=str(path), reason=error.strerror)

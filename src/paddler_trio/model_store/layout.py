@@ -23,6 +23,8 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.models.hub_cache import OURS
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LOCK_NAME: Final = "store.lock"
 
@@ -73,6 +75,14 @@ class StoreLayout:
     def key(self, path: Path) -> str:
         """What names the file at ``path``, which lies below the root."""
         return path.relative_to(self.root).as_posix()
+
+    def partial_of(self, key: str) -> Path:
+        """Where a download or an upload of the file of ``key`` writes."""
+        path = self.root / key
+        if path.is_relative_to(self.pushed):
+            return self.uploads / f"{path.name}.partial"
+        folder = path.parent.parent if path.is_relative_to(self.hub) else path.parent
+        return folder / OURS / f"{path.name}.partial"
 
     def folders(self) -> tuple[Path, ...]:
         """All that must be there before the store works."""

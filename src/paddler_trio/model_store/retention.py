@@ -60,6 +60,10 @@ class Retention:
         """Of everything, what is arriving with its full size."""
         return sum(held.size_bytes for held in self._held.values()) + sum(self._claimed.values())
 
+    @property
+    def num_held(self) -> int:
+        return len(self._held)
+
     def holds(self, key: str) -> bool:
         """Whether there is something of it on the disk that nobody is writing to."""
         return key in self._held
@@ -88,9 +92,14 @@ class Retention:
         self._claimed.pop(key, None)
         self._held.pop(key, None)
 
-    def claim(self, key: str, size_bytes: int) -> Room | NoRoom:
+    def claim(self, key: str, size_bytes: int, *, disk_lacks_bytes: int = 0) -> Room | NoRoom:
         """It is arriving and will have ``size_bytes``, part of which may lie there already. Claim
-        again for another size. What is :class:`NoRoom` stays as it was."""
+        again for another size. What is :class:`NoRoom` stays as it was.
+
+        Args:
+          disk_lacks_bytes: so much less than needed is free on the disk, whatever the budget says;
+            what may go, goes for it.
+        """
         others = [other for other in self._held if other != key and not self.is_kept(other)]
         own = self._claimed.get(key, 0) or self._size(key)
         excess = self.used_bytes - own + size_bytes - self.budget_bytes
@@ -98,7 +107,7 @@ class Retention:
         if excess > removable:
             kept_bytes = self.used_bytes - own - removable
             return NoRoom(size_bytes, self.budget_bytes, kept_bytes)
-        evicted = self._evict(others, excess)
+        evicted = self._evict(others, max(excess, disk_lacks_bytes))
         self._held.pop(key, None)
         self._claimed[key] = size_bytes
         return Room(evicted)

@@ -9,53 +9,50 @@ from pathlib import Path
 
 import trio
 
-from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.model_store.byte_ranges import Unsatisfiable, wanted_range
 from paddler_trio.model_store.store_connection import StoreConnection, StoreHeader
+from paddler_trio.models.block_plan import ByteRange
 
 
 async def send_stored(
-    connection: StoreConnection, path: Path, *, etag: str, headers: Iterable[StoreHeader] = ()
-) -> None:
-    """Answer with the file at ``path``.
+    connection: StoreConnection, path: Path, *, validator: str, headers: Iterable[StoreHeader] = ()
+) -> bool:
+    """Answer with the file at ``path``; False if there is none, and then nothing was sent.
 
     Args:
-      etag: with its quotes.
+      validator: an ETag with its quotes, a date of the last modification, or empty.
       headers: beside those that describe the body.
 
     Errors:
-      HttpProblem: 404, there is no file.
       ReaderGoneError, FileCutError: the answer is not whole.
     """
-    descriptor = await trio.to_thread.run_sync(_open, path)
+    descriptor = await trio.to_thread.run_sync(open_regular, path)
     if descriptor is None:
-        raise HttpProblem(404, "the store has no such file")
+        return False
     try:
         size_bytes = os.fstat(descriptor).st_size
-        window = await begin_file(connection, size_bytes, etag=etag, headers=headers)
+        window = await begin_file(connection, size_bytes, validator=validator, headers=headers)
         if window is not None:
-            await connection.send_file(descriptor, *window)
+            await connection.send_file(descriptor, window.start, window.stop)
     finally:
         os.close(descriptor)
+    return True
 
 
 async def begin_file(
     connection: StoreConnection,
     size_bytes: int,
     *,
-    etag: str,
+    validator: str,
     headers: Iterable[StoreHeader] = (),
-) -> tuple[int, int] | None:
+) -> ByteRange | None:
     """Send the head for a file of ``size_bytes``: 200, 206 or 416.
 
     Returns:
-      The first byte to send and the one behind the last; None if no body follows.
+      The bytes to send; None if no body follows.
     """
-    asked = connection.headers
-    wanted = wanted_range(
-        asked.get("range"), size_bytes=size_bytes, if_range=asked.get("if-range"), etag=etag
-    )
-    common = [("Accept-Ranges", "bytes"), *([("ETag", etag)] if etag else []), *headers]
+    wanted = asked_range(connection, size_bytes, validator)
+    common = [("Accept-Ranges", "bytes"), *validator_header(validator), *headers]
     if isinstance(wanted, Unsatisfiable):
         whole = ("Content-Range", f"bytes */{size_bytes}")
         await connection.send_head(416, [("Content-Length", "0"), whole, *common])
@@ -65,10 +62,29 @@ async def begin_file(
         status, start, stop = 206, wanted.start, wanted.stop
         common.append(("Content-Range", f"bytes {start}-{stop - 1}/{size_bytes}"))
     await connection.send_head(status, [("Content-Length", str(stop - start)), *common])
-    return None if connection.request.method == "HEAD" or start == stop else (start, stop)
+    has_no_body = connection.request.method == "HEAD" or start == stop
+    return None if has_no_body else ByteRange(start, stop)
 
 
-def _open(path: Path) -> int | None:
+def asked_range(
+    connection: StoreConnection, size_bytes: int, validator: str
+) -> ByteRange | Unsatisfiable | None:
+    """What the request asks for of a file that has this validator now."""
+    asked = connection.headers
+    return wanted_range(
+        asked.get("range"), size_bytes=size_bytes, if_range=asked.get("if-range"), etag=validator
+    )
+
+
+def validator_header(validator: str) -> list[StoreHeader]:
+    """The header that lets a client notice that the file is another one; none without one."""
+    if not validator:
+        return []
+    is_etag = validator.startswith(('"', "W/"))
+    return [("ETag" if is_etag else "Last-Modified", validator)]
+
+
+def open_regular(path: Path) -> int | None:
     """A descriptor of the regular file; None if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

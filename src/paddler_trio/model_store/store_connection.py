@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -21,6 +21,8 @@ import trio
 from paddler_trio.errors import PaddlerError
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.model_store.store_messages import PassedRequest
+
+T = TypeVar("T")
 
 PIECE_BYTES: Final = 512 * 1024
 WRITE_S: Final = 30.0
@@ -120,6 +122,33 @@ class StoreConnection:
             while await self.stream.receive_some(4096):
                 pass
 
+    async def while_reader(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``work``, which is cancelled when the client leaves; its body was read.
+
+        Errors:
+          ReaderGoneError: it left first.
+          Exception: what ``work`` raised, without the group of a nursery.
+        """
+        results: list[T] = []
+        failures: list[Exception] = []
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                await self.wait_gone()
+                nursery.cancel_scope.cancel(reason="the client is gone")
+
+            nursery.start_soon(watch, name="client watch")
+            try:
+                results.append(await work())
+            except Exception as error:  # noqa: BLE001  # raised below, without the nursery's group
+                failures.append(error)
+            nursery.cancel_scope.cancel(reason="the answer is sent")
+        if failures:
+            raise failures[0]
+        if not results:
+            raise ReaderGoneError("the client left before it had everything")
+        return results[0]
+
     # ----------------------------------------------------------------- answer
 
     async def send_head(self, status: int, headers: Iterable[StoreHeader]) -> None:
@@ -167,6 +196,10 @@ class StoreConnection:
         """Answer with JSON."""
         body = json.dumps(value, separators=(",", ":")).encode()
         await self._send_whole(status, body, "application/json", ())
+
+    async def send_empty(self, status: int) -> None:
+        """Answer without a body."""
+        await self.send_head(status, [])
 
     async def send_problem(self, problem: HttpProblem) -> None:
         """Answer with a refusal."""

@@ -40,6 +40,7 @@ class PassedRequest:
     Args:
       id: from 1, never used twice in one life of the store.
       path: percent-decoded; begins with :data:`PREFIX`.
+      raw_path: as it was sent, for names that have slashes.
       headers: names in lower case, values as Latin-1.
       client: the address that it came from.
       unread: what arrived behind the head.
@@ -48,6 +49,7 @@ class PassedRequest:
     id: int
     method: str
     path: str
+    raw_path: str
     query: str
     headers: tuple[tuple[str, str], ...] = attrs.field(repr=False)
     client: str

@@ -1,6 +1,7 @@
 """The store's process: its control socket, and one task for each connection that was passed to it.
 
     control            takes messages of the balancer until it closes the socket
+    ├─ arrival KEY     one task for each file that is fetched, whoever waits for it
     ├─ reports         sends what the balancer is to learn
     └─ request 17      one task each, from the passed descriptor to its closing
 
@@ -21,11 +22,14 @@ import structlog
 import trio
 
 from paddler_trio.daemon.logs import configure_logs
-from paddler_trio.errors import WireError, one_line
+from paddler_trio.errors import ConfigurationError, WireError, one_line
 from paddler_trio.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.http.router import RouteTable
+from paddler_trio.model_store.arrival import Arrivals
+from paddler_trio.model_store.hub_metadata import HubMetadata
 from paddler_trio.model_store.layout import StoreLayout
+from paddler_trio.model_store.source_routes import SourceRoutes
 from paddler_trio.model_store.store import ModelStore
 from paddler_trio.model_store.store_connection import (
     FileCutError,
@@ -45,11 +49,18 @@ from paddler_trio.model_store.store_messages import (
     encode_message,
 )
 from paddler_trio.model_store.store_routes import StoreHandler, store_routes
+from paddler_trio.models.download_errors import DownloadError, ServerFailedError
+from paddler_trio.models.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.store_errors import kind_of, status_of, store_header
+from paddler_trio.wire.codec import loads, structure
+from paddler_trio.wire.paddler.desired_state import DesiredModel
 
 log = structlog.get_logger("store")
 
 NICENESS: Final = 10
 """Tokens go before bytes: the balancer and an engine on this machine keep the processor."""
+SILENCE_S: Final = 20.0
+"""Of a source; shorter than an agent waits for the head of an answer."""
 MAX_REPORTS: Final = 4096
 """More than the balancer ever lets be under way."""
 _DESCRIPTOR_BYTES = array.array("i").itemsize
@@ -68,9 +79,17 @@ async def run_store(control: socket.socket) -> None:
     os.nice(NICENESS)
     layout = StoreLayout(Path(configure.folder))
     try:
+        settings = attrs.evolve(
+            HubSettings.from_environment(),
+            cache=layout.hub,
+            url_cache=layout.urls,
+            timeouts=Timeouts(silence_s=SILENCE_S),
+        )
         lock = await trio.to_thread.run_sync(_prepared, layout)
-        store = ModelStore(layout, configure.size_bytes)
-        files = await store.files()
+        store = await ModelStore.open(layout, configure.size_bytes)
+    except ConfigurationError as error:
+        await link.send(StoreFailed(str(error)))
+        return
     except OSError as error:
         where = error.filename or layout.root
         await link.send(StoreFailed(f"{where}: {error.strerror or error}"))
@@ -78,8 +97,12 @@ async def run_store(control: socket.socket) -> None:
     give_back_large_blocks()
     freeze_heap()
     try:
-        await link.send(StoreUp(len(files), sum(file.size_bytes for file in files)))
-        await StoreServing(link, store, store_routes(store)).run()
+        await link.send(StoreUp(store.num_files, store.retention.used_bytes))
+        async with trio.open_nursery() as nursery:
+            arrivals = Arrivals(store, settings, nursery)
+            sources = SourceRoutes(store, HubMetadata(settings, nursery), arrivals)
+            await StoreServing(link, store, store_routes(store, arrivals, sources)).run()
+            nursery.cancel_scope.cancel(reason="the balancer is gone")
     finally:
         os.close(lock)
 
@@ -136,8 +159,8 @@ class StoreServing:
                         nursery.start_soon(
                             self._answer, request, descriptor, name=f"request {request.id}"
                         )
-                    case (Desire(), _):
-                        pass
+                    case (Desire(models), _):
+                        await self.store.desire(tuple(map(_model_of, models)))
                     case (other, _):
                         raise WireError(f"a {type(other).__name__} is not a balancer's to send")
             nursery.cancel_scope.cancel(reason="the balancer is gone")
@@ -173,6 +196,8 @@ class StoreServing:
             raise
         except HttpProblem as refusal:
             problem = refusal
+        except DownloadError as error:
+            problem = problem_of(error)
         except FileCutError as cut:
             log.warning("answer cut", path=request.path[:200], reason=str(cut))
             return
@@ -181,6 +206,20 @@ class StoreServing:
             problem = HttpProblem(500, f"the store failed: {one_line(error)}")
         if not connection.has_begun:
             await connection.send_problem(problem)
+
+
+def problem_of(error: DownloadError) -> HttpProblem:
+    """What an agent is answered that asked for what does not come."""
+    kind = kind_of(error)
+    name, value = store_header(kind, error.cause)
+    headers = [(name.encode(), value.encode())]
+    if isinstance(error, ServerFailedError) and error.retry_after_s is not None:
+        headers.append((b"Retry-After", b"%d" % error.retry_after_s))
+    return HttpProblem(status_of(kind), error.cause, headers)
+
+
+def _model_of(text: bytes) -> DesiredModel:
+    return structure(loads(text), DesiredModel)
 
 
 def _prepared(layout: StoreLayout) -> int:

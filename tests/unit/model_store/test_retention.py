@@ -45,21 +45,21 @@ class RetentionMachine(RuleBasedStateMachine):
         self.now_s += 1
         return self.now_s
 
-    @rule(key=KEYS, size=SIZES)
-    def claim(self, key: str, size: int) -> None:
+    @rule(key=KEYS, size=SIZES, lacks=st.sampled_from([0, 0, 0, 10, 1000]))
+    def claim(self, key: str, size: int, lacks: int) -> None:
         on_disk = {k: v for k, v in self.disk.items() if k != key and k not in self.arriving}
         kept_bytes = sum(v for k, v in on_disk.items() if self.kept(k))
         kept_bytes += sum(v for k, v in self.arriving.items() if k != key)
         free_before = BUDGET - self.retention.used_bytes
         own = self.arriving.get(key, self.disk.get(key, 0))
-        match self.retention.claim(key, size):
+        match self.retention.claim(key, size, disk_lacks_bytes=lacks):
             case NoRoom(asked, budget, kept):
                 assert (asked, budget, kept) == (size, BUDGET, kept_bytes)
                 assert kept_bytes + size > BUDGET, "there was room, or could have been made"
             case Room(evicted):
                 assert kept_bytes + size <= BUDGET
                 sizes = [self.disk[k] for k in evicted]
-                needed = size - own - free_before
+                needed = max(size - own - free_before, lacks)
                 assert sum(sizes[:-1]) < needed or not evicted, "more went than was needed"
                 self.arriving[key] = size
                 self.remove(evicted)

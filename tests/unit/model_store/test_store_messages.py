@@ -30,6 +30,7 @@ MESSAGES = st.one_of(
         LATIN,
         LATIN,
         LATIN,
+        LATIN,
         st.lists(st.tuples(LATIN, LATIN), max_size=5).map(tuple),
         LATIN,
         st.binary(max_size=100),
