@@ -46,10 +46,12 @@ class Arrival:
 
     Args:
       key: of the file in the store.
+      size_bytes: None if the source has not announced it yet.
     """
 
     key: str
     subject: Subject
+    size_bytes: int | None
     changes: Changes = attrs.field(factory=Changes, init=False)
     """At each block, and whenever anything below changes."""
     plan: BlockPlan | None = attrs.field(default=None, init=False)
@@ -125,7 +127,13 @@ class Arrivals:
             for arrival in self._by_key.values()
         ]
 
-    def join(self, key: str, model: HuggingFaceModel | UrlModel, subject: Subject) -> Arrival:
+    def join(
+        self,
+        key: str,
+        model: HuggingFaceModel | UrlModel,
+        subject: Subject,
+        size_bytes: int | None = None,
+    ) -> Arrival:
         """The arrival of this file, begun now unless it is under way; HttpProblem 503 if too many
         others are."""
         arrival = self._by_key.get(key)
@@ -136,7 +144,7 @@ class Arrivals:
                     f"{MAX_ARRIVALS} files are on their way into the model store, the limit",
                     [(b"retry-after", b"5")],
                 )
-            arrival = self._by_key[key] = Arrival(key, subject)
+            arrival = self._by_key[key] = Arrival(key, subject, size_bytes)
             self.nursery.start_soon(self._run, arrival, model, name=f"arrival {key}")
         return arrival
 
@@ -164,6 +172,10 @@ class Arrivals:
             on_change=arrival.follow,
         )
         try:
+            if arrival.size_bytes is not None:  # before anything is asked for
+                problem = await self.store.claim(arrival.key, arrival.size_bytes)
+                if problem is not None:
+                    raise CacheFullError(arrival.subject, str(problem))
             return await download.fetch_file(model)
         except DownloadError as error:
             log.warning("arrival failed", key=arrival.key, reason=error.cause)

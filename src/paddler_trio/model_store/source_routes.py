@@ -75,6 +75,7 @@ class SourceRoutes:
             hub_subject(model),
             layout.key(repository.blob(known.etag)),
             whole,
+            size_bytes=known.size_bytes,
             validator=validator,
             headers=_hub_headers(known),
         )
@@ -118,6 +119,7 @@ class SourceRoutes:
         key: str,
         whole: Callable[[], tuple[Path, str] | None],
         *,
+        size_bytes: int | None = None,
         validator: str | None = None,
         headers: tuple[StoreHeader, ...] = (),
     ) -> None:
@@ -125,6 +127,7 @@ class SourceRoutes:
 
         Args:
           whole: where it lies and its validator, if it is here; blocking.
+          size_bytes: of it, if the source has announced it.
           validator: of what arrives; None for what its source sends.
         """
         for _ in range(MAX_TURNS):
@@ -137,7 +140,7 @@ class SourceRoutes:
                     if await send_stored(connection, path, validator=its, headers=headers):
                         return
                     continue
-                arrival = self.arrivals.join(key, model, subject)
+                arrival = self.arrivals.join(key, model, subject, size_bytes)
                 send = partial(
                     send_arriving, connection, arrival, validator=validator, headers=headers
                 )

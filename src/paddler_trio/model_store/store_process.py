@@ -85,7 +85,7 @@ async def run_store(control: socket.socket) -> None:
             url_cache=layout.urls,
             timeouts=Timeouts(silence_s=SILENCE_S),
         )
-        lock = await trio.to_thread.run_sync(_prepared, layout)
+        lock = await trio.to_thread.run_sync(prepared, layout)
         store = await ModelStore.open(layout, configure.size_bytes)
     except ConfigurationError as error:
         await link.send(StoreFailed(str(error)))
@@ -157,7 +157,7 @@ class StoreServing:
                 match received:
                     case (PassedRequest() as request, int(descriptor)):
                         nursery.start_soon(
-                            self._answer, request, descriptor, name=f"request {request.id}"
+                            self.answer, request, descriptor, name=f"request {request.id}"
                         )
                     case (Desire(models), _):
                         await self.store.desire(tuple(map(_model_of, models)))
@@ -169,8 +169,8 @@ class StoreServing:
         async for message in self._outgoing:
             await self.link.send(message)
 
-    async def _answer(self, request: PassedRequest, descriptor: int) -> None:
-        """One connection; nothing that goes wrong with it leaves this task."""
+    async def answer(self, request: PassedRequest, descriptor: int) -> None:
+        """One connection, to its closing; nothing that goes wrong with it leaves this task."""
         connection = StoreConnection.open(request, descriptor)
         try:
             await self._handle(connection)
@@ -222,7 +222,7 @@ def _model_of(text: bytes) -> DesiredModel:
     return structure(loads(text), DesiredModel)
 
 
-def _prepared(layout: StoreLayout) -> int:
+def prepared(layout: StoreLayout) -> int:
     """Make the folders; returns the descriptor that holds the store's lock. OSError."""
     for folder in layout.folders():
         folder.mkdir(parents=True, exist_ok=True)
