@@ -36,7 +36,7 @@ from paddler_trio.http.listening import listen
 from paddler_trio.http.origins import Origins
 from paddler_trio.http.router import by_path
 from paddler_trio.http.server import HttpServer
-from paddler_trio.model_store.store_messages import is_store_path
+from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.nursery_tree.loop_lag import LoopLag
@@ -131,8 +131,14 @@ def balancer_parts(
         )
     )
     states = DesiredStateKeeper(open_state_database(config.state_database), dispatcher)
-    agents = AgentSocket(dispatcher, states, goodbye, silence_s=config.agent_silence_s)
     store = model_store_child(config, states)
+    agents = AgentSocket(
+        dispatcher,
+        states,
+        goodbye,
+        silence_s=config.agent_silence_s,
+        store_path=None if store is None else PREFIX,
+    )
     inference = InferenceRoutes(dispatcher, states, goodbye)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     management = ManagementRoutes(

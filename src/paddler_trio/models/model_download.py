@@ -207,7 +207,7 @@ class ModelDownload:
                 client, self.settings.endpoint, model, token, is_store=self._is_through_store
             )
         except (ServerUnreachableError, ServerFailedError, AccessDeniedError) as error:
-            if cached is None:
+            if cached is None or self._is_through_store:  # the source may be asked yet
                 raise
             log.warning("the cached file is used", file=subject.model_path, reason=error.cause)
             return cached
