@@ -13,14 +13,18 @@ from urllib.parse import quote, unquote
 
 import attrs
 import trio
+from http_world import serving
 
 from hub_server import HubServer
+from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError
+from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
+from paddler_trio.http.router import Router, by_path
 from paddler_trio.model_store.arrival import Arrivals
 from paddler_trio.model_store.hub_metadata import HubMetadata
 from paddler_trio.model_store.layout import StoreLayout
 from paddler_trio.model_store.source_routes import SourceRoutes
 from paddler_trio.model_store.store import ModelStore
-from paddler_trio.model_store.store_messages import PREFIX, PassedRequest
+from paddler_trio.model_store.store_messages import PREFIX, PassedRequest, is_store_path
 from paddler_trio.model_store.store_process import StoreLink, StoreServing, prepared
 from paddler_trio.model_store.store_routes import store_routes
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
@@ -124,3 +128,31 @@ async def store_world(
                 nursery.cancel_scope.cancel()
     finally:
         os.close(lock)
+
+
+@attrs.define(eq=False)
+class ChildInThisProcess:
+    """What a balancer passes connections to, in place of the store's process."""
+
+    world: StoreWorld
+    refuses: int = 0
+    """So many requests are not taken."""
+    seen: list[PassedRequest] = attrs.field(factory=list)
+
+    async def pass_on(self, request: PassedRequest, descriptor: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.refuses:
+            self.refuses -= 1
+            raise NotPassedError("the model store is starting")
+        self.seen.append(request)
+        self.world.nursery.start_soon(self.world.serving.answer, request, os.dup(descriptor))
+
+
+@asynccontextmanager
+async def served_over_http(world: StoreWorld) -> AsyncIterator[tuple[str, ChildInThisProcess]]:
+    """The address of the store on a port, as a balancer serves it."""
+    child = ChildInThisProcess(world)
+    routes = ModelStoreRoutes(cast("ModelStoreChild", child))
+    app = by_path(is_store_path, routes, otherwise=Router())
+    async with serving(app, passes=is_store_path) as served:
+        yield f"http://{served.address}{PREFIX}", child
