@@ -1,8 +1,7 @@
 """One passed connection: a request that was parsed elsewhere, and its one answer.
 
-Every wait has a deadline. A client that does not read is given up after ``WRITE_S`` for each
-piece, so the slowest that is served takes ``PIECE_BYTES`` in that time; what it does not read stays
-in the file and in the kernel, never in memory here.
+Every wait has a deadline. The slowest client that is served reads ``PIECE_BYTES`` in ``WRITE_S``;
+what a client does not read stays in the file and in the kernel, never in memory here.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from paddler_trio.model_store.store_messages import PassedRequest
 T = TypeVar("T")
 
 PIECE_BYTES: Final = 512 * 1024
+SENT_BYTES: Final = 4 * 1024 * 1024
+"""Of a file with one call, as far as the kernel's buffer has room."""
 WRITE_S: Final = 30.0
 READ_S: Final = 30.0
 LINGER_S: Final = 2.0
@@ -173,16 +174,18 @@ class StoreConnection:
     async def send_file(self, descriptor: int, start: int, stop: int) -> None:
         """Send these bytes of a file without reading them; ReaderGoneError, FileCutError."""
         sock = self.stream.socket
+        next_mark = start + PIECE_BYTES
         try:
-            while start < stop:
-                end = min(start + PIECE_BYTES, stop)
-                with trio.fail_after(WRITE_S):
-                    while start < end:
-                        await trio.lowlevel.wait_writable(sock)
-                        # in a thread: the disk may be slow; the socket never blocks
-                        start += await trio.to_thread.run_sync(
-                            _send_some, sock.fileno(), descriptor, start, end - start
-                        )
+            with trio.fail_after(WRITE_S) as patience:
+                while start < stop:
+                    await trio.lowlevel.wait_writable(sock)
+                    # in a thread: the disk may be slow; the socket never blocks
+                    start += await trio.to_thread.run_sync(
+                        _send_some, sock.fileno(), descriptor, start, min(stop - start, SENT_BYTES)
+                    )
+                    if start >= next_mark:
+                        next_mark = start + PIECE_BYTES
+                        patience.deadline = trio.current_time() + WRITE_S
         except trio.TooSlowError as error:
             raise ReaderGoneError(f"the client did not read for {WRITE_S:g} s") from error
         except (BrokenPipeError, ConnectionError, trio.ClosedResourceError) as error:

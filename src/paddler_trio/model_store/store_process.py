@@ -57,8 +57,6 @@ from paddler_trio.wire.paddler.desired_state import DesiredModel
 
 log = structlog.get_logger("store")
 
-NICENESS: Final = 10
-"""Tokens go before bytes: the balancer and an engine on this machine keep the processor."""
 SILENCE_S: Final = 20.0
 """Of a source; shorter than an agent waits for the head of an answer."""
 MAX_REPORTS: Final = 4096
@@ -76,7 +74,7 @@ async def run_store(control: socket.socket) -> None:
     configure, _ = message
     assert isinstance(configure, Configure)
     configure_logs(level=configure.log_level, as_json=True)
-    os.nice(NICENESS)
+    go_behind_tokens()
     layout = StoreLayout(Path(configure.folder))
     try:
         settings = attrs.evolve(
@@ -220,6 +218,13 @@ def problem_of(error: DownloadError) -> HttpProblem:
 
 def _model_of(text: bytes) -> DesiredModel:
     return structure(loads(text), DesiredModel)
+
+
+def go_behind_tokens() -> None:
+    """Tokens go before bytes: this process, and every thread that it will have, runs when nobody
+    else on the machine wants the processor. Lower priorities alone were measured: with them the
+    balancer and the engine wait for slices that are running."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def prepared(layout: StoreLayout) -> int:
