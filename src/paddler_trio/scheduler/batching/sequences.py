@@ -19,7 +19,7 @@ class Sequence:
       tokens: the prompt and everything sampled since; grows with every sampled token.
       num_prompt_tokens: tokens of the prompt, >= 1; a continued sequence has more ``tokens``.
       max_tokens: how many tokens may be sampled, 0 for as many as fit.
-      salt: only sequences of equal salt share a prefix; None shares with nobody.
+      salt: only sequences of equal salt share a prefix; None shares none.
     """
 
     key: int
