@@ -24,7 +24,12 @@ from paddler_trio.model_store.hub_metadata import HubMetadata
 from paddler_trio.model_store.layout import StoreLayout
 from paddler_trio.model_store.source_routes import SourceRoutes
 from paddler_trio.model_store.store import ModelStore
-from paddler_trio.model_store.store_messages import PREFIX, PassedRequest, is_store_path
+from paddler_trio.model_store.store_messages import (
+    PREFIX,
+    PassedRequest,
+    RequestEnded,
+    is_store_path,
+)
 from paddler_trio.model_store.store_process import StoreLink, StoreServing, prepared
 from paddler_trio.model_store.store_routes import store_routes
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
@@ -54,6 +59,11 @@ class StoreWorld:
     serving: StoreServing
     nursery: trio.Nursery
     _requests: int = 0
+
+    @property
+    def reports(self) -> trio.MemoryReceiveChannel[RequestEnded]:
+        """What the balancer would be told."""
+        return cast("trio.MemoryReceiveChannel[RequestEnded]", self.serving.outgoing)
 
     async def open(self, path: str, method: str = "GET", **headers: str) -> trio.SocketStream:
         """Ask for ``path`` below the store's prefix; the client's end of the connection."""

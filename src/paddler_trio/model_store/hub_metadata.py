@@ -40,6 +40,14 @@ class _Known:
     asked_s: float
     answer: Future[HubFile | DownloadError] = attrs.field(factory=Future)
 
+    @property
+    def age_s(self) -> float:
+        return trio.current_time() - self.asked_s
+
+    @property
+    def is_failure(self) -> bool:
+        return isinstance(self.answer.value, DownloadError)
+
 
 @attrs.define(eq=False)
 class HubMetadata:
@@ -59,7 +67,7 @@ class HubMetadata:
         DownloadError."""
         check_names(model)
         known = self._known.get(model)
-        if known is None or known.asked_s + max_age_s < trio.current_time():
+        if known is None or known.age_s > (FRESH_S if known.is_failure else max_age_s):
             known = self._known[model] = _Known(trio.current_time())
             self._known.move_to_end(model)
             while len(self._known) > MAX_KNOWN:
@@ -67,8 +75,6 @@ class HubMetadata:
             self.nursery.start_soon(self._ask, model, known, name=f"metadata {model.repo_id}")
         answer = await known.answer.wait()
         if isinstance(answer, DownloadError):
-            if known.asked_s + FRESH_S < trio.current_time() and self._known.get(model) is known:
-                del self._known[model]  # the next one asks anew
             raise answer.with_traceback(None)
         return answer
 
@@ -103,9 +109,16 @@ class HubMetadata:
                 raise
             log.warning("the stored file is used", file=subject.model_path, reason=error.cause)
             return cached
-        repository = HubCache(self.settings.cache).repository(model.repo_id)
-        await trio.to_thread.run_sync(repository.remember, model.revision, found.commit)
+        await trio.to_thread.run_sync(_remember, self.settings, model, found.commit)
         return found
+
+
+def _remember(settings: HubSettings, model: HuggingFaceModel, commit: str) -> None:
+    """What the branch is now, for when the hub cannot be asked. Blocking."""
+    try:
+        HubCache(settings.cache).repository(model.repo_id).remember(model.revision, commit)
+    except OSError as error:
+        log.warning("the ref is not written", model=model.repo_id, reason=error.strerror)
 
 
 def _cached(settings: HubSettings, model: HuggingFaceModel) -> HubFile | None:

@@ -136,15 +136,14 @@ def remove_file(layout: StoreLayout, key: str) -> None:
     a download left. OSError."""
     whole, partial = layout.root / key, layout.partial_of(key)
     remove(whole)
-    remove(partial)
-    remove(partial.with_suffix(".journal"))
+    for path in _regular(partial.parent):
+        if path.stem == whole.name and path.suffix not in {".lock", ".quarantined"}:
+            remove(path)
     if whole.parent.name == "blobs" and whole.is_relative_to(layout.hub):
         for commit in _folders(whole.parent.parent / "snapshots"):
             for path in commit.rglob("*"):
                 if path.is_symlink() and path.readlink().name == whole.name:
                     remove(path)
-    elif whole.is_relative_to(layout.urls):
-        remove(partial.with_suffix(".json"))
 
 
 def _regular(folder: Path) -> list[Path]:

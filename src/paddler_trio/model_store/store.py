@@ -74,7 +74,7 @@ class ModelStore:
         """Make room for a file that is arriving; None if there is room now. Claim it again for
         another size, and :meth:`settle` it when nothing more is written."""
         async with self._claims:
-            short = await trio.to_thread.run_sync(_disk_lacks, self.layout, key, size_bytes)
+            short = await trio.to_thread.run_sync(disk_lacks, self.layout, key, size_bytes)
             decision = self.retention.claim(key, size_bytes, disk_lacks_bytes=short)
             if isinstance(decision, NoRoom):
                 return decision
@@ -169,7 +169,7 @@ def _read_pins(layout: StoreLayout) -> set[str]:
     return set(pins)
 
 
-def _disk_lacks(layout: StoreLayout, key: str, size_bytes: int) -> int:
+def disk_lacks(layout: StoreLayout, key: str, size_bytes: int) -> int:
     """How much more than is free this file needs."""
     place = os.statvfs(layout.root)
     needed = size_bytes - (size_on_disk(layout, key) or 0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import resource
 import socket
 from pathlib import Path
 from typing import Final
@@ -75,6 +76,7 @@ async def run_store(control: socket.socket) -> None:
     assert isinstance(configure, Configure)
     configure_logs(level=configure.log_level, as_json=True)
     go_behind_tokens()
+    allow_descriptors()
     layout = StoreLayout(Path(configure.folder))
     try:
         settings = attrs.evolve(
@@ -141,30 +143,40 @@ class StoreServing:
     link: StoreLink
     store: ModelStore
     routes: RouteTable[StoreHandler]
+    _requests: trio.Nursery | None = attrs.field(default=None, init=False)
     _reports: trio.MemorySendChannel[FromStore] = attrs.field(init=False)
-    _outgoing: trio.MemoryReceiveChannel[FromStore] = attrs.field(init=False)
+    outgoing: trio.MemoryReceiveChannel[FromStore] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._reports, self._outgoing = trio.open_memory_channel[FromStore](MAX_REPORTS)
+        self._reports, self.outgoing = trio.open_memory_channel[FromStore](MAX_REPORTS)
 
     async def run(self) -> None:
         """Until the balancer is gone; what is under way then ends at once."""
         async with trio.open_nursery() as nursery:
+            self._requests = nursery
             nursery.start_soon(self._report, name="reports")
             while (received := await self.link.receive()) is not None:
-                match received:
-                    case (PassedRequest() as request, int(descriptor)):
-                        nursery.start_soon(
-                            self.answer, request, descriptor, name=f"request {request.id}"
-                        )
-                    case (Desire(models), _):
-                        await self.store.desire(tuple(map(_model_of, models)))
-                    case (other, _):
-                        raise WireError(f"a {type(other).__name__} is not a balancer's to send")
+                await self.handle(*received)
             nursery.cancel_scope.cancel(reason="the balancer is gone")
 
+    async def handle(self, message: object, descriptor: int | None) -> None:
+        """One message of the balancer, and what came with it; WireError."""
+        match message:
+            case PassedRequest() if descriptor is None:
+                log.error("no descriptor is left for a connection", request=message.id)
+                self._reports.send_nowait(RequestEnded(message.id))
+            case PassedRequest():
+                assert descriptor is not None
+                assert self._requests is not None, "it runs"
+                name = f"request {message.id}"
+                self._requests.start_soon(self.answer, message, descriptor, name=name)
+            case Desire(models):
+                await self.store.desire(tuple(map(_model_of, models)))
+            case _:
+                raise WireError(f"a {type(message).__name__} is not a balancer's to send")
+
     async def _report(self) -> None:
-        async for message in self._outgoing:
+        async for message in self.outgoing:
             await self.link.send(message)
 
     async def answer(self, request: PassedRequest, descriptor: int) -> None:
@@ -225,6 +237,12 @@ def go_behind_tokens() -> None:
     else on the machine wants the processor. Lower priorities alone were measured: with them the
     balancer and the engine wait for slices that are running."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def allow_descriptors() -> None:
+    """As many as the system lets this process have: a connection takes two."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def prepared(layout: StoreLayout) -> int:
