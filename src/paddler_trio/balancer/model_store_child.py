@@ -69,6 +69,7 @@ class ModelStoreChild:
     desired_changes: Changes
     _control: trio.socket.SocketType | None = attrs.field(default=None, init=False)
     """Of the life that is up."""
+    _process: trio.Process | None = attrs.field(default=None, init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """One task at a time waits for the socket to be writable."""
     _sent_desire: int = attrs.field(default=-1, init=False)
@@ -78,6 +79,17 @@ class ModelStoreChild:
     def __repr__(self) -> str:
         state = "down" if self._control is None else "up"
         return f"<ModelStoreChild {state}: {len(self._passed)} connections>"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether connections can be passed."""
+        return self._control is not None
+
+    @property
+    def pid(self) -> int:
+        """Of the process of this life; there must be one."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def num_passed(self) -> int:
@@ -131,6 +143,7 @@ class ModelStoreChild:
                     pass_fds=[theirs.fileno()],
                     process_group=0,  # Ctrl-C is the balancer's to handle
                 )
+            self._process = process
             ours.setblocking(False)
             control = trio.socket.from_stdlib_socket(ours)
             async with trio.open_nursery() as nursery:
@@ -143,7 +156,7 @@ class ModelStoreChild:
                 nursery.cancel_scope.cancel(reason="the store has ended")
             raise ModelStoreError(f"the model store ended with status {status}")
         finally:
-            self._control = None
+            self._control = self._process = None
             self._passed.clear()
             ours.close()
             if process is not None:
