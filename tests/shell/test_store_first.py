@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -236,3 +238,22 @@ async def test_a_store_that_is_gone_for_good_leaves_the_source(
     async with agents(hub, tmp_path) as fleet:
         fleet.address = "http://127.0.0.1:9/api/v2/store"
         assert (await fleet.fetch()).path.read_bytes() == DATA
+
+
+async def test_the_real_client_of_the_hub_takes_the_store_for_one(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    async with agents(hub, tmp_path) as fleet:
+        command = [sys.executable, "-c", HF_CLIENT, f"{fleet.address}/hf", str(tmp_path / "hf")]
+        ended = await trio.run_process(command, capture_stdout=True, env={**os.environ, **ALONE})
+    assert await trio.Path(ended.stdout.decode().strip()).read_bytes() == DATA
+    assert hub.served_bytes == len(DATA)
+
+
+ALONE = {"HF_TOKEN": KEY, "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
+HF_CLIENT = """
+import sys
+from huggingface_hub import hf_hub_download
+endpoint, cache = sys.argv[1:]
+print(hf_hub_download("org/repo", "m-Q4_K_M.gguf", endpoint=endpoint, cache_dir=cache))
+"""
