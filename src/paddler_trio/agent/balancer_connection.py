@@ -47,6 +47,7 @@ from paddler_trio.wire.trio.trio_link import (
     GetTree,
     HandBack,
     Start,
+    Store,
     Tree,
     UnknownExtension,
     Want,
@@ -72,13 +73,18 @@ OUTGOING_FRAMES = 2048
 
 @attrs.define(eq=False)
 class BalancerConnection:
-    """One connection; also the :class:`~paddler_trio.agent.requests.Reply` of its requests."""
+    """One connection; also the :class:`~paddler_trio.agent.requests.Reply` of its requests.
+
+    Args:
+      on_store: called with the path at which the balancer keeps models, if it does.
+    """
 
     socket: trio_websocket.WebSocketConnection
     name: str | None
     status: AgentStatus
     models: ModelServer
     requests: AgentRequests
+    on_store: Callable[[str], None] = lambda path: None
     speaks_trio: bool = attrs.field(init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -327,6 +333,8 @@ class BalancerConnection:
             case Want(desired, extras):
                 self.models.set_desired(desired, extras)
                 self._publish()
+            case Store(path):
+                self.on_store(path)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case UnknownExtension(name):
