@@ -29,7 +29,7 @@ from paddler_trio.wire.paddler.agent_issue import HuggingFacePermissions
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MIB = 1 << 20
-DATA = random.Random(1).randbytes(4 * MIB + 123)
+DATA = b"GGUF" + random.Random(1).randbytes(4 * MIB + 123)
 MODEL = HuggingFaceModel(filename="m-Q4_K_M.gguf", repo_id="org/repo", revision="main")
 TOKEN = "hf_" + "a" * 34
 KEY = "pt-" + "k" * 43

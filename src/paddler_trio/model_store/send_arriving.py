@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from paddler_trio.model_store.arrival import Arrival
+from paddler_trio.model_store.arrival import GGUF_MAGIC, Arrival
 from paddler_trio.model_store.byte_ranges import Unsatisfiable
 from paddler_trio.model_store.send_stored import asked_range, begin_file, open_regular
 from paddler_trio.model_store.store_connection import (
@@ -54,6 +54,9 @@ async def send_arriving(
         await _until(arrival, lambda: arrival.outcome is not None)
         return False
     try:
+        if arrival.must_be_checked:
+            await _until_here(arrival, plan, generation, 0)
+            arrival.check(os.pread(descriptor, len(GGUF_MAGIC), 0))
         asked = asked_range(connection, plan.size_bytes, validator)
         if not isinstance(asked, Unsatisfiable):
             start = 0 if asked is None else asked.start
