@@ -62,6 +62,11 @@ class MemoryQuestions:
     _dry_run: DryRun
     _fetch: HeaderFetch
 
+    @property
+    def fetched_bytes(self) -> int:
+        """Of headers, so far."""
+        return self._fetch.fetched_bytes
+
     async def need(self, load: LoadModel) -> MemoryNeed:
         """What the model takes with the parameters of ``load``, whose ``model_path`` and
         ``projection_path`` are not read; MemoryUnknownError.
