@@ -22,7 +22,7 @@ from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.models.dry_run_process import open_dry_run
 from paddler_trio.models.header_fetch import FIRST_BYTES, MAX_FETCHED_BYTES
 from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.memory_prediction import memory_need, open_memory_questions
+from paddler_trio.models.memory_prediction import memory_need, open_memory_questions, remember_load
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.memory_need import MemoryNeed, MemoryUse
@@ -146,6 +146,18 @@ async def test_devices_of_other_machines_are_not_counted() -> None:
     with pytest.raises(MemoryUnknownError, match="rpc") as raised:
         await memory_need(attrs.evolve(LOAD, settings=EngineSettings(rpc=["localhost:1"])))
     assert raised.value.kind == "unsupported"
+
+
+async def test_a_load_corrects_the_next_prediction(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    hub = HubSettings(cache=tmp_path / "hub", url_cache=tmp_path / "urls")
+    model = LocalToAgent(str(BUNDLED_MODEL))
+    first, _ = await asked(model, hub)
+    assert first.host.correction == 0
+    use = used(LOAD, vocabulary)
+    await remember_load(LOAD, first, attrs.evolve(use, resident=use.resident + 40 * MIB), hub)
+    second, _ = await asked(model, hub)
+    assert abs(second.host_needed - use.resident - use.mapped - 40 * MIB) < 2 * MIB
+    assert (await trio.Path(tmp_path / "memory.json").stat()).st_size < 4096
 
 
 # ------------------------------------------------------------------------- remote models

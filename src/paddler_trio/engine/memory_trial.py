@@ -62,6 +62,11 @@ class _Key:
     n_gpu_layers: int
     settings: str
 
+    @property
+    def file(self) -> tuple[str, int, int]:
+        """What the process's own memory depends on: the vocabulary."""
+        return self.path, self.size_bytes, self.modified_ns
+
 
 @attrs.frozen
 class _Measured:
@@ -157,6 +162,7 @@ class Trial:
         )
         if self._llama is not None and self._key == key:
             return self._llama
+        before = self._key
         if self._llama is not None:
             self._llama.close()
             self._llama = self._key = None
@@ -167,10 +173,11 @@ class Trial:
             settings=load.settings,
             no_alloc=True,
         )
-        if llama.can_generate:
-            _ = llama.token_trie  # the engine has one, and it may be large
         self._llama, self._key = llama, key
-        self._process_bytes = process_memory()[0]
+        if before is None or before.file != key.file:
+            if llama.can_generate:
+                _ = llama.token_trie  # the engine has one, and it may be large
+            self._process_bytes = process_memory()[0]
         return llama
 
     # ------------------------------------------------------------------- what generates
