@@ -186,7 +186,8 @@ class MessageStream:
                 case ArgumentsDelta(_, arguments):
                     events.append(self._delta("input_json", arguments, member="partial_json"))
                 case Ended():
-                    events += [self._begin(0, 0), self._close(), self._end(piece)]
+                    end = _event("message_delta", delta=stop_of(piece), usage=usage_of(piece))
+                    events += [self._begin(0, 0), self._close(), end]
         return b"".join(events)
 
     def closing(self) -> bytes:
@@ -237,9 +238,6 @@ class MessageStream:
             signed = _event("content_block_delta", index=self._block, delta=signature)
         self._open = None
         return signed + _event("content_block_stop", index=self._block)
-
-    def _end(self, ended: Ended) -> bytes:
-        return _event("message_delta", delta=stop_of(ended), usage=usage_of(ended))
 
 
 def _event(kind: str, **members: object) -> bytes:
