@@ -123,7 +123,7 @@ def test_a_response_is_in_progress_while_its_prompt_is() -> None:
     request = read_responses({"input": "hi", **WISHES}, LIMITS)
     heading = ResponseHeading(request=request, model="m", created=1)
     clock = watch()
-    reports = Reports(clock, request.with_progress, request.with_timings)
+    reports = Reports(clock, request.delivery.with_progress, request.delivery.with_timings)
     output = Output(reports=reports)
     encoder = ResponseStream(heading, output, lambda: heading.finished(output, now=2), clock)
     stream = encoder.opening() + b"".join(map(encoder.take, STEPS)) + encoder.closing()
