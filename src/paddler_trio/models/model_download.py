@@ -23,6 +23,7 @@ import trio
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.cache_errors import disk_errors, one_error
 from paddler_trio.models.cache_lock import held_lock
+from paddler_trio.models.cache_place import place_of
 from paddler_trio.models.content_hash import ContentHash, hash_of_file
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
@@ -224,7 +225,8 @@ class ModelDownload:
                 self.settings.timeouts,
                 lambda: self._watch(repository.ours, blob),
             ):
-                if not await trio.to_thread.run_sync(_blob_is_whole, repository, known):
+                is_fetched = not await trio.to_thread.run_sync(_blob_is_whole, repository, known)
+                if is_fetched:
                     self._begin(
                         self.settings.endpoint, model.filename, index, count, known.size_bytes
                     )
@@ -247,6 +249,8 @@ class ModelDownload:
                 path = await trio.to_thread.run_sync(
                     repository.link, known.etag, known.commit, model.filename
                 )
+                if is_fetched and known.content_hash is not None:
+                    await trio.to_thread.run_sync(_note_verified, path, self.settings)
         return path, known.commit
 
     def _repository(self, model: HuggingFaceModel) -> RepositoryCache:
@@ -308,9 +312,17 @@ class ModelDownload:
                     file.ours,
                     file.name,
                     lambda partial, fetched: file.publish(
-                        partial, UrlRecord(fetched.size_bytes, fetched.hash, fetched.etag)
+                        partial,
+                        UrlRecord(
+                            fetched.size_bytes,
+                            fetched.hash,
+                            fetched.etag,
+                            url_text_for_logs(address),
+                        ),
                     ),
                 )
+                if expected is not None:
+                    await trio.to_thread.run_sync(_note_verified, file.path, self.settings)
         return file.path
 
     async def _url_location(self, url: str, subject: Subject) -> Location:
@@ -429,8 +441,13 @@ class ModelDownload:
         return seen
 
 
-def verified(path: Path, settings: HubSettings) -> bool | None:
-    """Hash a cached file again after it would not load. Blocking.
+def verified(
+    path: Path, settings: HubSettings, on_chunk: Callable[[int], None] = lambda count: None
+) -> bool | None:
+    """Hash a cached file again. Blocking.
+
+    Args:
+      on_chunk: called with the number of bytes after each few MiB; may raise.
 
     Returns:
       True if its content is what was announced; False if it is not, and then it was quarantined:
@@ -446,7 +463,8 @@ def verified(path: Path, settings: HubSettings) -> bool | None:
         expected = repository.expected_hash(path)
         if expected is None:
             return None
-        if hash_of_file(path, expected.kind) == expected.hex:
+        if hash_of_file(path, expected.kind, on_chunk) == expected.hex:
+            _note_verified(path, settings)
             return True
         blob = path.parent / path.readlink()
         path.unlink()
@@ -457,7 +475,8 @@ def verified(path: Path, settings: HubSettings) -> bool | None:
         record = file.cached()
         if record is None:
             return None
-        if hash_of_file(path, record.hash.kind) == record.hash.hex:
+        if hash_of_file(path, record.hash.kind, on_chunk) == record.hash.hex:
+            _note_verified(path, settings)
             return True
         file.quarantine()
         return False
@@ -472,6 +491,12 @@ async def wait_for_retry(
     with trio.move_on_after(delay_s):
         while await trio.to_thread.run_sync(settings.token_fingerprint) == fingerprint:  # noqa: ASYNC110
             await trio.sleep(poll_s)  # the file system sends no event
+
+
+def _note_verified(path: Path, settings: HubSettings) -> None:
+    place = place_of(path, settings)
+    if place is not None:
+        place.note_verified()
 
 
 def _checked_url(model: UrlModel, subject: Subject) -> SplitResult:
