@@ -64,7 +64,7 @@ class ProgressTable:
         name, count = progress.get("filename"), progress.get("file_count")
         if not name:
             return ""
-        of = f", file {progress.get('file_index')} of {count}" if count != 1 else ""
+        of = f", file {progress.get('file_index')} of {count}" if count not in {None, 1} else ""
         total = progress.get("total_bytes")
         size = f" ({size_words(total)})" if isinstance(total, int) else ""
         return f"{progress.get('phase')} {name}{size} from {progress.get('source')}{of}"

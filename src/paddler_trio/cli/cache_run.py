@@ -85,7 +85,7 @@ def pull_models(
             for file in result.entries("files"):
                 words = f"{file.get('source')} ({size_words(file.get('size_bytes'))})"
                 stdout().print(Text(printable(f"{result.label}: {words} is at {file.get('path')}")))
-    return _code(results, named=agents is not None, as_json=as_json)
+    return result_code(results, named=agents is not None, as_json=as_json)
 
 
 def list_caches(client: ManagementClient, *, agents: Sequence[str] | None, as_json: bool) -> int:
@@ -94,16 +94,16 @@ def list_caches(client: ManagementClient, *, agents: Sequence[str] | None, as_js
     if as_json:
         print_json([_told(result) for result in results])
         return 0 if not results or any(result.answer is not None for result in results) else 1
-    rows = _rows(results)
-    if rows:
+    found = rows(results)
+    if found:
         table = Table("source", "size", "agents", "last use", "verified", "state", box=None)
-        for row in rows:
+        for row in found:
             table.add_row(*(Text(printable(cell)) for cell in row))
         stdout().print(table)
     left_out = sum(_int(result.answer.get("left_out")) for result in results if result.answer)
     if left_out:
         stderr().print(f"{left_out} more models are not listed")
-    return _code(results, named=agents is not None, as_json=as_json)
+    return result_code(results, named=agents is not None, as_json=as_json)
 
 
 def verify_caches(
@@ -131,7 +131,7 @@ def verify_caches(
             (stderr() if (result, file) in bad else stdout()).print(Text(printable(words)))
         if not files:
             stderr().print("no cached model is selected: see `paddler-trio model list`")
-    code = _code(results, named=agents is not None, as_json=as_json)
+    code = result_code(results, named=agents is not None, as_json=as_json)
     return 1 if bad or (sources and not files) else code
 
 
@@ -161,7 +161,7 @@ def prune_caches(
     if not as_json:
         what = "would be freed" if dry_run else "freed"
         stdout().print(f"{size_words(freed_bytes)} {what}")
-    return 1 if problems else _code(results, named=agents is not None, as_json=as_json)
+    return 1 if problems else result_code(results, named=agents is not None, as_json=as_json)
 
 
 def one_of_each_cache(results: Iterable[AgentResult]) -> list[str]:
@@ -210,7 +210,7 @@ def _results(lines: Iterable[Json], *, as_json: bool) -> list[AgentResult]:
     return results
 
 
-def _code(results: Sequence[AgentResult], *, named: bool, as_json: bool) -> int:
+def result_code(results: Sequence[AgentResult], *, named: bool, as_json: bool) -> int:
     """0 if all did what they were asked, but for agents that cannot and were not named."""
     failed = [result for result in results if result.answer is None]
     if not as_json:
@@ -223,7 +223,7 @@ def _code(results: Sequence[AgentResult], *, named: bool, as_json: bool) -> int:
     return 1 if any(named or result.code != UNABLE for result in failed) else 0
 
 
-def _rows(results: Sequence[AgentResult]) -> list[tuple[str, ...]]:
+def rows(results: Sequence[AgentResult]) -> list[tuple[str, ...]]:
     """A row for each model of each cache, with all agents that share it."""
     found: dict[tuple[str, str], tuple[Json, list[str]]] = {}
     for result in results:
