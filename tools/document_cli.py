@@ -64,6 +64,20 @@ the reason, when an agent has failed, was lost for a quarter of a minute, or is 
 when no agent is connected; or when somebody stores yet another state. The state stays stored, and
 agents keep trying.
 """,
+    "model pull": """\
+`SOURCE` is as for `model set`; of a repository the projection comes too. The model is fetched, and
+nothing is swapped. Exit code 0 when every agent has it, but for agents of Paddler's, which cannot,
+and were not named. What is here of a file stays when the command ends early; give it again, and it
+goes on there. See [models](models.md#models-that-agents-keep).
+""",
+    "model verify": """\
+Exit code 1 if something was quarantined or could not be read, or if nothing is selected. A cache
+that several agents share is hashed once.
+""",
+    "model prune": """\
+A model stays if one `--keep` says so, if an agent on its machine wants or has it, or if no agent
+has ever used it. `--keep 0` keeps none but these.
+""",
     "template render": """\
 Nothing is added to the prompt, not even a newline at the end. Messages and tools are judged and
 adapted to the template as an agent does it. Without `--add-generation-prompt` the prompt ends
