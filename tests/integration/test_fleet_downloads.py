@@ -23,7 +23,10 @@ FILES = {"demo-Q4_K_M.gguf": DATA, "demo-F16.gguf": b"another"}
 
 
 def what_is_served_is_kept(fleet: Fleet, source: str) -> None:
-    """``model list``, ``verify`` and ``prune`` on two agents that share a cache and serve."""
+    """The commands about caches, on two agents that share one and serve a model of it."""
+    pulled = managed(fleet, "model", "pull", "hf:org/demo", "--agent=a2")
+    assert pulled.returncode == 0, pulled.stderr
+    assert pulled.stdout.startswith(f"a2: {source} (")
     listed = managed(fleet, "model", "list")
     assert listed.returncode == 0, listed.stderr
     (row,) = (line for line in listed.stdout.splitlines() if source in line)
@@ -42,6 +45,7 @@ def managed(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "paddler_trio", *arguments]
     return subprocess.run(
         [*command, "--management-addr", fleet.management],
+        env={**os.environ, **fleet.env},
         capture_output=True,
         text=True,
         timeout=60,
@@ -65,7 +69,8 @@ def read_only(folder: Path) -> Iterator[None]:
         yield
     finally:
         if is_mounted:
-            subprocess.run(["umount", folder], check=True)
+            # engines that were just killed may have the file mapped for another moment
+            subprocess.run(["umount", "--lazy", folder], check=True)
         else:
             for each in folders:
                 each.chmod(0o755)

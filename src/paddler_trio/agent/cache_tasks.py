@@ -39,6 +39,7 @@ from paddler_trio.models.download_progress import MIN_INTERVAL_S, DownloadProgre
 from paddler_trio.models.model_download import FetchedModel, ModelDownload
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.models.retry_delay import RetryDelay
+from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 from paddler_trio.wire.trio.cache_commands import (
     CacheProgress,
     CacheRequest,
@@ -241,6 +242,7 @@ class CacheTasks:
 
         download = ModelDownload(models.hub, publish)
         for model in request.models:
+            assert isinstance(model, UrlModel | HuggingFaceModel), "the request holds no others"
             retry, failures = RetryDelay(), 0
             while True:
                 try:

@@ -37,9 +37,19 @@ class ModelUses:
         kept = frozenset(firsts)
         over = [mark for path in self._marks.keys() - kept for mark in self._marks.pop(path)]
         if over:
-            await trio.to_thread.run_sync(lambda: [m.close() for m in over], limiter=self._one)
+            await trio.to_thread.run_sync(_close, over, limiter=self._one)
 
     async def touch(self) -> None:
         """They are in use still."""
         marks = [mark for held in self._marks.values() for mark in held]
-        await trio.to_thread.run_sync(lambda: [m.touch() for m in marks], limiter=self._one)
+        await trio.to_thread.run_sync(_touch, marks, limiter=self._one)
+
+
+def _close(marks: list[UseMark]) -> None:
+    for mark in marks:
+        mark.close()
+
+
+def _touch(marks: list[UseMark]) -> None:
+    for mark in marks:
+        mark.touch()

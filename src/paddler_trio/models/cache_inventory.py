@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -146,9 +147,7 @@ def _everything(
         for found in _of_repository(hub, repository, settings, check):
             looked_at += 1
             yield found
-        yield from _leftovers(
-            hub, f"hf:{repository.repo_id}", repository.ours, lambda key, r=repository: r.lock(key)
-        )
+        yield from _leftovers(hub, f"hf:{repository.repo_id}", repository.ours, repository.lock)
     for ours in sorted(settings.url_cache.glob(f"*/*/{OURS}")):
         if looked_at > MAX_FILES:
             break
@@ -156,7 +155,11 @@ def _everything(
         yield from _of_url_folder(urls, ours.parent, settings)
         looked_at += 1
         source = f"{ours.parent.parent.name}/{ours.parent.name}"
-        yield from _leftovers(urls, source, ours, lambda key, o=ours: o / f"{key}.lock")
+        yield from _leftovers(urls, source, ours, partial(_url_lock, ours))
+
+
+def _url_lock(ours: Path, key: str) -> Path:
+    return ours / f"{key}.lock"
 
 
 def _of_repository(

@@ -30,6 +30,8 @@ log = structlog.get_logger("cache")
 
 HOLD_TRIES: Final = 100
 HOLD_PAUSE_S: Final = 0.02
+LOOKS: Final = 4
+LOOK_PAUSE_S: Final = 0.002
 
 
 @attrs.frozen
@@ -178,13 +180,21 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not is_lockable(descriptor)
     except OSError:  # a file system without locks
         return False
     finally:
         os.close(descriptor)
+
+
+def is_lockable(descriptor: int) -> bool:
+    """Lock an open file for this process alone; False if another one has it. OSError."""
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(LOOK_PAUSE_S)  # in a thread; another process may only be looking, too
     return False
 
 

@@ -7,7 +7,6 @@ partial download is left alone for a day: somebody may be about to go on with it
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ import attrs
 
 from paddler_trio.models.cache_inventory import CachedModel, Inventory, Leftover
 from paddler_trio.models.cache_matching import SourcePattern
-from paddler_trio.models.cache_place import CachePlace
+from paddler_trio.models.cache_place import CachePlace, is_lockable
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
 
@@ -161,10 +160,8 @@ def _exclusive(path: Path, otherwise: str) -> Iterator[None]:
     """Hold the lock at ``path``; InUseError with the words ``otherwise`` if another has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InUseError(otherwise) from error
+        if not is_lockable(descriptor):
+            raise InUseError(otherwise)
         yield
     finally:
         os.close(descriptor)
