@@ -18,6 +18,7 @@ from paddler_trio.cli import (
     key,
     model,
     model_cache,
+    model_push,
     rpc_server,
     template,
     tree,
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command()(balancer.balancer)
 app.add_typer(agent.agent, name="agent")
 model_cache.add_to(model.model)
+model.model.command()(model_push.push)
 app.add_typer(model.model, name="model")
 app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")
