@@ -10,7 +10,7 @@
     hf:org/repo                         a repository: the file that llama.cpp would choose
     store://sha256/HEX/NAME             what was pushed to the balancer's model store
 
-Those of a repository are resolved to a file and a commit before they are stored: see ``hub_choice``.
+A repository is resolved to a file and a commit before it is stored: see ``hub_choice``.
 """
 
 from __future__ import annotations
