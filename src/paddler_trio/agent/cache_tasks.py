@@ -26,17 +26,19 @@ from paddler_trio.agent.cache_answers import (
     verify_answer,
 )
 from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.store_first import StoreFirst
 from paddler_trio.errors import leaves, one_line
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
     CacheFullError,
     DownloadError,
+    PushedModelMissingError,
     RequestRejectedError,
     SourceMalformedError,
     SourceNotFoundError,
 )
 from paddler_trio.models.download_progress import MIN_INTERVAL_S, DownloadProgress
-from paddler_trio.models.model_download import FetchedModel, ModelDownload
+from paddler_trio.models.model_download import FetchedModel
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.models.retry_delay import RetryDelay
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
@@ -63,6 +65,7 @@ _CODES: Final = (
     (SourceMalformedError, 400),
     (AccessDeniedError, 403),
     (SourceNotFoundError, 404),
+    (PushedModelMissingError, 404),
     (RequestRejectedError, 400),
     (CacheFullError, 507),
 )
@@ -240,7 +243,7 @@ class CacheTasks:
                 last[:] = [progress]
                 reply.progress(_wire_progress(wire_id, progress))
 
-        download = ModelDownload(models.hub, publish)
+        download = StoreFirst(models.hub, models.store, publish)
         for model in request.models:
             assert isinstance(model, UrlModel | HuggingFaceModel), "the request holds no others"
             retry, failures = RetryDelay(), 0

@@ -164,6 +164,11 @@ class ModelServer:
         )
         self._desired_changes.notify()
 
+    @property
+    def store(self) -> StoreAddress | None:
+        """Where models are asked for first."""
+        return self._fetch.store
+
     def cache_view(self) -> CacheView:
         """What of the caches it serves and wants to serve, as it is now."""
         desired = self.desired

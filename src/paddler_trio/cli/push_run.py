@@ -19,6 +19,7 @@ from paddler_trio.models.hub_choice import part_names, split_name
 from paddler_trio.models.pushed_model import Manifest, PushedFile, pushed_name_problem
 
 PIECE_BYTES: Final = 1024 * 1024
+PROBE_BYTES: Final = 16 * 1024
 RETRIES: Final = 10
 """In a row, without a byte more at the store."""
 LONGEST_PAUSE_S: Final = 15.0
@@ -143,8 +144,13 @@ def _send(client: StoreClient, local: LocalFile, pushed: PushedFile, display: Pu
                 return
             if start > furthest:
                 failures, furthest = 0, start
-            pieces = _pieces(local, start, display)
-            client.put_blob(pushed.sha256, start, local.size_bytes, pieces)
+            # a refusal is read only by who is not still sending: so a little goes first
+            start = min(start, local.size_bytes - 1)
+            middle = min(start + PROBE_BYTES, local.size_bytes)
+            for begin, end in ((start, middle), (middle, local.size_bytes)):
+                if begin < end:
+                    pieces = _pieces(local, begin, end, display)
+                    client.put_blob(pushed.sha256, begin, end, local.size_bytes, pieces)
             return
         except BalancerRefusedError as error:
             if error.status == MISMATCH and start and not has_restarted:
@@ -168,13 +174,13 @@ def _send(client: StoreClient, local: LocalFile, pushed: PushedFile, display: Pu
         time.sleep(pause_s)
 
 
-def _pieces(local: LocalFile, start: int, display: PushDisplay) -> Iterator[bytes]:
+def _pieces(local: LocalFile, start: int, stop: int, display: PushDisplay) -> Iterator[bytes]:
     with local.path.open("rb", buffering=0) as data:
         data.seek(start)
         done = start
         display.show("sending", local.name, done, local.size_bytes)
-        while done < local.size_bytes:
-            piece = data.read(min(PIECE_BYTES, local.size_bytes - done))
+        while done < stop:
+            piece = data.read(min(PIECE_BYTES, stop - done))
             if not piece:
                 raise ConfigurationError(f"{local.path} became shorter while it was sent")
             yield piece

@@ -63,12 +63,15 @@ class StoreClient:
         refuse_unless_success(answer)
         return None
 
-    def put_blob(self, sha256: str, start: int, total_bytes: int, pieces: Iterator[bytes]) -> None:
-        """Send the bytes from ``start`` to the end; BalancerRefusedError with the status
-        ``MISMATCH`` if what is there then has another hash."""
-        headers = {"Content-Length": str(total_bytes - start)}
-        if total_bytes:
-            headers["Content-Range"] = f"bytes {start}-{total_bytes - 1}/{total_bytes}"
+    def put_blob(
+        self, sha256: str, start: int, stop: int, total_bytes: int, pieces: Iterator[bytes]
+    ) -> None:
+        """Send the bytes ``start`` to ``stop``; BalancerRefusedError with the status ``MISMATCH``
+        if these are the last ones and what is there then has another hash."""
+        headers = {
+            "Content-Length": str(stop - start),
+            "Content-Range": f"bytes {start}-{stop - 1}/{total_bytes}",
+        }
         with clear_errors(self.address):
             answer = self._http.put(
                 f"{STORE_PATH}/blobs/sha256/{sha256}", content=pieces, headers=headers

@@ -19,6 +19,8 @@ from paddler_trio.models.hub_cache import OURS, RepositoryCache, size_of
 from paddler_trio.models.hub_choice import part_names
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.partial_file import boot_id, read_journal
+from paddler_trio.models.pushed_cache import PushedFolder, pushed_folders
+from paddler_trio.models.pushed_model import SCHEME
 from paddler_trio.models.url_cache import UrlFile
 
 MAX_LISTED: Final = 2000
@@ -45,7 +47,7 @@ class CachedModel:
     """A model that is here, all of its parts or some.
 
     Args:
-      source: its text form; of a URL without what may be secret.
+      source: its text form, of a URL without what may be secret.
       places: of the parts that are here, in order.
       part_count: how many it has.
       origin: None unless a hub served it.
@@ -120,7 +122,9 @@ def take_inventory(settings: HubSettings, check: Callable[[], None] = lambda: No
 
 def cache_ids(settings: HubSettings) -> tuple[str, ...]:
     """What names this machine's caches: the same for all processes that share them."""
-    return tuple(cache_id(root) for root in (settings.cache, settings.url_cache))
+    return tuple(
+        cache_id(root) for root in (settings.cache, settings.url_cache, settings.pushed_cache)
+    )
 
 
 def cache_id(root: Path) -> str:
@@ -136,10 +140,10 @@ def cache_id(root: Path) -> str:
 def _everything(
     settings: HubSettings, check: Callable[[], None]
 ) -> Iterator[CachedModel | Leftover]:
-    hub, urls = cache_ids(settings)
+    hub, urls, pushed = cache_ids(settings)
     looked_at = 0
-    for folder in sorted(settings.cache.glob("models--*")):
-        names = folder.name.split("--")
+    for hub_folder in sorted(settings.cache.glob("models--*")):
+        names = hub_folder.name.split("--")
         if len(names) not in {2, 3} or looked_at > MAX_FILES:
             continue
         repository = RepositoryCache(settings.cache, "/".join(names[1:]))
@@ -156,6 +160,25 @@ def _everything(
         looked_at += 1
         source = f"{ours.parent.parent.name}/{ours.parent.name}"
         yield from _leftovers(urls, source, ours, partial(_url_lock, ours))
+    for folder in pushed_folders(settings.pushed_cache)[:MAX_FILES]:
+        check()
+        yield from _of_pushed_folder(pushed, folder, settings)
+        source = f"{SCHEME}sha256/{folder.sha256}"
+        yield from _leftovers(pushed, source, folder.ours, folder.lock)
+
+
+def _of_pushed_folder(
+    cache: str, folder: PushedFolder, settings: HubSettings
+) -> Iterator[CachedModel]:
+    manifest = folder.manifest()
+    if manifest is None:
+        return
+    groups = [manifest.files, *([(manifest.projection,)] if manifest.projection else [])]
+    for files in groups:
+        here = [path for file in files if (path := folder.cached(file)) is not None]
+        if here:
+            source = manifest.source(files[0])
+            yield _model(cache, source, here, len(files), None, settings)
 
 
 def _url_lock(ours: Path, key: str) -> Path:

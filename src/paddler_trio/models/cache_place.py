@@ -24,6 +24,7 @@ from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.durable import write_durably
 from paddler_trio.models.hub_cache import RepositoryCache
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.pushed_cache import PushedFolder
 from paddler_trio.models.url_cache import UrlFile
 
 log = structlog.get_logger("cache")
@@ -170,6 +171,10 @@ def place_of(path: Path, settings: HubSettings) -> CachePlace | None:
         return CachePlace(
             path, file.ours, file.name, None if record is None else record.hash, file.lock
         )
+    if path.is_relative_to(settings.pushed_cache):
+        folder = PushedFolder(settings.pushed_cache, path.parent.name)
+        expected = folder.expected(path.name)
+        return CachePlace(path, folder.ours, path.name, expected, folder.lock(path.name))
     return None
 
 

@@ -19,10 +19,12 @@ import attrs
 from paddler_trio.models.cache_inventory import CachedModel, Inventory, Leftover
 from paddler_trio.models.cache_matching import SourcePattern
 from paddler_trio.models.cache_place import CachePlace, is_lockable
+from paddler_trio.models.hub_cache import OURS
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
 
 PARTIAL_GRACE_S: Final = 86_400.0
+KEPT_SUFFIXES: Final = frozenset({".partial", ".quarantined"})
 
 
 class InUseError(Exception):
@@ -124,6 +126,7 @@ def _remove_file(place: CachePlace) -> int:
     place.path.unlink()
     if blob is None:
         (place.ours / f"{place.key}.json").unlink(missing_ok=True)
+        _remove_hollow(place.path.parent)
     else:
         _remove_empty(place.path.parent)
         if any(_leads_to(path, blob) for path in _links(blob)):
@@ -153,6 +156,14 @@ def _remove_empty(folder: Path) -> None:
                 if ref.is_file() and ref.read_text().strip() == folder.name:
                     ref.unlink()
         folder = folder.parent
+
+
+def _remove_hollow(folder: Path) -> None:
+    """A folder of a URL or of a pushed model that holds only what is known of files that went."""
+    ours = folder / OURS
+    is_hollow = all(path == ours for path in folder.iterdir())
+    if is_hollow and not any(path.suffix in KEPT_SUFFIXES for path in ours.iterdir()):
+        shutil.rmtree(folder)
 
 
 @contextmanager

@@ -52,6 +52,9 @@ from paddler_trio.models.hub_client import (
 )
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.partial_file import PartialFile, read_journal, space_promised
+from paddler_trio.models.pushed_cache import PushedFolder, pushed_journals
+from paddler_trio.models.pushed_download import PushedDownload
+from paddler_trio.models.pushed_model import is_pushed
 from paddler_trio.models.transfer import Fetched, RemoteFile, Transfer, TransferLimits
 from paddler_trio.models.url_cache import (
     UrlFile,
@@ -266,6 +269,9 @@ class ModelDownload:
 
     async def _url(self, client: HttpClient, model: UrlModel) -> FetchedModel:
         subject = Subject(model.url, is_hub=False)
+        if is_pushed(model.url):
+            pushed = await self._pushed(client, model)
+            return FetchedModel(pushed[0], pushed, None)
         parts = _checked_url(model, subject)
         before, slash, last = parts.path.rpartition("/")
         names = (last,) if parts.query else part_names(last)
@@ -324,6 +330,16 @@ class ModelDownload:
                 if expected is not None:
                     await trio.to_thread.run_sync(_note_verified, file.path, self.settings)
         return file.path
+
+    async def _pushed(self, client: HttpClient, model: UrlModel) -> tuple[Path, ...]:
+        return await PushedDownload(
+            settings=self.settings,
+            client=client,
+            token=self._token,
+            begin=self._begin,
+            watch=self._watch,
+            fetch_verified=self._fetch_verified,
+        ).fetch(model)
 
     async def _url_location(self, url: str, subject: Subject) -> Location:
         """Where ``url`` is asked for: there, or at the model store."""
@@ -395,6 +411,7 @@ class ModelDownload:
             journals = [
                 *HubCache(self.settings.cache).journals(),
                 *url_journals(self.settings.url_cache),
+                *pushed_journals(self.settings.pushed_cache),
             ]
             promised = space_promised(journals, except_for=partial.journal_path, device=device)
             free = place.f_bavail * place.f_frsize
@@ -479,6 +496,16 @@ def verified(
             _note_verified(path, settings)
             return True
         file.quarantine()
+        return False
+    if path.is_relative_to(settings.pushed_cache):
+        pushed = PushedFolder(settings.pushed_cache, path.parent.name)
+        expected = pushed.expected(path.name)
+        if expected is None:
+            return None
+        if hash_of_file(path, expected.kind, on_chunk) == expected.hex:
+            _note_verified(path, settings)
+            return True
+        pushed.quarantine(path.name)
         return False
     return None
 
