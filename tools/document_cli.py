@@ -70,6 +70,12 @@ nothing is swapped. Exit code 0 when every agent has it, but for agents of Paddl
 and were not named. What is here of a file stays when the command ends early; give it again, and it
 goes on there. See [models](models.md#models-that-agents-keep).
 """,
+    "model push": """\
+All parts of a model in several files are sent when one is named. The command hashes them, sends
+what the balancer's store lacks, and prints the `model swap` that serves them. It tries again while
+the balancer is away, and gives up after ten failures without a byte more; give it again, and it
+goes on there. See [models](models.md#a-file-of-one-machine-on-every-agent).
+""",
     "model verify": """\
 Exit code 1 if something was quarantined or could not be read, or if nothing is selected. A cache
 that several agents share is hashed once.

@@ -17,6 +17,8 @@ from paddler_agent import serving_agent
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server, sha256
 from paddler_trio.assembly.agent_daemon import agent_parts
+from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.store_client import StoreClient
 from paddler_trio.config import AgentConfig, split_address
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
@@ -276,3 +278,19 @@ async def test_what_cannot_be_commanded_is_refused_with_the_field(cache: Path) -
             404,
             "no agent 'nobody' is connected",
         )
+
+
+async def test_a_balancer_without_a_store_answers_an_upload_with_what_to_do() -> None:
+    async with running_balancer() as balancer:
+        for method, path in (("GET", ""), ("PUT", f"/blobs/sha256/{sha256(DATA)}")):
+            url = balancer.management_url(f"/api/v2/store{path}")
+            answer = await balancer.http.request(method, url, content=DATA[:1000])
+            assert answer.status_code == 501
+            assert "start it with --model-store DIR --model-store-size" in answer.text
+
+        def push() -> None:
+            with StoreClient.open(balancer.management) as client:
+                client.here_bytes(sha256(DATA))
+
+        with pytest.raises(BalancerRefusedError, match="start it with --model-store"):
+            await trio.to_thread.run_sync(push)

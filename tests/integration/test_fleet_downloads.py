@@ -33,8 +33,8 @@ def what_is_served_is_kept(fleet: Fleet, source: str) -> None:
     for words in ("a1, a2 (one cache)", "now", "desired, in use"):
         assert words in row
     told = json.loads(managed(fleet, "model", "list", "--json", "--agent=a2").stdout)
-    assert [agent["name"] for agent in told] == ["a2"]
-    assert told[0]["models"][0]["source"] == source
+    assert [agent["name"] for agent in told["agents"]] == ["a2"]
+    assert told["agents"][0]["models"][0]["source"] == source
     hashed = managed(fleet, "model", "verify", "hf:org/demo:q4_k_m")
     assert (hashed.returncode, hashed.stdout) == (0, f"a1: {source}: matches\n")
     pruned = managed(fleet, "model", "prune", "--keep=0")

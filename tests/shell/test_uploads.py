@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from store_world import StoreWorld, served_over_http, store_world
 
 from hub_server import HubServer, hub_server
 from paddler_trio.model_store import upload_file, upload_routes
-from paddler_trio.model_store.upload_file import EXPIRY_S
+from paddler_trio.model_store.store_connection import StoreConnection
+from paddler_trio.model_store.upload_file import EXPIRY_S, UploadFile
 from paddler_trio.models.cache_inventory import take_inventory
 from paddler_trio.models.cache_prune import remove_model
 from paddler_trio.models.download_errors import (
@@ -207,6 +209,28 @@ async def test_a_client_that_falls_silent_is_given_up_and_keeps_its_bytes(
                     answer += bytes(await silent.receive_some(4096))
             assert answer.startswith(b"HTTP/1.1 408")
         assert await client.here() == MIB + 7
+
+
+async def test_a_client_that_waits_for_a_hash_is_sent_that_it_is_computed(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_least_one = threading.Event()
+    send, sha256 = StoreConnection.send, UploadFile.sha256
+
+    async def noted(self: StoreConnection, data: bytes) -> None:
+        await send(self, data)
+        if data.startswith(b"HTTP/1.1 102"):
+            at_least_one.set()
+
+    def slow(self: UploadFile, on_chunk: Callable[[int], None]) -> str:
+        assert at_least_one.wait(30)
+        return sha256(self, on_chunk)
+
+    monkeypatch.setattr(upload_routes, "PROCESSING_S", 0.01)
+    monkeypatch.setattr(StoreConnection, "send", noted)
+    monkeypatch.setattr(UploadFile, "sha256", slow)
+    async with pushing(tmp_path, hub) as client:
+        assert (await client.put(BLOB, DATA)).status_code == 201
 
 
 async def test_uploads_that_nobody_goes_on_with_expire(

@@ -12,6 +12,7 @@ from rich.text import Text
 from paddler_trio.cli.cache_display import follow, size_words, when_words
 from paddler_trio.cli.management_client import Json, ManagementClient
 from paddler_trio.cli.model_run import sources_of
+from paddler_trio.cli.store_client import StoreClient
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.models.cache_matching import SourcePattern
 from paddler_trio.models.model_reference import UnknownSourceError
@@ -88,15 +89,23 @@ def pull_models(
     return result_code(results, named=agents is not None, as_json=as_json)
 
 
-def list_caches(client: ManagementClient, *, agents: Sequence[str] | None, as_json: bool) -> int:
-    """Print what agents keep; returns the exit code."""
+def list_caches(
+    client: ManagementClient,
+    store: StoreClient | None,
+    *,
+    agents: Sequence[str] | None,
+    as_json: bool,
+) -> int:
+    """Print what agents keep, and the balancer's ``store`` unless it is None; returns the exit
+    code."""
     results = _listed(client, agents)
+    stored = None if store is None else store.listing()
     if as_json:
-        print_json([_told(result) for result in results])
+        print_json({"agents": [_told(result) for result in results], "store": stored})
         return 0 if not results or any(result.answer is not None for result in results) else 1
-    found = rows(results)
+    found = [*rows(results), *store_rows(stored or {})]
     if found:
-        table = Table("source", "size", "agents", "last use", "verified", "state", box=None)
+        table = Table("source", "size", "where", "last use", "verified", "state", box=None)
         for row in found:
             table.add_row(*(Text(printable(cell)) for cell in row))
         stdout().print(table)
@@ -243,6 +252,42 @@ def rows(results: Sequence[AgentResult]) -> list[tuple[str, ...]]:
         )
         for model, names in sorted(found.values(), key=lambda pair: str(pair[0].get("source")))
     ]
+
+
+def store_rows(listing: Json) -> list[tuple[str, ...]]:
+    """A row for each file of the balancer's store."""
+    files, arriving = listing.get("files"), listing.get("arriving")
+    found: list[tuple[str, ...]] = []
+    for file in files if isinstance(files, list) else []:
+        if not isinstance(file, dict) or str(file.get("key")).startswith("pushed/manifests/"):
+            continue
+        names = file.get("names")
+        words = [
+            word
+            for word, is_so in (
+                ("left of a download", not file.get("is_whole")),
+                ("desired", file.get("is_desired")),
+                ("pinned", file.get("is_pinned")),
+                ("in use", file.get("is_in_use")),
+            )
+            if is_so
+        ]
+        used_s = file.get("last_use_s")
+        found.append(
+            (
+                str(names[0] if isinstance(names, list) and names else file.get("key")),
+                size_words(file.get("size_bytes")),
+                "store",
+                when_words(int(used_s)) if isinstance(used_s, int | float) else "?",
+                "yes" if file.get("is_verified") else "-",
+                ", ".join(words),
+            )
+        )
+    for file in arriving if isinstance(arriving, list) else []:
+        if isinstance(file, dict):
+            size = size_words(file.get("size_bytes"))
+            found.append((str(file.get("source")), size, "store", "now", "-", "arriving"))
+    return found
 
 
 def _state_words(model: Json) -> str:

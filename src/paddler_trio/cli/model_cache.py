@@ -60,11 +60,17 @@ def list_models(
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
 ) -> None:
-    """List the models on the agents' machines: size, last use, when they were verified."""
+    """List the models on the agents' machines and in the balancer's store: size, last use, when
+    they were verified."""
     from paddler_trio.cli.cache_run import list_caches
+    from paddler_trio.cli.store_client import StoreClient
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
-        code = list_caches(client, agents=agent, as_json=as_json)
+    with (
+        one_line_errors(),
+        ManagementClient.open(management_addr, key_file) as client,
+        StoreClient.open(management_addr, key_file) as store,
+    ):
+        code = list_caches(client, None if agent else store, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 

@@ -89,7 +89,8 @@ def remove_model(model: CachedModel) -> int:
     """
     with ExitStack() as locks:
         for place in model.places:
-            place.use_path.touch()  # the mark of a part may be missing
+            if not place.use_path.exists():  # of one part of several
+                place.use_path.touch()
             locks.enter_context(_exclusive(place.use_path, "a process on this machine needs it"))
             if place.lock.exists():
                 locks.enter_context(_exclusive(place.lock, "it is being fetched"))
