@@ -80,11 +80,35 @@ def push_model(
         raise ConfigurationError(f"{error.filename or model}: {error.strerror or error}") from error
     except WireError as error:
         raise typer.BadParameter(str(error), param_hint="--projection") from error
-    for local, pushed in zip(everything, manifest.all_files, strict=True):
-        _send(client, local, pushed, display)
-    client.put_manifest(manifest.sha256, manifest.text)
-    display.end()
-    return PushedNames(manifest)
+    patience = _Patience(display)
+    while True:
+        for local, pushed in zip(everything, manifest.all_files, strict=True):
+            _send(client, local, pushed, display)
+        try:
+            client.put_manifest(manifest.sha256, manifest.text)
+            display.end()
+            return PushedNames(manifest)
+        except (BalancerRefusedError, BalancerUnreachableError) as error:
+            patience.wait(model.name, error)  # a file may have gone for others, or the balancer
+
+
+@attrs.define
+class _Patience:
+    """Pauses between attempts, longer and longer, until there were too many."""
+
+    display: PushDisplay
+    failures: int = 0
+
+    def wait(self, name: str, problem: BalancerRefusedError | BalancerUnreachableError) -> None:
+        """Wait before the next attempt; raises ``problem`` if it would be no use."""
+        if isinstance(problem, BalancerRefusedError) and problem.status not in _AGAIN:
+            raise problem
+        self.failures += 1
+        if self.failures > RETRIES:
+            raise problem
+        pause_s = min(LONGEST_PAUSE_S, 0.5 * 2 ** (self.failures - 1))
+        self.display.wait(name, f"{problem}; next attempt in {pause_s:.1f} s")
+        time.sleep(pause_s)
 
 
 def local_files(model: Path, name: str | None) -> list[LocalFile]:
@@ -134,7 +158,7 @@ def _hashed(file: LocalFile, display: PushDisplay) -> PushedFile:
 
 def _send(client: StoreClient, local: LocalFile, pushed: PushedFile, display: PushDisplay) -> None:
     """Send one file, however often the connection breaks."""
-    failures, furthest, has_restarted = 0, -1, False
+    patience, furthest, has_restarted = _Patience(display), -1, False
     while True:
         start: int | None = 0
         try:
@@ -143,7 +167,7 @@ def _send(client: StoreClient, local: LocalFile, pushed: PushedFile, display: Pu
                 display.show("is there", local.name, local.size_bytes, local.size_bytes)
                 return
             if start > furthest:
-                failures, furthest = 0, start
+                patience.failures, furthest = 0, start
             # a refusal is read only by who is not still sending: so a little goes first
             start = min(start, local.size_bytes - 1)
             middle = min(start + PROBE_BYTES, local.size_bytes)
@@ -153,25 +177,17 @@ def _send(client: StoreClient, local: LocalFile, pushed: PushedFile, display: Pu
                     client.put_blob(pushed.sha256, begin, end, local.size_bytes, pieces)
             return
         except BalancerRefusedError as error:
-            if error.status == MISMATCH and start and not has_restarted:
+            if error.status != MISMATCH:
+                patience.wait(local.name, error)
+            elif start and not has_restarted:
                 has_restarted, furthest = True, -1  # what was left of another time was damaged
-                continue
-            if error.status == MISMATCH:
+            else:
                 raise BalancerRefusedError(
                     error.status,
                     f"{error}; the file changed while it was sent, or was damaged on its way",
                 ) from error
-            if error.status not in _AGAIN:
-                raise
-            problem: Exception = error
         except BalancerUnreachableError as error:
-            problem = error
-        failures += 1
-        if failures > RETRIES:
-            raise problem
-        pause_s = min(LONGEST_PAUSE_S, 0.5 * 2 ** (failures - 1))
-        display.wait(local.name, f"{problem}; next attempt in {pause_s:.1f} s")
-        time.sleep(pause_s)
+            patience.wait(local.name, error)
 
 
 def _pieces(local: LocalFile, start: int, stop: int, display: PushDisplay) -> Iterator[bytes]:

@@ -33,6 +33,7 @@ class Store:
     whole: set[str] = attrs.field(factory=set)
     manifests: list[bytes] = attrs.field(factory=list)
     sent_bytes: int = 0
+    evicts_once: bool = False
     fail: Callable[[Store], None] = lambda store: None
 
     def here_bytes(self, sha256: str) -> int | None:
@@ -55,6 +56,11 @@ class Store:
 
     def put_manifest(self, sha256: str, text: bytes) -> None:
         assert hashlib.sha256(text).hexdigest() == sha256
+        if self.evicts_once:
+            self.evicts_once = False
+            self.whole.clear()
+            self.here.clear()
+            raise BalancerRefusedError(409, "push these files first")
         self.manifests.append(text)
 
 
@@ -158,6 +164,16 @@ def test_a_push_without_any_progress_ends_with_the_last_problem(
         push(Store(fail=fail), model)
     assert len(pauses) == RETRIES
     assert max(pauses) == 15.0
+
+
+def test_a_file_that_went_before_it_was_named_is_sent_again(
+    model: Path, pauses: list[float]
+) -> None:
+    store = Store(evicts_once=True)
+    push(store, model)
+    assert store.sent_bytes == 2 * len(DATA)
+    assert len(store.manifests) == 1
+    assert pauses == [0.5]
 
 
 def test_what_cannot_succeed_is_not_tried_again(model: Path, pauses: list[float]) -> None:
