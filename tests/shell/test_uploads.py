@@ -23,13 +23,14 @@ from paddler_trio.model_store.store_connection import StoreConnection
 from paddler_trio.model_store.upload_file import EXPIRY_S, UploadFile
 from paddler_trio.models.cache_inventory import take_inventory
 from paddler_trio.models.cache_prune import remove_model
+from paddler_trio.models.cache_verification import verified
 from paddler_trio.models.download_errors import (
     DownloadError,
     PushedModelMissingError,
     SourceMalformedError,
 )
 from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import FetchedModel, ModelDownload, verified
+from paddler_trio.models.model_download import FetchedModel, ModelDownload
 from paddler_trio.models.pushed_model import Manifest, PushedFile
 from paddler_trio.wire.paddler.desired_state import UrlModel
 

@@ -30,9 +30,10 @@ from paddler_trio.models.cache_prune import (
     remove_model,
     superfluous,
 )
+from paddler_trio.models.cache_verification import verified
 from paddler_trio.models.hub_cache import size_of
 from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import FetchedModel, verified
+from paddler_trio.models.model_download import FetchedModel
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.models.url_cache import url_text_for_logs
 from paddler_trio.wire.paddler.desired_state import DesiredModel, NoModel, UrlModel

@@ -13,11 +13,12 @@ import trio
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError, file_at, local_file
 from paddler_trio.agent.model_uses import ModelUses
 from paddler_trio.agent.store_first import StoreAddress, StoreFirst
+from paddler_trio.models.cache_verification import verified
 from paddler_trio.models.download_errors import DownloadError
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_choice import part_names
 from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import verified, wait_for_retry
+from paddler_trio.models.model_download import wait_for_retry
 from paddler_trio.models.retry_delay import RetryDelay
 from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,

@@ -17,10 +17,10 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 import structlog
@@ -45,12 +45,14 @@ from paddler_trio.models.pushed_model import (
 
 log = structlog.get_logger("store")
 
+T = TypeVar("T")
+
 MAX_UPLOADS: Final = 8
 """At once; each has a few MiB in memory."""
 WRITE_BYTES: Final = 4 * 1024 * 1024
 """Written and hashed at once, in a thread."""
 PROCESSING_S: Final = 5.0
-"""A client that waits for a hash is sent so often that it is still computed."""
+"""A client that waits for a hash and for the disk is sent so often that it goes on."""
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 
@@ -173,7 +175,9 @@ class UploadRoutes:
                 await _write_body(connection, upload)
                 if upload.position < window.total_bytes:
                     return 202, [("Upload-Offset", str(upload.position))], "go on"
-                digest = await _sha256_of(upload, connection)
+                digest = await _while_client_waits(
+                    connection, lambda: upload.sha256(lambda _: trio.from_thread.check_cancelled())
+                )
                 if digest != sha256:
                     await trio.to_thread.run_sync(upload.discard)
                     log.error("upload refused", expected=sha256, sha256=digest)
@@ -181,7 +185,7 @@ class UploadRoutes:
                         422, f"what arrived has the SHA-256 {digest}, not {sha256}: it is dropped"
                     )
                 target = self._layout.pushed_blob(sha256)
-                await trio.to_thread.run_sync(upload.publish, target)
+                await _while_client_waits(connection, lambda: upload.publish(target))
             finally:
                 upload.close()
         except OSError as error:
@@ -276,12 +280,13 @@ async def _write_body(connection: StoreConnection, upload: UploadFile) -> None:
             return
 
 
-async def _sha256_of(upload: UploadFile, connection: StoreConnection) -> str:
-    """The hash, however long it takes; the client sees that it is still computed. OSError.
+async def _while_client_waits(connection: StoreConnection, work: Callable[[], T]) -> T:
+    """The result of blocking ``work``, however long it takes; the client sees that it goes on.
+    OSError.
 
     A client that leaves now changes nothing: all of its bytes are here.
     """
-    digests: list[str] = []
+    results: list[T] = []
     failures: list[OSError] = []
 
     async def report() -> None:
@@ -290,19 +295,16 @@ async def _sha256_of(upload: UploadFile, connection: StoreConnection) -> str:
                 await trio.sleep(PROCESSING_S)
                 await connection.send(_PROCESSING)
 
-    def check(count: int) -> None:
-        trio.from_thread.check_cancelled()
-
     async with trio.open_nursery() as nursery:
         nursery.start_soon(report, name="processing")
         try:
-            digests.append(await trio.to_thread.run_sync(upload.sha256, check))
+            results.append(await trio.to_thread.run_sync(work))
         except OSError as error:  # raised below, without the nursery's group
             failures.append(error)
-        nursery.cancel_scope.cancel(reason="it is computed")
+        nursery.cancel_scope.cancel(reason="it is done")
     if failures:
         raise failures[0]
-    return digests[0]
+    return results[0]
 
 
 def _gap(status: int, here: int, why: str) -> HttpProblem:

@@ -20,7 +20,6 @@ from typing import Final
 import attrs
 import structlog
 
-from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.durable import write_durably
 from paddler_trio.models.hub_cache import RepositoryCache
 from paddler_trio.models.hub_settings import HubSettings
@@ -43,14 +42,12 @@ class CachePlace:
       path: what is loaded; a link to the blob in the Hugging Face cache.
       ours: the folder of what we keep beside it.
       key: the name of what is kept; two links to one blob have the same.
-      expected: what the content must hash to; None if nobody announced it.
       lock: held by whoever fetches the file.
     """
 
     path: Path
     ours: Path
     key: str
-    expected: ContentHash | None
     lock: Path
 
     @property
@@ -162,19 +159,13 @@ def place_of(path: Path, settings: HubSettings) -> CachePlace | None:
             key = path.readlink().name
         except OSError:  # a file system without links
             key = hashlib.sha256("/".join(inside[2:]).encode()).hexdigest()[:40]
-        return CachePlace(
-            path, repository.ours, key, repository.expected_hash(path), repository.lock(key)
-        )
+        return CachePlace(path, repository.ours, key, repository.lock(key))
     if path.is_relative_to(settings.url_cache):
         file = UrlFile(path.parent, path.name)
-        record = file.cached()
-        return CachePlace(
-            path, file.ours, file.name, None if record is None else record.hash, file.lock
-        )
+        return CachePlace(path, file.ours, file.name, file.lock)
     if path.is_relative_to(settings.pushed_cache):
         folder = PushedFolder(settings.pushed_cache, path.parent.name)
-        expected = folder.expected(path.name)
-        return CachePlace(path, folder.ours, path.name, expected, folder.lock(path.name))
+        return CachePlace(path, folder.ours, path.name, folder.lock(path.name))
     return None
 
 

@@ -23,8 +23,8 @@ import trio
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.cache_errors import disk_errors, one_error
 from paddler_trio.models.cache_lock import held_lock
-from paddler_trio.models.cache_place import place_of
-from paddler_trio.models.content_hash import ContentHash, hash_of_file
+from paddler_trio.models.cache_verification import note_verified
+from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
     CacheFullError,
@@ -52,7 +52,7 @@ from paddler_trio.models.hub_client import (
 )
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.partial_file import PartialFile, read_journal, space_promised
-from paddler_trio.models.pushed_cache import PushedFolder, pushed_journals
+from paddler_trio.models.pushed_cache import pushed_journals
 from paddler_trio.models.pushed_download import PushedDownload
 from paddler_trio.models.pushed_model import is_pushed
 from paddler_trio.models.transfer import Fetched, RemoteFile, Transfer, TransferLimits
@@ -253,7 +253,7 @@ class ModelDownload:
                     repository.link, known.etag, known.commit, model.filename
                 )
                 if is_fetched and known.content_hash is not None:
-                    await trio.to_thread.run_sync(_note_verified, path, self.settings)
+                    await trio.to_thread.run_sync(note_verified, path, self.settings)
         return path, known.commit
 
     def _repository(self, model: HuggingFaceModel) -> RepositoryCache:
@@ -328,7 +328,7 @@ class ModelDownload:
                     ),
                 )
                 if expected is not None:
-                    await trio.to_thread.run_sync(_note_verified, file.path, self.settings)
+                    await trio.to_thread.run_sync(note_verified, file.path, self.settings)
         return file.path
 
     async def _pushed(self, client: HttpClient, model: UrlModel) -> tuple[Path, ...]:
@@ -458,58 +458,6 @@ class ModelDownload:
         return seen
 
 
-def verified(
-    path: Path, settings: HubSettings, on_chunk: Callable[[int], None] = lambda count: None
-) -> bool | None:
-    """Hash a cached file again. Blocking.
-
-    Args:
-      on_chunk: called with the number of bytes after each few MiB; may raise.
-
-    Returns:
-      True if its content is what was announced; False if it is not, and then it was quarantined:
-      the next fetch gets it anew. None if nobody announced it, or it is no file of a cache.
-
-    Errors:
-      OSError: it cannot be read or moved.
-    """
-    cache = settings.cache
-    if path.is_relative_to(cache):
-        folder = path.relative_to(cache).parts[0]
-        repository = RepositoryCache(cache, folder.removeprefix("models--").replace("--", "/"))
-        expected = repository.expected_hash(path)
-        if expected is None:
-            return None
-        if hash_of_file(path, expected.kind, on_chunk) == expected.hex:
-            _note_verified(path, settings)
-            return True
-        blob = path.parent / path.readlink()
-        path.unlink()
-        repository.quarantine(blob)
-        return False
-    if path.is_relative_to(settings.url_cache):
-        file = UrlFile(path.parent, path.name)
-        record = file.cached()
-        if record is None:
-            return None
-        if hash_of_file(path, record.hash.kind, on_chunk) == record.hash.hex:
-            _note_verified(path, settings)
-            return True
-        file.quarantine()
-        return False
-    if path.is_relative_to(settings.pushed_cache):
-        pushed = PushedFolder(settings.pushed_cache, path.parent.name)
-        expected = pushed.expected(path.name)
-        if expected is None:
-            return None
-        if hash_of_file(path, expected.kind, on_chunk) == expected.hex:
-            _note_verified(path, settings)
-            return True
-        pushed.quarantine(path.name)
-        return False
-    return None
-
-
 async def wait_for_retry(
     settings: HubSettings, delay_s: float, fingerprint: str, poll_s: float = 2.0
 ) -> None:
@@ -518,12 +466,6 @@ async def wait_for_retry(
     with trio.move_on_after(delay_s):
         while await trio.to_thread.run_sync(settings.token_fingerprint) == fingerprint:  # noqa: ASYNC110
             await trio.sleep(poll_s)  # the file system sends no event
-
-
-def _note_verified(path: Path, settings: HubSettings) -> None:
-    place = place_of(path, settings)
-    if place is not None:
-        place.note_verified()
 
 
 def _checked_url(model: UrlModel, subject: Subject) -> SplitResult:

@@ -31,10 +31,10 @@ from paddler_trio.models.cache_prune import (
     remove_model,
     superfluous,
 )
+from paddler_trio.models.cache_verification import verified
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.hub_cache import HubCache
 from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import verified
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.models.partial_file import PartialFile
 from paddler_trio.models.url_cache import UrlFile, UrlRecord
@@ -172,7 +172,7 @@ def test_what_is_being_fetched_is_not_removed(settings: HubSettings) -> None:
     used(place, 0)
     (model,) = take_inventory(settings).models
     place.lock.parent.mkdir(parents=True)
-    other = UseMark.hold(CachePlace(place.path, place.lock.parent, "x", None, place.lock))
+    other = UseMark.hold(CachePlace(place.path, place.lock.parent, "x", place.lock))
     assert other is not None
     other.place.use_path.rename(place.lock)
     with pytest.raises(InUseError, match="being fetched"):
@@ -287,7 +287,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
     models = []
     for index in range(draw(st.integers(0, 6))):
         path = SETTINGS.cache / f"models--o--r{index % 2}/snapshots/{OLD}/{index}.gguf"
-        place = CachePlace(path, path.parent, str(index), None, path)
+        place = CachePlace(path, path.parent, str(index), path)
         models.append(
             CachedModel(
                 cache="c",
