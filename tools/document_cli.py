@@ -46,6 +46,9 @@ NOTES = {
   chosen as llama.cpp's `-hf` does, together with the projection for images that fits it
   (`--projection none` leaves it out). What was chosen is stored, with its commit. See
   [models](models.md);
+* `store://sha256/HEX/NAME`: what `model push` uploaded to the balancer's model store. With `--push`
+  `SOURCE` is a file of this machine, which is uploaded first, and so is a `--projection` that is a
+  file here;
 * `none`: serve nothing.
 
 A parameter file has the names of the flags with underscores, `temperature = 0.2` in TOML or
@@ -81,8 +84,8 @@ Exit code 1 if something was quarantined or could not be read, or if nothing is 
 that several agents share is hashed once.
 """,
     "model prune": """\
-A model stays if one `--keep` says so, if an agent on its machine wants or has it, or if no agent
-has ever used it. `--keep 0` keeps none but these.
+A model stays if one `--keep` says so, if it is desired or in use on its machine, or if no agent has
+ever used it. `--keep 0` keeps none but the last two.
 """,
     "template render": """\
 Nothing is added to the prompt, not even a newline at the end. Messages and tools are judged and

@@ -190,7 +190,8 @@ def one_of_each_cache(results: Iterable[AgentResult]) -> list[str]:
 def _fetched(model: DesiredModel | None) -> object:
     if isinstance(model, LocalToAgent):
         raise typer.BadParameter(
-            f"{model.path} is a path on the agents: there is nothing to fetch",
+            f"{model.path} is a path on the agents: there is nothing to fetch; a file of this "
+            "machine is uploaded by `paddler-trio model push`",
             param_hint="SOURCE",
         )
     assert isinstance(model, UrlModel | HuggingFaceModel)

@@ -52,6 +52,8 @@ that the agent does not read at all, and then the connection is given up."""
 
 COMMAND_BEGINS_S = 10.0
 """An agent that works on a command reports at once that it does."""
+COMMAND_SILENCE_S = 600.0
+"""Longer than any part of a command that shows no progress: listing and removing."""
 
 
 class QuestionRefusedError(PaddlerError):
@@ -255,26 +257,27 @@ class AgentConnection:
 
         Errors:
           QuestionRefusedError: it failed, and why.
-          LinkError: it left before it answered, or knows no such commands.
+          LinkError: it left before it answered, or was silent for too long.
         """
         self._num_queries += 1
         wire_id = f"query.{self._num_queries}"
-        with trio.CancelScope(deadline=trio.current_time() + COMMAND_BEGINS_S) as waiting:
+        patience_s = COMMAND_BEGINS_S
+        with trio.CancelScope(deadline=trio.current_time() + patience_s) as waiting:
 
-            def begun(progress: CacheProgress) -> None:
-                waiting.deadline = math.inf
+            def progressed(progress: CacheProgress) -> None:
+                nonlocal patience_s
+                patience_s = COMMAND_SILENCE_S
+                waiting.deadline = trio.current_time() + patience_s
                 on_progress(progress)
 
-            self._progress[wire_id] = begun
+            self._progress[wire_id] = progressed
             try:
                 answer = await self._asked(wire_id, render_extension(Cache(wire_id, request)))
             finally:
                 del self._progress[wire_id]
             return self._answer_in(answer)
-        raise LinkError(
-            f"agent {self.label} did not begin within {COMMAND_BEGINS_S:g} s: "
-            "it may be of an older version"
-        )
+        why = "" if patience_s > COMMAND_BEGINS_S else ": it may be of an older version"
+        raise LinkError(f"agent {self.label} reported nothing for {patience_s:g} s{why}")
 
     def _answer_in(self, answer: object) -> object:
         """What an ``Answer`` holds; QuestionRefusedError, LinkError."""
