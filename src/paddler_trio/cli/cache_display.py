@@ -74,6 +74,8 @@ class ProgressTable:
         table = Table.grid(padding=(0, 2))
         for line in self._newest.values():
             progress = _progress(line)
+            if not progress.get("filename"):
+                continue  # it has just begun
             done, total = progress.get("current_bytes"), progress.get("total_bytes")
             bar: ProgressBar | str = ""
             if isinstance(done, int) and isinstance(total, int) and total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,8 +51,10 @@ def push(
     if as_json:
         print_json({"source": pushed.model, "projection": pushed.projection})
     else:
-        also = "" if pushed.projection is None else f" --projection {pushed.projection}"
-        stdout().print(f"pushed: paddler-trio model swap {pushed.model}{also}")
+        words = ["paddler-trio", "model", "swap", pushed.model]
+        if pushed.projection is not None:
+            words += ["--projection", pushed.projection]
+        stdout().print(f"pushed: {shlex.join(words)}", soft_wrap=True)  # to be copied
 
 
 def pushed_sources(
