@@ -247,6 +247,25 @@ async def test_an_agent_that_leaves_ends_its_commands_with_an_answer(
             assert (line["problem"], line["code"]) == ("this agent is leaving", 503)
 
 
+async def test_what_is_left_of_a_model_that_never_became_whole_can_be_removed(
+    hub: HubServer, cache: Path
+) -> None:
+    parts = {"m-00001-of-00002.gguf": b"one", "m-00002-of-00002.gguf": b"two"}
+    hub.repositories["org/parts"] = Repository(parts)
+    model = {"filename": "m-00001-of-00002.gguf", "repo_id": "org/parts", "revision": "main"}
+    hub.misbehave = lambda seen: Misbehaviour(status=404) if sha256(b"two") in seen.path else None
+    async with running_balancer() as balancer, agent_of(balancer, "a1"):
+        failed = (await last_lines(balancer, "pull", models=[{"HuggingFace": model}]))["a1"]
+        assert failed["code"] == 404
+        models = (await last_lines(balancer, "list"))["a1"]["answer"]["models"]
+        left, partial = sorted(models, key=lambda model: str(model["state"]))
+        assert (left["state"], left["missing_files"]) == ("incomplete", 1)
+        assert (partial["state"], partial["size_bytes"]) == ("partial", 0)
+        gone = (await last_lines(balancer, "prune", newest=0))["a1"]["answer"]
+        assert [entry["source"] for entry in gone["removed"]] == [left["source"]]
+        assert blobs(cache) == []
+
+
 async def test_a_failure_has_its_cause_and_a_code(hub: HubServer, cache: Path) -> None:
     missing = {"HuggingFace": {"filename": "x.gguf", "repo_id": "org/repo", "revision": "main"}}
     async with running_balancer() as balancer, agent_of(balancer, "a1"):

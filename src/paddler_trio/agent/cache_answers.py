@@ -22,7 +22,7 @@ from paddler_trio.models.cache_inventory import (
     take_inventory,
 )
 from paddler_trio.models.cache_matching import SourcePattern
-from paddler_trio.models.cache_place import UseMark, place_of
+from paddler_trio.models.cache_place import place_of
 from paddler_trio.models.cache_prune import (
     InUseError,
     KeepRules,
@@ -60,14 +60,12 @@ class CacheView:
 
 
 def pull_answer(request: Pull, fetched: Sequence[FetchedModel], hub: HubSettings) -> object:
-    """What has been fetched. Marks it as used, or nothing would ever remove it."""
+    """What has been fetched, or was here; it counts as used now."""
     files = []
     for model, found in zip(request.models, fetched, strict=True):
-        for path in found.files:
-            place = place_of(path, hub)
-            mark = None if place is None else UseMark.hold(place)
-            if mark is not None:
-                mark.close()
+        place = place_of(found.path, hub)
+        if place is not None:
+            place.note_use()
         files.append(
             {
                 "source": shown_source(model),

@@ -112,7 +112,7 @@ class ModelFetch:
             case NoModel():
                 return None
             case LocalToAgent():
-                await self.uses.hold([Path(model.path)])  # it may lie in a cache
+                await self.uses.hold(Path(model.path))  # it may lie in a cache
                 return await trio.to_thread.run_sync(local_file, model.path, missing)
         token = await trio.to_thread.run_sync(self.hub.token_fingerprint)
         try:
@@ -121,5 +121,5 @@ class ModelFetch:
             delay_s = self._retry.after(error, random.random())  # noqa: S311  # jitter
             raise ModelFetchError(error, delay_s, token) from error
         self._retry.reset()
-        await self.uses.hold(fetched.files)  # before it is looked at: another agent may remove it
+        await self.uses.hold(fetched.path)  # before it is looked at: another agent may remove it
         return await trio.to_thread.run_sync(local_file, str(fetched.path), missing)

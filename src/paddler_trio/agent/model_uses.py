@@ -17,31 +17,31 @@ class ModelUses:
     """What is marked, by the path of the model's first file. The process's end ends the marks."""
 
     hub: HubSettings
-    _marks: dict[str, list[UseMark]] = attrs.field(factory=dict, init=False)
+    _marks: dict[str, UseMark] = attrs.field(factory=dict, init=False)
     _one: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
-    async def hold(self, files: Iterable[Path]) -> None:
-        """Mark all files of a model, first part first; those in no cache need none."""
-        paths = tuple(files)
+    async def hold(self, first: Path) -> None:
+        """Mark a model by its first file, for all of its parts; one in no cache needs no mark."""
 
-        def mark() -> list[UseMark]:
-            places = [place_of(path, self.hub) for path in paths]
-            marks = [UseMark.hold(place) for place in places if place is not None]
-            return [mark for mark in marks if mark is not None]
+        def mark() -> UseMark | None:
+            place = place_of(first, self.hub)
+            return None if place is None else UseMark.hold(place)
 
-        if str(paths[0]) not in self._marks:
-            self._marks[str(paths[0])] = await trio.to_thread.run_sync(mark, limiter=self._one)
+        if str(first) not in self._marks:
+            held = await trio.to_thread.run_sync(mark, limiter=self._one)
+            if held is not None:
+                self._marks[str(first)] = held
 
     async def keep(self, firsts: Iterable[str]) -> None:
         """Give up the marks of all other models."""
         kept = frozenset(firsts)
-        over = [mark for path in self._marks.keys() - kept for mark in self._marks.pop(path)]
+        over = [self._marks.pop(path) for path in self._marks.keys() - kept]
         if over:
             await trio.to_thread.run_sync(_close, over, limiter=self._one)
 
     async def touch(self) -> None:
         """They are in use still."""
-        marks = [mark for held in self._marks.values() for mark in held]
+        marks = list(self._marks.values())
         await trio.to_thread.run_sync(_touch, marks, limiter=self._one)
 
 

@@ -51,7 +51,8 @@ class CachedModel:
       places: of the parts that are here, in order.
       part_count: how many it has.
       origin: None unless a hub served it.
-      used_s, verified_s: in Unix time, of the part for which it is longest ago; None if never.
+      used_s: the last use of a part, in Unix time; None if no agent fetched or used it.
+      verified_s: the same, of the part for which it is longest ago; None if not all ever were.
       in_use: a process on this machine needs it.
     """
 
@@ -240,7 +241,7 @@ def _model(
     settings: HubSettings,
 ) -> CachedModel:
     places = tuple(place for path in paths if (place := place_of(path, settings)) is not None)
-    used = [place.used_s() for place in places]
+    used = [at_s for place in places if (at_s := place.used_s()) is not None]
     verified = [place.verified_s() for place in places]
     return CachedModel(
         cache=cache,
@@ -249,9 +250,9 @@ def _model(
         part_count=part_count,
         size_bytes=sum(size_of(place.path) or 0 for place in places),
         origin=origin,
-        used_s=max((at_s for at_s in used if at_s is not None), default=None),
+        used_s=max(used, default=None),
         verified_s=None if None in verified else min(at_s for at_s in verified if at_s is not None),
-        in_use=any(place.is_in_use() for place in places),
+        in_use=bool(places) and places[0].is_in_use(),
     )
 
 

@@ -1,7 +1,7 @@
 """What is known about one file of a cache beside its bytes: when it was used, when it was hashed.
 
     .paddler-trio/KEY.use        empty; its time is the last use; locked as long as a process needs
-                                 the file, so that nobody removes it
+                                 the model, so that nobody removes it: of several parts, the first
     .paddler-trio/KEY.verified   JSON: the file's size and time when its content was compared
 
 Both are hints: a cache that cannot be written to works without them. Everything blocks.
@@ -68,6 +68,14 @@ class CachePlace:
     def is_in_use(self) -> bool:
         """Whether any process on this machine needs it."""
         return is_locked(self.use_path)
+
+    def note_use(self) -> None:
+        """It is used now, and need not stay."""
+        try:
+            self.ours.mkdir(parents=True, exist_ok=True)
+            self.use_path.touch()
+        except OSError as error:
+            log.debug("the use of a file is not noted", reason=error.strerror)
 
     def note_verified(self) -> None:
         """Its content was compared now and is right."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ import attrs
 
 from paddler_trio.models.cache_inventory import CachedModel, Inventory, Leftover
 from paddler_trio.models.cache_matching import SourcePattern
-from paddler_trio.models.cache_place import CachePlace, is_lockable
+from paddler_trio.models.cache_place import CachePlace, is_lockable, is_locked
 from paddler_trio.models.hub_cache import OURS
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
@@ -55,7 +55,8 @@ def superfluous(
 ) -> list[CachedModel | Leftover]:
     """What the rules do not keep and may be removed, longest unused first."""
     known = [model for model in inventory.models if model.used_s is not None]
-    newest = sorted(known, key=lambda model: model.used_s or 0.0, reverse=True)[: rules.newest]
+    known.sort(key=lambda model: model.used_s or 0.0, reverse=True)
+    newest = frozenset(known[: rules.newest])
     kept = [*rules.sources, *desired]
     going: list[tuple[float, CachedModel | Leftover]] = []
     for model in known:
@@ -87,26 +88,24 @@ def remove_model(model: CachedModel) -> int:
       InUseError: it is needed or fetched, and all of it is still here.
       OSError: it cannot be removed.
     """
-    with ExitStack() as locks:
-        for place in model.places:
-            if not place.use_path.exists():  # of one part of several
-                place.use_path.touch()
-            locks.enter_context(_exclusive(place.use_path, "a process on this machine needs it"))
-            if place.lock.exists():
-                locks.enter_context(_exclusive(place.lock, "it is being fetched"))
+    first = model.places[0]  # it alone is marked, for all parts
+    if not first.use_path.exists():
+        first.use_path.touch()
+    with _exclusive(first.use_path, "a process on this machine needs it"):
+        if any(is_locked(place.lock) for place in model.places):
+            raise InUseError("it is being fetched")
         return sum(_remove_file(place) for place in model.places)
 
 
 def remove_leftover(leftover: Leftover) -> int:
     """The same for bytes that are no model."""
-    with ExitStack() as locks:
-        if leftover.lock is not None and leftover.lock.exists():
-            locks.enter_context(_exclusive(leftover.lock, "it is being fetched"))
-        for path in leftover.paths:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    if leftover.lock is not None and is_locked(leftover.lock):
+        raise InUseError("it is being fetched")
+    for path in leftover.paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     return leftover.size_bytes
 
 

@@ -70,3 +70,14 @@ def note_verified(path: Path, settings: HubSettings) -> None:
     place = place_of(path, settings)
     if place is not None:
         place.note_verified()
+
+
+def note_fetched(path: Path, settings: HubSettings, is_verified: bool) -> None:
+    """A cached file has just arrived, and its content was compared if it ``is_verified``. It counts
+    as used, or what is left of a model that never became whole would stay for ever. Blocking."""
+    place = place_of(path, settings)
+    if place is None:
+        return
+    place.note_use()
+    if is_verified:
+        place.note_verified()

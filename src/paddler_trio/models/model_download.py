@@ -23,7 +23,7 @@ import trio
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.cache_errors import disk_errors, one_error
 from paddler_trio.models.cache_lock import held_lock
-from paddler_trio.models.cache_verification import note_verified
+from paddler_trio.models.cache_verification import note_fetched
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
@@ -252,8 +252,9 @@ class ModelDownload:
                 path = await trio.to_thread.run_sync(
                     repository.link, known.etag, known.commit, model.filename
                 )
-                if is_fetched and known.content_hash is not None:
-                    await trio.to_thread.run_sync(note_verified, path, self.settings)
+                if is_fetched:
+                    is_verified = known.content_hash is not None
+                    await trio.to_thread.run_sync(note_fetched, path, self.settings, is_verified)
         return path, known.commit
 
     def _repository(self, model: HuggingFaceModel) -> RepositoryCache:
@@ -327,8 +328,9 @@ class ModelDownload:
                         ),
                     ),
                 )
-                if expected is not None:
-                    await trio.to_thread.run_sync(note_verified, file.path, self.settings)
+                await trio.to_thread.run_sync(
+                    note_fetched, file.path, self.settings, expected is not None
+                )
         return file.path
 
     async def _pushed(self, client: HttpClient, model: UrlModel) -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ import trio
 from paddler_trio.errors import WireError
 from paddler_trio.models.cache_errors import disk_errors
 from paddler_trio.models.cache_lock import held_lock
-from paddler_trio.models.cache_place import place_of
+from paddler_trio.models.cache_verification import note_fetched
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import (
     PushedModelMissingError,
@@ -132,11 +132,9 @@ class PushedDownload:
                     )
                 except SourceNotFoundError as error:
                     raise _missing(subject, f"has no {file.name} any more") from error
-                place = await trio.to_thread.run_sync(
-                    place_of, folder.path / file.name, self.settings
+                await trio.to_thread.run_sync(
+                    note_fetched, folder.path / file.name, self.settings, True
                 )
-                if place is not None:
-                    await trio.to_thread.run_sync(place.note_verified)
         return folder.path / file.name
 
     async def _manifest(self, folder: PushedFolder, subject: Subject) -> Manifest:
