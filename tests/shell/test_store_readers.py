@@ -18,7 +18,7 @@ from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MIB = 1 << 20
 BIG = random.Random(5).randbytes(12 * MIB)
-FILES = {f"{name}.gguf": random.Random(name).randbytes(MIB) for name in "abcd"}
+FILES = {f"{name}.gguf": b"GGUF" + random.Random(name).randbytes(MIB - 4) for name in "abcd"}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from paddler_trio.models.download_errors import Subject
 from paddler_trio.models.store_errors import stores_error
 
 MIB = 1 << 20
-DATA = random.Random(1).randbytes(6 * MIB + 123)
+DATA = b"GGUF" + random.Random(1).randbytes(6 * MIB + 123)
 NAME = "m-Q4_K_M.gguf"
 SUBJECT = Subject("it", is_hub=True)
 
@@ -109,6 +109,23 @@ async def test_a_url_is_served_with_its_sources_validator(hub: HubServer, tmp_pa
         assert (whole.status, whole.body) == (206, DATA[5:])
         assert hub.served_bytes == len(DATA)
         assert (tmp_path / "urls").is_dir()
+
+
+@pytest.mark.parametrize("hides_length", [False, True])
+@pytest.mark.parametrize("asked", [None, "bytes=4-"])
+async def test_what_is_no_model_is_not_handed_out(
+    hub: HubServer, tmp_path: Path, hides_length: bool, asked: str | None
+) -> None:
+    """A URL may lead to what only the balancer's machine reaches."""
+    hub.stored["credentials"] = b"secret" * 500_000
+    hub.misbehave = lambda seen: Misbehaviour(hides_length=hides_length)
+    url = f"{hub.storage_url}/storage/credentials"
+    async with store_world(tmp_path, hub) as world:
+        answer = await world.ask(url_path(url), **({"range": asked} if asked else {}))
+        assert (answer.status, b"secret" in answer.body) == (400, False)
+        assert b"no GGUF file" in answer.body
+        await world.settled()
+        assert not [path for path in (tmp_path / "urls").rglob("credentials") if path.is_file()]
 
 
 async def test_revisions_with_slashes_branches_and_commits(hub: HubServer, tmp_path: Path) -> None:
@@ -218,7 +235,7 @@ async def test_a_file_that_changes_under_its_readers_cuts_their_answers(
 ) -> None:
     hub.stored["x.gguf"] = DATA
     url = f"{hub.storage_url}/storage/x.gguf"
-    other = random.Random(3).randbytes(len(DATA))
+    other = b"GGUF" + random.Random(3).randbytes(len(DATA) - 4)
     gate = threading.Event()
 
     def change(seen: Seen) -> Misbehaviour | None:
@@ -259,3 +276,38 @@ async def test_nobody_waits_so_the_arrival_ends(
             await world.settled()
         assert arrival.is_given_up
         assert world.arrivals.find(key) is None
+
+
+async def test_every_answer_is_of_the_version_that_its_validator_names(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    versions = [b"GGUF" + random.Random(n).randbytes(4 * MIB) for n in range(4)]
+    by_etag = {f'"{sha256(data)[:32]}"': data for data in versions}
+    hub.stored["x.gguf"] = versions[0]
+    later = iter(versions[1:])
+
+    def change(seen: Seen) -> Misbehaviour:
+        if seen.range is not None and seen.range[0] > 0:
+            hub.stored["x.gguf"] = next(later, versions[-1])
+        return Misbehaviour(drops_after=MIB + 10)
+
+    hub.misbehave = change
+    url = f"{hub.storage_url}/storage/x.gguf"
+    answers: list[tuple[int, Answered]] = []
+    async with store_world(tmp_path, hub) as world:
+
+        async def read(seed: int) -> None:
+            dice = random.Random(seed)
+            for _ in range(25):
+                start = dice.randrange(2 * MIB)
+                answer = await world.ask(url_path(url), range=f"bytes={start}-{start + 100_000}")
+                answers.append((start, answer))
+
+        async with trio.open_nursery() as readers:
+            for seed in range(6):
+                readers.start_soon(read, seed)
+    good = [(start, answer) for start, answer in answers if answer.status == 206]
+    assert len(good) > 20
+    for start, answer in good:
+        data = by_etag[answer.headers["etag"]]
+        assert data[start : start + 100_001].startswith(answer.body), "bytes of another version"

@@ -38,12 +38,14 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
     Answer,
     Ask,
+    Cache,
     GetTree,
     HandBack,
     Start,
@@ -186,8 +188,12 @@ class BalancerConnection:
         self._send(dumps({"Response": envelope}))
 
     def answer(self, answer: Answer) -> None:
-        """Queue the answer to a question about the model."""
+        """Queue the answer to a question or a command."""
         self._send(render_extension(answer))
+
+    def progress(self, progress: CacheProgress) -> None:
+        """Queue how far a command about the cache is."""
+        self._send(render_extension(progress))
 
     async def send_large(self, frame: bytes) -> None:
         """Send a frame that is large, or one of many; waits for those before it, so that embeddings
@@ -333,6 +339,8 @@ class BalancerConnection:
             case Want(desired, extras):
                 self.models.set_desired(desired, extras)
                 self._publish()
+            case Cache() as command:
+                self.requests.cache.start(command, self)
             case Store(path):
                 self.on_store(path)
             case GetTree(wire_id):

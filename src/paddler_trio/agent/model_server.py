@@ -23,6 +23,7 @@ import structlog
 import trio
 
 from paddler_trio import __version__
+from paddler_trio.agent.cache_answers import CacheView
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
@@ -163,6 +164,22 @@ class ModelServer:
         )
         self._desired_changes.notify()
 
+    @property
+    def store(self) -> StoreAddress | None:
+        """Where models are asked for first."""
+        return self._fetch.store
+
+    def cache_view(self) -> CacheView:
+        """What of the caches it serves and wants to serve, as it is now."""
+        desired = self.desired
+        wanted = () if desired is None else (desired.model, desired.multimodal_projection)
+        loaded = () if self._keeper is None else self._files
+        return CacheView(self.hub, wanted, tuple(f.path for f in loaded if f is not None))
+
+    async def touch_uses(self) -> None:
+        """What is served is in use still."""
+        await self._fetch.uses.touch()
+
     def set_store(self, store: StoreAddress | None) -> None:
         """Where models are asked for first, from the next download on; None for their sources."""
         self._fetch.store = store
@@ -252,6 +269,7 @@ class ModelServer:
         same = self._keeper is not None and self._keeper.load == load and self._files == files
         if not same:
             await self._drain_and_stop()
+            await self._fetch.uses.keep(each.path for each in files if each is not None)
         if file is None or load is None:
             self._serve_nothing(desired, extras)
             return

@@ -2,6 +2,8 @@
 
 The readers of an arrival follow its blocks. It ends with the download; and when nobody has waited
 for it for a while, unless it is desired: what is here of it stays for the next time.
+
+A URL may be any, also one that only this machine reaches: what is no GGUF file is not handed out.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ import structlog
 import trio
 
 from paddler_trio.http.asgi import HttpProblem
+from paddler_trio.model_store.inventory import remove_file
 from paddler_trio.model_store.store import ModelStore
 from paddler_trio.models.block_plan import BlockPlan
 from paddler_trio.models.download_errors import (
     CacheBrokenError,
     CacheFullError,
     DownloadError,
+    RequestRejectedError,
     Subject,
     TransferInterruptedError,
 )
@@ -38,6 +42,7 @@ MAX_ARRIVALS: Final = 32
 """Files at once, four requests each."""
 UNWANTED_S: Final = 30.0
 """An agent that asks for the next part of a file is away for much less."""
+GGUF_MAGIC: Final = b"GGUF"
 
 
 @attrs.define(eq=False, repr=False)
@@ -57,7 +62,7 @@ class Arrival:
     plan: BlockPlan | None = attrs.field(default=None, init=False)
     """None before the source has announced the size."""
     generation: int = attrs.field(default=0, init=False)
-    """Another one when the file is fetched anew: its bytes may be others then."""
+    """Another one each time that the file begins anew: its bytes may be others then."""
     path: Path = attrs.field(factory=Path, init=False)
     """Of the bytes, as long as they arrive."""
     validator: str = attrs.field(default="", init=False)
@@ -65,6 +70,7 @@ class Arrival:
     outcome: Path | DownloadError | None = attrs.field(default=None, init=False)
     """The whole file, or why it did not come."""
     num_readers: int = attrs.field(default=0, init=False)
+    is_refused: bool = attrs.field(default=False, init=False)
     is_given_up: bool = attrs.field(default=False, init=False)
     """It ends because nobody waited; ask again when it has ended."""
 
@@ -85,15 +91,32 @@ class Arrival:
 
     def follow(self, transfer: Transfer) -> None:
         """Another block is here, or the file begins anew."""
-        if transfer.plan is not self.plan:
-            self.plan, self.path = transfer.plan, transfer.partial.path
-            self.generation += 1
+        self.plan, self.path = transfer.plan, transfer.partial.path
         self.validator = transfer.etag
         self.changes.notify()
+
+    def begin_anew(self) -> None:
+        """What is here of it counts no more; the partial file is about to be another one."""
+        if self.plan is not None:
+            self.plan = None
+            self.generation += 1
+            self.changes.notify()
 
     def end(self, outcome: Path | DownloadError) -> None:
         self.outcome = outcome
         self.changes.notify()
+
+    @property
+    def must_be_checked(self) -> bool:
+        """Its first bytes must be seen before any are handed out."""
+        return not self.subject.is_hub
+
+    def check(self, first_bytes: bytes) -> None:
+        """RequestRejectedError, and the end of the download, if it is no GGUF file."""
+        if first_bytes != GGUF_MAGIC:
+            self.is_refused = True
+            self.changes.notify()
+            raise no_model(self.subject)
 
 
 @attrs.define(eq=False)
@@ -170,13 +193,20 @@ class Arrivals:
             lambda progress: None,
             claim=partial(self._claim, arrival.key),
             on_change=arrival.follow,
+            on_void=arrival.begin_anew,
         )
         try:
             if arrival.size_bytes is not None:  # before anything is asked for
                 problem = await self.store.claim(arrival.key, arrival.size_bytes)
                 if problem is not None:
                     raise CacheFullError(arrival.subject, str(problem))
-            return await download.fetch_file(model)
+            path = await download.fetch_file(model)
+            if arrival.must_be_checked and await trio.to_thread.run_sync(_first_bytes, path) != (
+                GGUF_MAGIC
+            ):
+                await trio.to_thread.run_sync(remove_file, self.store.layout, arrival.key)
+                raise no_model(arrival.subject)
+            return path
         except DownloadError as error:
             log.warning("arrival failed", key=arrival.key, reason=error.cause)
             return error
@@ -194,14 +224,27 @@ class Arrivals:
         """Cancel the download when nobody has waited for it for a while, and nobody desires it."""
         while True:
             ordinal = arrival.changes.ordinal
+            if arrival.is_refused:
+                download.cancel(reason="it is no model")
+                return
             if arrival.num_readers or arrival.key in self.store.retention.desired:
                 await arrival.changes.wait_beyond(ordinal)
                 continue
             with trio.move_on_after(UNWANTED_S) as patience:
-                while not arrival.num_readers:
+                while not arrival.num_readers and not arrival.is_refused:
                     ordinal = await arrival.changes.wait_beyond(ordinal)
             if patience.cancelled_caught and arrival.key not in self.store.retention.desired:
                 log.info("arrival given up: nobody waits for it", key=arrival.key)
                 arrival.is_given_up = True
                 download.cancel(reason="nobody waits for it")
                 return
+
+
+def no_model(subject: Subject) -> RequestRejectedError:
+    """What a URL leads to is not handed out."""
+    return RequestRejectedError(subject, "it is no GGUF file, and the model store has no others")
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(GGUF_MAGIC))

@@ -13,7 +13,9 @@ subprotocol, so it never sees one of these.
   ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
-* :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model.
+* :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
+* :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
+  models that the agent keeps, see ``cache_commands.py``.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
+from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.work import Prompt, Work
 
@@ -209,13 +212,23 @@ class Answer:
 
 
 @attrs.frozen
+class Cache:
+    """A command about the models that the agent keeps; it takes no slot."""
+
+    id: str
+    request: CacheRequest
+
+
+@attrs.frozen
 class UnknownExtension:
     """A message of a newer version; it is ignored, and the link stays."""
 
     name: str
 
 
-Extension: TypeAlias = Store | Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer
+Extension: TypeAlias = (
+    Store | Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | Cache | CacheProgress
+)
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
 external_tag(Extension, *_VARIANTS)
