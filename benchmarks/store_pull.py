@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -338,6 +339,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="for the store; needs rounds x megabytes")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # all that was started ends with this
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
         model = arguments.model
