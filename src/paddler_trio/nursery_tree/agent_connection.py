@@ -46,6 +46,8 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
+KEEPS_OLD_MODEL = frozenset({"downloading", "failed"})
+"""Phases in which an agent that cannot serve the desired state (yet) serves the one before it."""
 
 
 class QuestionRefusedError(PaddlerError):
@@ -77,7 +79,12 @@ class AgentConnection:
     report: Report | None = attrs.field(default=None, init=False)
     health: HealthTracker
     is_accepting: bool = attrs.field(default=False, init=False)
-    """It serves the state that was sent to it, and neither failed too often nor is drained."""
+    """It serves the state that was sent to it, or stands in, and neither failed too often nor is
+    drained."""
+    serves_desired: bool = attrs.field(default=False, init=False)
+    """It serves the state that was sent to it."""
+    may_stand_in: bool = attrs.field(default=False, init=False)
+    """No agent serves the desired state: one that still serves the state before it gets work."""
     usable_slots: int = attrs.field(default=0, init=False)
     """As many of its slots as may be used now; fewer while it ramps up."""
     said_goodbye: bool = attrs.field(default=False, init=False)
@@ -135,7 +142,9 @@ class AgentConnection:
         before = (self.is_accepting, self.usable_slots)
         now_s = trio.current_time()
         if self.speaks_trio:
-            serves = self.report is not None and self.report.served_state == self._sent_digest
+            report = self.report
+            self.serves_desired = report is not None and report.served_state == self._sent_digest
+            serves = self.serves_desired or (self.may_stand_in and self._keeps_old_model)
         else:
             applied = self.status.state_application_status is AgentStateApplicationStatus.APPLIED
             if self._was_applied and not applied:  # it begins to apply a state that was delayed
@@ -146,10 +155,22 @@ class AgentConnection:
                 slots_processing=self.slots_processing,
                 now_s=now_s,
             )
+            self.serves_desired = serves
         is_ejected = self.health.is_ejected(self.label, now_s)
         self.is_accepting = serves and not is_ejected and not self.is_drained
         self.usable_slots = self.health.usable_slots(self.label, self.status.slots_total, now_s)
         return (self.is_accepting, self.usable_slots) != before
+
+    @property
+    def _keeps_old_model(self) -> bool:
+        """It knows what is desired now, and serves what was desired before."""
+        report = self.report
+        return (
+            report is not None
+            and report.wanted_state == self._sent_digest
+            and report.served_state is not None
+            and report.phase in KEEPS_OLD_MODEL
+        )
 
     # ------------------------------------------------------------- requests
 
@@ -315,4 +336,5 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         "download": None
         if report is None or report.download is None
         else unstructure(report.download),
+        "memory": None if report is None or report.memory is None else unstructure(report.memory),
     }

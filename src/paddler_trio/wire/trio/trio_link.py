@@ -12,7 +12,8 @@ subprotocol, so it never sees one of these.
   ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
-* :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model.
+* :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
+* :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, struct, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
+from paddler_trio.wire.trio.fit_messages import AskFit, MemoryInForce
 from paddler_trio.wire.trio.model_questions import Question
 from paddler_trio.wire.trio.work import Work
 
@@ -64,6 +66,9 @@ class Report:
     desired states; ``model`` is a fingerprint of the weights and the template that are served:
     answers may only be continued where it is the same. ``progress`` is 0..1 while loading.
     ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`.
+
+    An agent that cannot serve what it wants (yet) may keep the model before it: ``served_state`` is
+    that one's then, and ``phase`` is ``downloading`` or ``failed``.
     """
 
     phase: str
@@ -74,6 +79,7 @@ class Report:
     detail: str | None
     engine: Mapping[str, object] | None = None
     download: Download | None = attrs.field(default=None, metadata=OMITTED)
+    memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen
@@ -159,7 +165,7 @@ class UnknownExtension:
     name: str
 
 
-Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer
+Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | AskFit
 _VARIANTS: Final = (
     struct(Want),
     struct(Start),
@@ -169,6 +175,7 @@ _VARIANTS: Final = (
     struct(Tree),
     struct(Ask),
     struct(Answer),
+    struct(AskFit),
 )
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
 external_tag(Extension, *_VARIANTS)
