@@ -43,11 +43,14 @@ class Verdict:
       shape: what was asked for, with what was chosen in its place.
       need: what that takes.
       shortages: where that is too much; empty if it fits.
+      context_is_chosen, layers_are_chosen: they are not what was asked for.
     """
 
     shape: LoadShape
     need: Need
     shortages: tuple[Shortage, ...] = ()
+    context_is_chosen: bool = False
+    layers_are_chosen: bool = False
 
     @property
     def fits(self) -> bool:
@@ -76,9 +79,11 @@ def judge_fit(
     """
     gpus = gpus_of(rooms)
     is_known = all(room.available_bytes is not None for room in rooms.values()) and bool(rooms)
+    layers_are_chosen = chooses_layers and (is_known or not gpus)
     if chooses_layers and not gpus:
-        asked, chooses_layers = attrs.evolve(asked, n_gpu_layers=0), False
-    chooses_layers, chooses_context = chooses_layers and is_known, chooses_context and is_known
+        asked = attrs.evolve(asked, n_gpu_layers=0)
+    chooses_layers = chooses_layers and is_known and bool(gpus)
+    chooses_context = chooses_context and is_known
     if chooses_layers:
         asked = attrs.evolve(asked, n_gpu_layers=ALL_LAYERS)
     if chooses_context:
@@ -91,7 +96,13 @@ def judge_fit(
         asked, need = yield from _choose(
             asked, need, rooms, context=chooses_context, layers=chooses_layers
         )
-    return Verdict(shape=asked, need=need, shortages=shortages(need, rooms))
+    return Verdict(
+        shape=asked,
+        need=need,
+        shortages=shortages(need, rooms),
+        context_is_chosen=chooses_context,
+        layers_are_chosen=layers_are_chosen,
+    )
 
 
 def _choose(

@@ -50,32 +50,24 @@ Way: TypeAlias = Generator[LoadShape, Need | None, Suggestion | None]
 """Yields loads, is sent what each takes: None if llama.cpp refuses it."""
 
 
-def ways_to_fit(
-    refused: Verdict,
-    rooms: Mapping[str, Room],
-    *,
-    context_is_chosen: bool = False,
-    layers_are_chosen: bool = False,
-) -> list[Way]:
+def ways_to_fit(refused: Verdict, rooms: Mapping[str, Room]) -> list[Way]:
     """One change each, in the order in which they are usually wanted."""
     shape, need = refused.shape, refused.need
     ways: list[Way] = []
-    if not context_is_chosen:
+    if not refused.context_is_chosen:
         ways.append(_less_context(shape, need, rooms))
     if _has_large_cache(shape):
         ways.append(_smaller_cache(shape, rooms))
-    if not layers_are_chosen and _can_place(rooms):
+    if not refused.layers_are_chosen and _can_place(rooms):
         ways.append(_other_layers(shape, need, rooms))
     if shape.slots > 1:
         ways.append(_fewer_slots(shape, rooms))
     return ways
 
 
-def combined_ways(
-    refused: Verdict, rooms: Mapping[str, Room], *, context_is_chosen: bool = False
-) -> list[Way]:
+def combined_ways(refused: Verdict, rooms: Mapping[str, Room]) -> list[Way]:
     """For when no single change is enough: the smaller cache with less context."""
-    if context_is_chosen or not _has_large_cache(refused.shape):
+    if refused.context_is_chosen or not _has_large_cache(refused.shape):
         return []
     return [_less_context_and_smaller_cache(refused.shape, rooms)]
 

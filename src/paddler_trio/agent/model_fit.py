@@ -1,0 +1,281 @@
+"""Does a model fit this machine: dry runs are made, and the pure judgement decides.
+
+    dry run of what is asked -> rooms of the devices -> verdict (more dry runs, where context or
+    layers are to be chosen) -> what would fit instead, if it does not
+
+What is compared with the room of the host is what the engine must have: caches for prefixes and
+images take what is left over, so they count for nothing here and are cut to what there is. Weights
+count in full, also where they are mapped from their file and could be evicted: a model that reads
+its weights from the disk for every token is not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.models.dry_run_process import open_dry_run
+from paddler_trio.scheduler.fit.fit_judgement import Verdict, judge_fit
+from paddler_trio.scheduler.fit.fit_suggestions import Suggestion, combined_ways, ways_to_fit
+from paddler_trio.scheduler.fit.fit_values import ALL_LAYERS, HOST, LoadShape, Need, Room
+from paddler_trio.scheduler.fit.fit_words import refusal_words
+from paddler_trio.scheduler.fit.reserves import MemoryLimits
+from paddler_trio.wire.engine.engine_pipe import LoadModel
+from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed
+from paddler_trio.wire.trio.desired_state_extras import NOTHING_AUTOMATIC, Automatic
+
+log = structlog.get_logger("fit")
+
+SUGGESTING_S: Final = 20.0
+"""What would fit is worth this much time, and the old model serves meanwhile."""
+REFUSING_KINDS: Final = frozenset({"context_refused", "model_refused"})
+"""llama.cpp refuses these parameters; others may do."""
+OF_HOST: Final = frozenset({"cpu", "igpu", "accel"})
+"""Kinds of devices whose memory is the host's."""
+
+T = TypeVar("T")
+
+
+class Measure(Protocol):
+    """What a load would take; MemoryUnknownError. One call at a time."""
+
+    async def __call__(self, load: LoadModel) -> MemoryNeed: ...
+
+
+OpenMeasure: TypeAlias = Callable[[], AbstractAsyncContextManager[Measure]]
+Held: TypeAlias = Mapping[str, int | None]
+"""What the model in force holds, by device; None where that is unknown, nothing where no entry."""
+
+
+@attrs.frozen(kw_only=True)
+class Judged:
+    """What was found out about one load.
+
+    Args:
+      load: with what was chosen.
+      need: what it takes.
+      rooms: of the devices, when it was judged.
+      chosen: names of what was chosen.
+    """
+
+    load: LoadModel
+    verdict: Verdict
+    need: MemoryNeed
+    rooms: Mapping[str, Room]
+    chosen: tuple[str, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Why it does not fit, and what would."""
+        return refusal_words(
+            self.verdict.shortages, self.suggestions, n_layers=self.verdict.need.n_layers
+        )
+
+    def with_caches_cut(self) -> LoadModel:
+        """The load, with caches no larger than what it leaves free on the host."""
+        room, settings = self.rooms.get(HOST), self.load.settings
+        available = None if room is None else room.available_bytes
+        if available is None:
+            return self.load
+        spare = max(0, available - self.verdict.need.bytes_by_device.get(HOST, 0))
+        images = min(settings.image_cache_bytes, spare)
+        prefixes = min(settings.prefix_store_bytes, spare - images)
+        if prefixes < settings.prefix_store_bytes:
+            log.info("the prefix cache is cut to the memory that is left", bytes=prefixes)
+        return attrs.evolve(
+            self.load,
+            settings=attrs.evolve(settings, image_cache_bytes=images, prefix_store_bytes=prefixes),
+        )
+
+
+@asynccontextmanager
+async def dry_runs_here() -> AsyncIterator[Measure]:
+    """Dry runs of files of this machine, by one process."""
+    async with open_dry_run() as dry_run:
+
+        async def measure(load: LoadModel) -> MemoryNeed:
+            return await dry_run.need(load)
+
+        yield measure
+
+
+@attrs.define(eq=False)
+class ModelFit:
+    """Judges one load at a time.
+
+    Args:
+      suggesting_s: how long to look for what would fit.
+    """
+
+    limits: MemoryLimits = attrs.field(factory=MemoryLimits)
+    suggesting_s: float = SUGGESTING_S
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def judge(
+        self,
+        load: LoadModel,
+        open_measure: OpenMeasure,
+        *,
+        held: Held,
+        auto: Automatic = NOTHING_AUTOMATIC,
+    ) -> Judged:
+        """Whether ``load`` fits, with the context and the layers that ``auto`` leaves to us.
+
+        Errors:
+          MemoryUnknownError: it cannot be said, and why.
+        """
+        async with self._turn, open_measure() as measure:
+            runs = _DryRuns(load, measure)
+            asked = shape_of(load)
+            first = await runs.measured(_with_all(asked, auto))
+            rooms = rooms_of(first, self.limits, held)
+            verdict = await runs.drive(
+                judge_fit(
+                    asked,
+                    rooms,
+                    chooses_context=auto.context_size,
+                    chooses_layers=auto.n_gpu_layers,
+                )
+            )
+            assert verdict is not None, "what is asked for was measured"
+            suggestions: list[Suggestion] = []
+            if not verdict.fits:
+                with trio.move_on_after(self.suggesting_s):
+                    await _suggest(runs, verdict, rooms, suggestions)
+        chosen = _chosen(verdict)
+        return Judged(
+            load=load_with(load, attrs.evolve(asked, **chosen)),
+            verdict=verdict,
+            need=runs.behind(verdict.need),
+            rooms=rooms,
+            chosen=tuple(chosen),
+            suggestions=tuple(suggestions),
+        )
+
+
+@attrs.define(eq=False)
+class _DryRuns:
+    """Of one load in many shapes, each made once."""
+
+    load: LoadModel
+    measure: Measure
+    _known: dict[LoadShape, tuple[Need, MemoryNeed] | None] = attrs.field(factory=dict, init=False)
+    """None where llama.cpp refuses it."""
+
+    async def measured(self, shape: LoadShape) -> MemoryNeed:
+        """MemoryUnknownError, also if llama.cpp refuses it."""
+        need = await self.measure(load_with(self.load, shape))
+        self._known[shape] = required(need), need
+        return need
+
+    def behind(self, need: Need) -> MemoryNeed:
+        """The dry run of which ``need`` is a part."""
+        return next(known[1] for known in self._known.values() if known and known[0] is need)
+
+    async def drive(self, judging: Generator[LoadShape, Need | None, T]) -> T:
+        """What the generator returns, given what it asks for; MemoryUnknownError."""
+        try:
+            shape = next(judging)
+            while True:
+                shape = judging.send(await self._answer(shape))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _answer(self, shape: LoadShape) -> Need | None:
+        if shape not in self._known:
+            try:
+                await self.measured(shape)
+            except MemoryUnknownError as error:
+                if error.kind not in REFUSING_KINDS:
+                    raise
+                self._known[shape] = None
+        known = self._known[shape]
+        return None if known is None else known[0]
+
+
+async def _suggest(
+    runs: _DryRuns, refused: Verdict, rooms: Mapping[str, Room], found: list[Suggestion]
+) -> None:
+    """Add what would fit to ``found``, as it is found."""
+    try:
+        for way in ways_to_fit(refused, rooms):
+            found.extend(filter(None, [await runs.drive(way)]))
+        for way in combined_ways(refused, rooms) if not found else ():
+            found.extend(filter(None, [await runs.drive(way)]))
+    except MemoryUnknownError as error:
+        log.warning("no more is found out about what would fit", reason=str(error))
+
+
+def shape_of(load: LoadModel) -> LoadShape:
+    """What the judgement may change of a load."""
+    return LoadShape(
+        context_size=load.context_size,
+        slots=load.slots,
+        n_gpu_layers=load.n_gpu_layers,
+        k_cache_dtype=load.k_cache_dtype,
+        v_cache_dtype=load.v_cache_dtype,
+    )
+
+
+def load_with(load: LoadModel, shape: LoadShape) -> LoadModel:
+    """The load in this shape."""
+    return attrs.evolve(load, **attrs.asdict(shape))
+
+
+def required(need: MemoryNeed) -> Need:
+    """What must be there, by device: all but caches, which take what is left over."""
+    host = need.host_needed - need.host.prefixes - need.host.images
+    host += sum(device.needed for device in need.devices if _shares_host(device))
+    devices = {device.name: device.needed for device in need.devices if device.kind not in OF_HOST}
+    return Need(
+        bytes_by_device={HOST: max(0, host), **devices},
+        n_layers=need.n_layers + 1,
+        n_ctx_train=need.n_ctx_train,
+    )
+
+
+def rooms_of(need: MemoryNeed, limits: MemoryLimits, held: Held) -> dict[str, Room]:
+    """The rooms of all devices that a dry run saw, when it looked."""
+    rooms = {}
+    for device in need.devices:
+        if device.kind != "cpu" and device.kind in OF_HOST:
+            continue
+        name = HOST if device.kind == "cpu" else device.name
+        rooms[name] = limits.room(
+            name,
+            total_bytes=device.total,
+            free_bytes=device.free if device.total else None,
+            held_bytes=held.get(name, 0),
+        )
+    return rooms
+
+
+def _shares_host(device: DeviceNeed) -> bool:
+    return device.kind != "cpu" and device.kind in OF_HOST
+
+
+def _with_all(asked: LoadShape, auto: Automatic) -> LoadShape:
+    """What the judgement asks for first."""
+    return attrs.evolve(
+        asked,
+        context_size=0 if auto.context_size else asked.context_size,
+        n_gpu_layers=ALL_LAYERS if auto.n_gpu_layers else asked.n_gpu_layers,
+    )
+
+
+def _chosen(verdict: Verdict) -> dict[str, int]:
+    """What was chosen, by name."""
+    chosen = {}
+    if verdict.context_is_chosen:
+        chosen["context_size"] = verdict.shape.context_size
+    if verdict.layers_are_chosen:
+        chosen["n_gpu_layers"] = verdict.shape.n_gpu_layers
+    return chosen
