@@ -115,6 +115,11 @@ class EmbeddingContext:
         return cls(llama, context, params.n_seq_max)
 
     @property
+    def context(self) -> object:
+        """The raw context pointer."""
+        return self._context
+
+    @property
     def remembers(self) -> bool:
         """llama.cpp keeps earlier tokens of this model; it does not of encoders."""
         return self._memory is not None

@@ -33,7 +33,7 @@ MAX_CONTEXT = 2**31 - 256
 """Tokens: llama.cpp counts them in 32 bits, with a sign, and rounds up to 256."""
 MAX_BATCH = 65536
 """Tokens of one pass; more only takes memory."""
-_CELL_BYTES = 48
+CELL_BYTES = 48
 """What llama.cpp notes of each cell in the host's memory, wherever the cells are: its position, its
 extent, its shift and a bit for each of ``MAX_STREAMS``."""
 
@@ -149,8 +149,13 @@ class Llama:
         n_gpu_layers: int,
         progress: Callable[[float], None],
         settings: EngineSettings | None = None,
+        no_alloc: bool = False,
     ) -> Llama:
-        """Read the weights; EngineError (permanent) when the file is not a usable model."""
+        """Read the weights; EngineError (permanent) when the file is not a usable model.
+
+        ``no_alloc``: read the header only. Contexts of such a model can be made and measured;
+        nothing can be computed with them.
+        """
         if not Path(path).is_file():
             raise EngineError(f"there is no file at {path}", permanent=True)
         lib.llama_backend_init()
@@ -160,7 +165,9 @@ class Llama:
             progress(fraction)
             return True
 
-        with model_params(settings or EngineSettings(), n_gpu_layers=n_gpu_layers) as params:
+        with model_params(
+            settings or EngineSettings(), n_gpu_layers=n_gpu_layers, no_alloc=no_alloc
+        ) as params:
             params.progress_callback = on_progress
             model = lib.llama_model_load_from_file(path.encode(), params)
         if not model:
@@ -234,6 +241,17 @@ class Llama:
         self._attends_ahead = attends_ahead
         self._batch = Batch(shape.n_batch)
         return shape
+
+    def close_context(self) -> None:
+        """Free the context that was made last."""
+        if self._context is not None:
+            lib.llama_free(self._context)
+            self._context = self._memory = self._batch = None
+
+    def close(self) -> None:
+        """Free the model and its context; a process that serves one ends instead."""
+        self.close_context()
+        lib.llama_model_free(self._model)
 
     def warm_up(self) -> None:
         """One tiny pass, so that the first request does not pay for the first touch of memory."""
@@ -432,7 +450,7 @@ def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
     elif context_size > MAX_CONTEXT:
         problem = f"context_size is {context_size} tokens, the limit is {MAX_CONTEXT}"
     else:
-        needed, available = context_size * _CELL_BYTES, available_memory_bytes()
+        needed, available = context_size * CELL_BYTES, available_memory_bytes()
         if available is not None and needed > available:
             problem = (
                 f"context_size is {context_size} tokens: only to keep track of them takes "
