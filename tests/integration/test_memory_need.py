@@ -8,7 +8,7 @@ from engine_client import LOAD, running
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.models.dry_run_process import memory_need
+from paddler_trio.models.memory_prediction import memory_need
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.memory_need import MemoryUse

@@ -45,7 +45,6 @@ from paddler_trio.wire.engine.dry_run_frames import (
     MemoryMeasured,
     MemoryUnknown,
 )
-from paddler_trio.wire.engine.engine_pipe import LoadModel
 
 MEMORY_BYTES: Final = 4 << 30
 """Of data, on top of what a projection reserves; a vocabulary of 256,000 tokens needs a tenth."""
@@ -115,10 +114,8 @@ def _receive(reader: BinaryIO) -> bytes | None:
 
 def _answer(question: MeasureMemory, trial: Trial, log: _Log) -> DryRunAnswer:
     try:
-        headers = {
-            path: _header_of(path, question.present.get(path)) for path in _paths(question.load)
-        }
-        return MemoryMeasured(trial.need(question.load, headers))
+        headers = {path: _header_of(path, question.present.get(path)) for path in _paths(question)}
+        return MemoryMeasured(trial.need(question.load, question.parts, headers))
     except _IncompleteError as incomplete:
         return HeaderIncomplete(incomplete.path, incomplete.needed_bytes)
     except MemoryUnknownError as unknown:
@@ -150,12 +147,12 @@ class _IncompleteError(Exception):
         self.needed_bytes = needed_bytes
 
 
-def _paths(load: LoadModel) -> list[str]:
-    """Every GGUF file that is read, the parts of a split model excepted that are not the first."""
-    settings = load.settings
-    drafts = [] if settings.draft_model is None else [settings.draft_model]
-    projections = [] if load.projection_path is None else [load.projection_path]
-    return [load.model_path, *drafts, *projections]
+def _paths(question: MeasureMemory) -> list[str]:
+    """Every GGUF file that llama.cpp will read."""
+    load = question.load
+    others = (load.settings.draft_model, load.projection_path)
+    paths = [load.model_path, *question.parts, *(path for path in others if path is not None)]
+    return list(dict.fromkeys(paths))
 
 
 def _header_of(path: str, present: int | None) -> GgufHeader:

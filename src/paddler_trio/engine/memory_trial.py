@@ -60,10 +60,13 @@ class Trial:
     _llama: Llama | None = attrs.field(default=None, init=False)
     _process_bytes: int = attrs.field(default=0, init=False)
 
-    def need(self, load: LoadModel, headers: Mapping[str, GgufHeader]) -> MemoryNeed:
+    def need(
+        self, load: LoadModel, parts: Sequence[str], headers: Mapping[str, GgufHeader]
+    ) -> MemoryNeed:
         """What ``load`` takes; EngineError, MemoryUnknownError.
 
         Args:
+          parts: of the model, if it has several.
           headers: of the model, its projection and its draft model, by path.
         """
         load = attrs.evolve(load, settings=attrs.evolve(load.settings, lora=[]))
@@ -90,7 +93,7 @@ class Trial:
             n_ctx=0 if shape is None else _n_ctx(shape),
             n_ctx_slot=0 if shape is None else shape.cells,
             n_vocab=llama.n_vocab,
-            file_bytes=Path(load.model_path).stat().st_size,
+            file_bytes=sum(Path(path).stat().st_size for path in parts or [load.model_path]),
             embedding_problem=embedding_problem,
         )
 

@@ -57,12 +57,14 @@ class DryRun:
     async def need(
         self,
         load: LoadModel,
+        parts: Sequence[str] = (),
         present: dict[str, int] | None = None,
         grow: GrowHeader | None = None,
     ) -> MemoryNeed:
         """What ``load`` takes; MemoryUnknownError.
 
         Args:
+          parts: all files of the model, if it has several.
           present: of files of ``load`` that are sparse, by path: bytes that are here.
           grow: gets more of them; needed only if there are some.
 
@@ -70,7 +72,7 @@ class DryRun:
         """
         present = dict(present or {})
         while True:
-            match await self._ask(MeasureMemory(load, present)):
+            match await self._ask(MeasureMemory(load, list(parts), present)):
                 case MemoryMeasured(need):
                     return need
                 case MemoryUnknown(kind, reason):
@@ -159,10 +161,3 @@ async def open_dry_run(
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     await trio.aclose_forcefully(stream)
-
-
-async def memory_need(load: LoadModel) -> MemoryNeed:
-    """What loading these local files takes, the first part of several included;
-    MemoryUnknownError."""
-    async with open_dry_run() as dry_run:
-        return await dry_run.need(load)

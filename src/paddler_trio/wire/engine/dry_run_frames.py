@@ -20,10 +20,12 @@ class MeasureMemory:
 
     Args:
       load: what would be loaded; its paths are those of the files, or of sparse copies of them.
+      parts: all files of the model if it has several, the first one first.
       present: of files that are not whole, by path: so many bytes from the beginning are here.
     """
 
     load: LoadModel
+    parts: list[str] = attrs.field(factory=list)
     present: dict[str, int] = attrs.field(factory=dict)
 
 
