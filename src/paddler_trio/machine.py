@@ -74,6 +74,27 @@ def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int
     return available
 
 
+def held_memory_bytes(pid: int, *, proc: Path = PROC) -> int | None:
+    """Memory that the end of this process gives back; None where that is unknown.
+
+    Pages of mapped files are left out: they are page cache, which counts as available while they
+    are in use. Those that are locked are not, so they are counted here.
+    """
+    try:
+        lines = (proc / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (line.partition(":") for line in lines)
+        if rest.endswith(" kB")
+    }
+    if "RssAnon" not in sizes:
+        return None
+    own = sizes["RssAnon"] + sizes.get("RssShmem", 0)
+    return own + min(sizes.get("RssFile", 0), sizes.get("VmLck", 0))
+
+
 def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:
     """The process's control group (version 2) and every one above it, innermost first."""
     try:

@@ -11,16 +11,15 @@ its weights from the disk for every token is not served.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 import structlog
 import trio
 
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.models.dry_run_process import open_dry_run
 from paddler_trio.scheduler.fit.fit_judgement import Verdict, judge_fit
 from paddler_trio.scheduler.fit.fit_suggestions import Suggestion, combined_ways, ways_to_fit
 from paddler_trio.scheduler.fit.fit_values import ALL_LAYERS, HOST, LoadShape, Need, Room
@@ -28,6 +27,7 @@ from paddler_trio.scheduler.fit.fit_words import refusal_words
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed
+from paddler_trio.wire.paddler.desired_state import DesiredModel
 from paddler_trio.wire.trio.desired_state_extras import NOTHING_AUTOMATIC, Automatic
 
 log = structlog.get_logger("fit")
@@ -42,15 +42,29 @@ OF_HOST: Final = frozenset({"cpu", "igpu", "accel"})
 T = TypeVar("T")
 
 
-class Measure(Protocol):
-    """What a load would take; MemoryUnknownError. One call at a time."""
+class Questions(Protocol):
+    """About the memory that one model takes; one at a time."""
 
-    async def __call__(self, load: LoadModel) -> MemoryNeed: ...
+    async def need(self, load: LoadModel) -> MemoryNeed:
+        """What ``load`` would take; its paths are not read. MemoryUnknownError."""
+        ...
 
 
-OpenMeasure: TypeAlias = Callable[[], AbstractAsyncContextManager[Measure]]
-Held: TypeAlias = Mapping[str, int | None]
-"""What the model in force holds, by device; None where that is unknown, nothing where no entry."""
+OpenQuestions: TypeAlias = Callable[
+    [DesiredModel, DesiredModel], AbstractAsyncContextManager[Questions]
+]
+"""About a model and its projection, wherever they are; MemoryUnknownError."""
+
+
+@attrs.frozen
+class Held:
+    """What the model in force holds, by device, and on all ``others``; None where it is unknown."""
+
+    bytes_by_device: Mapping[str, int | None] = attrs.field(factory=dict)
+    others: int | None = 0
+
+    def on(self, device: str) -> int | None:
+        return self.bytes_by_device.get(device, self.others)
 
 
 @attrs.frozen(kw_only=True)
@@ -95,25 +109,17 @@ class Judged:
         )
 
 
-@asynccontextmanager
-async def dry_runs_here() -> AsyncIterator[Measure]:
-    """Dry runs of files of this machine, by one process."""
-    async with open_dry_run() as dry_run:
-
-        async def measure(load: LoadModel) -> MemoryNeed:
-            return await dry_run.need(load)
-
-        yield measure
-
-
 @attrs.define(eq=False)
 class ModelFit:
-    """Judges one load at a time.
+    """Judges one model at a time.
 
     Args:
+      open_questions: :func:`~paddler_trio.models.memory_prediction.open_memory_questions`, with
+        the hub.
       suggesting_s: how long to look for what would fit.
     """
 
+    open_questions: OpenQuestions
     limits: MemoryLimits = attrs.field(factory=MemoryLimits)
     suggesting_s: float = SUGGESTING_S
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -121,7 +127,8 @@ class ModelFit:
     async def judge(
         self,
         load: LoadModel,
-        open_measure: OpenMeasure,
+        model: DesiredModel,
+        projection: DesiredModel,
         *,
         held: Held,
         auto: Automatic = NOTHING_AUTOMATIC,
@@ -131,8 +138,8 @@ class ModelFit:
         Errors:
           MemoryUnknownError: it cannot be said, and why.
         """
-        async with self._turn, open_measure() as measure:
-            runs = _DryRuns(load, measure)
+        async with self._turn, self.open_questions(model, projection) as questions:
+            runs = _DryRuns(load, questions)
             asked = shape_of(load)
             first = await runs.measured(_with_all(asked, auto))
             rooms = rooms_of(first, self.limits, held)
@@ -151,7 +158,7 @@ class ModelFit:
                     await _suggest(runs, verdict, rooms, suggestions)
         chosen = _chosen(verdict)
         return Judged(
-            load=load_with(load, attrs.evolve(asked, **chosen)),
+            load=attrs.evolve(load, **chosen),
             verdict=verdict,
             need=runs.behind(verdict.need),
             rooms=rooms,
@@ -165,13 +172,13 @@ class _DryRuns:
     """Of one load in many shapes, each made once."""
 
     load: LoadModel
-    measure: Measure
+    questions: Questions
     _known: dict[LoadShape, tuple[Need, MemoryNeed] | None] = attrs.field(factory=dict, init=False)
     """None where llama.cpp refuses it."""
 
     async def measured(self, shape: LoadShape) -> MemoryNeed:
         """MemoryUnknownError, also if llama.cpp refuses it."""
-        need = await self.measure(load_with(self.load, shape))
+        need = await self.questions.need(load_with(self.load, shape))
         self._known[shape] = required(need), need
         return need
 
@@ -253,7 +260,7 @@ def rooms_of(need: MemoryNeed, limits: MemoryLimits, held: Held) -> dict[str, Ro
             name,
             total_bytes=device.total,
             free_bytes=device.free if device.total else None,
-            held_bytes=held.get(name, 0),
+            held_bytes=held.on(name),
         )
     return rooms
 
@@ -271,9 +278,9 @@ def _with_all(asked: LoadShape, auto: Automatic) -> LoadShape:
     )
 
 
-def _chosen(verdict: Verdict) -> dict[str, int]:
+def _chosen(verdict: Verdict) -> dict[str, Any]:
     """What was chosen, by name."""
-    chosen = {}
+    chosen: dict[str, Any] = {}
     if verdict.context_is_chosen:
         chosen["context_size"] = verdict.shape.context_size
     if verdict.layers_are_chosen:

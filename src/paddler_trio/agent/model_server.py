@@ -1,21 +1,23 @@
 r"""The model an agent serves: follows the desired state, one engine at a time.
 
-    waiting -> resolving -> downloading -> draining -> loading -> serving
-                   \___________\________________________\-> failed -> (a change, or time) -> again
+    waiting -> resolving -> downloading -> (does it fit?) -> draining -> loading -> serving
+                   \___________\________________\____________________\-> failed -> (a change,
+                                                                            or time) -> again
 
 A newer desired state interrupts the one that is being applied. Changes that need neither other
 weights nor another context (sampling, template) happen in place; an identical state changes nothing
-(W32). The old model serves while the new one is downloaded. No desired state ends the agent: a
-state that cannot be applied becomes an issue. Issues stay while the same state is tried again,
-until it is served or fails for another reason. While models are swapped the agent offers no slots;
-running answers finish on the old model, bounded by a deadline (W16). After an engine crash its
-requests are handed back and it starts again; a model that cannot be loaded stays an issue until its
-file or the desired state changes.
+(W32). The old model serves while the new one is downloaded, and as long as the new one does not fit
+(``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an issue.
+Issues stay while the same state is tried again, until it is served or fails for another reason.
+While models are swapped the agent offers no slots; running answers finish on the old model, bounded
+by a deadline (W16). After an engine crash its requests are handed back and it starts again; a model
+that cannot be loaded stays an issue until its file or the desired state changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -26,14 +28,20 @@ from paddler_trio import __version__
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
-from paddler_trio.agent.file_watch import returns_before, wait_file_changes
+from paddler_trio.agent.file_watch import returns_before, wait_file_changes, wait_first
+from paddler_trio.agent.fit_gate import MAX_SLOT_ISSUES, FitGate
+from paddler_trio.agent.held_memory import held_memory
+from paddler_trio.agent.memory_status import memory_in_force
+from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
+from paddler_trio.agent.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describe, file_at
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.errors import PaddlerError, leaves
+from paddler_trio.errors import leaves
 from paddler_trio.language.model_language import LanguageSource
+from paddler_trio.machine import available_memory_bytes
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
@@ -54,29 +62,26 @@ from paddler_trio.wire.paddler.agent_issue import (
     SlotCannotStart,
     UnableToFindChatTemplate,
 )
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    DesiredModel,
+    LocalToAgent,
+    NoModel,
+)
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
-from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.desired_state_extras import (
+    NO_EXTRAS,
+    NOTHING_AUTOMATIC,
+    Automatic,
+    Extras,
+    extended_digest,
+)
 
 log = structlog.get_logger("model")
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-_MAX_SLOT_ISSUES = 256
-"""All slots fail alike, and every status carries every issue."""
-
-
-class ModelNotServableError(PaddlerError):
-    """The model is not served; ``issues`` are what operators see. ``refused`` is the path of a file
-    that would not load."""
-
-    def __init__(
-        self, issues: Iterable[AgentIssue], message: str, refused: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.issues = frozenset(issues)
-        self.refused = refused
 
 
 @attrs.frozen(eq=False)
@@ -108,6 +113,7 @@ class ModelServer:
       on_engine_gone: see :class:`EngineGone`.
       trusts_messages: control tokens that messages spell become control tokens.
       hub: where models are fetched from, and their cache.
+      fit: judges whether models fit; None to load them without asking.
     """
 
     status: AgentStatus
@@ -120,7 +126,9 @@ class ModelServer:
     on_engine_gone: EngineGone
     trusts_messages: bool = attrs.field(default=False, kw_only=True)
     hub: HubSettings = attrs.field(factory=HubSettings.from_environment, kw_only=True)
+    fit: ModelFit | None = attrs.field(default=None, kw_only=True)
     _fetch: ModelFetch = attrs.field(init=False)
+    _gate: FitGate | None = attrs.field(default=None, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
@@ -132,7 +140,15 @@ class ModelServer:
     _languages: PreparationKeeper | None = attrs.field(default=None, init=False)
     _preparation: Preparation | None = attrs.field(default=None, init=False)
     _language_state: str | None = attrs.field(default=None, init=False)
-    """The digest of the state that the language was read for."""
+    """The digest of the state that the language was read for; it is served, or will be."""
+    _in_force: AgentDesiredState | None = attrs.field(default=None, init=False)
+    """That state."""
+    _wanted_load: tuple[LoadModel | None, Automatic] = attrs.field(
+        default=(None, NOTHING_AUTOMATIC), init=False
+    )
+    """What the engine that runs was asked for, before anything was chosen."""
+    _judged: Judged | None = attrs.field(default=None, init=False)
+    """The verdict on what the engine loaded; None if there is none."""
     _files: tuple[ModelFile | None, ...] = attrs.field(default=(), init=False)
     """Of the model and of its projection."""
     _projection_error: ModelSourceError | None = attrs.field(default=None, init=False)
@@ -142,6 +158,8 @@ class ModelServer:
 
     def __attrs_post_init__(self) -> None:
         self._fetch = ModelFetch(self.hub, self._show_download)
+        if self.fit is not None:
+            self._gate = FitGate(self.fit, self.held_memory, available_memory_bytes)
 
     def __repr__(self) -> str:
         return f"<ModelServer {self.status.phase}: {self.serving or 'no model'}>"
@@ -152,15 +170,19 @@ class ModelServer:
         if digest == self.status.wanted_state:
             return
         self.desired, self._extras = desired, extras
+        self.status.wanted_state = digest
         self.status.set(
-            wanted_state=digest,
-            served_state=None,
+            served_state=self._kept_state,
             application=AgentStateApplicationStatus.FRESH,
             phase="resolving",
             detail=None,
             progress=None,
         )
         self._desired_changes.notify()
+
+    async def held_memory(self) -> Held:
+        """What the model in force holds now."""
+        return await held_memory(self._engine)
 
     async def wait_serving(self) -> Serving:
         """The model in force, as soon as there is one."""
@@ -213,7 +235,13 @@ class ModelServer:
                 self._fail(error, desired)
                 await self._fetch.wait_retry(error)
                 continue
+            except DoesNotFitError as error:
+                self._fail(error, desired)
+                await self._wait_room(error, partial(wait_file_changes, name, found))
+                continue
             except (ModelSourceError, ModelNotServableError) as error:
+                if isinstance(error, ModelNotServableError) and error.is_permanent:
+                    retry_s = PERMANENT_RETRY_S
                 refused = error.refused if isinstance(error, ModelNotServableError) else None
                 if refused is not None and not isinstance(desired.model, LocalToAgent):
                     if not await self._fetch.is_refused_as_announced(refused):
@@ -231,6 +259,14 @@ class ModelServer:
                 min(retry_s * 2, LONGEST_RETRY_S) if timeout.cancelled_caught else FIRST_RETRY_S
             )
 
+    async def _wait_room(
+        self, error: DoesNotFitError, change: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Until it may fit, the model's file changes, or it is time to look at everything anew."""
+        assert self._gate is not None, "nothing else refuses what does not fit"
+        with trio.move_on_after(PERMANENT_RETRY_S):
+            await wait_first(partial(self._gate.wait_room, error), change)
+
     async def _apply(
         self, desired: AgentDesiredState, extras: Extras, engines: trio.Nursery
     ) -> None:
@@ -238,15 +274,28 @@ class ModelServer:
 
         Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
         """
-        self.status.set(phase="resolving", progress=None)
+        if not (self._keeps_model and self.status.phase == "failed"):  # then it stays refused
+            self.status.set(phase="resolving", progress=None)
+        await self._check_source(desired, extras)
         file = await self._fetch.model(desired)
         projection, missing = await self._fetch.projection(desired)
         self._projection_error = missing
         load = None if file is None else self._load_of(file, projection, desired, extras)
         files = (file, projection)
-        same = self._keeper is not None and self._keeper.load == load and self._files == files
+        wanted = (load, extras.automatic)
+        same = self._keeper is not None and self._wanted_load == wanted and self._files == files
+        judged: Judged | None = None
+        if load is not None and not same:
+            judged = await self._check(
+                load,
+                desired.model,
+                NoModel() if projection is None else desired.multimodal_projection,
+                extras,
+            )
+            load = load if judged is None else judged.with_caches_cut()
         if not same:
             await self._drain_and_stop()
+            self._wanted_load, self._judged = wanted, judged
         if file is None or load is None:
             self._serve_nothing(desired, extras)
             return
@@ -275,7 +324,7 @@ class ModelServer:
         )
         assert self._languages is not None
         self._preparation = self._languages.current
-        self._language_state = extended_digest(desired, extras)
+        self._language_state, self._in_force = extended_digest(desired, extras), desired
         self.metadata = dict(facts.metadata)
         self.status.model_fingerprint = facts.fingerprint
         self.status.set(
@@ -286,6 +335,26 @@ class ModelServer:
         )
         self._update_serving()
         log.info("model in force", model=file.path)
+
+    async def _check_source(self, desired: AgentDesiredState, extras: Extras) -> None:
+        """Refuse what cannot fit before it is fetched: its headers are enough."""
+        source = (desired.model, desired.multimodal_projection)
+        if self._gate is None or isinstance(desired.model, LocalToAgent | NoModel):
+            return
+        in_force = self._in_force
+        if in_force is not None and source == (in_force.model, in_force.multimodal_projection):
+            return
+        load = self._load_of(ModelFile(describe(desired.model), 0, 0), None, desired, extras)
+        await self._check(load, *source, extras)
+
+    async def _check(
+        self, load: LoadModel, model: DesiredModel, projection: DesiredModel, extras: Extras
+    ) -> Judged | None:
+        """DoesNotFitError, ModelNotServableError."""
+        if self._gate is None:
+            return None
+        serves = self.serving is not None
+        return await self._gate.check(load, model, projection, extras.automatic, serves=serves)
 
     def _load_of(
         self,
@@ -319,8 +388,8 @@ class ModelServer:
     async def _drain_and_stop(self) -> None:
         """Offer no slots, let running answers finish for a while, then end the engine."""
         self.serving = None
-        self._preparation = None
-        self.status.set(is_serving=False, served_state=None, phase="draining")
+        self._preparation = self._language_state = self._in_force = None
+        self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
         if self._keeper is None:
             return
         with trio.move_on_after(self.drain_s) as timeout:
@@ -414,7 +483,7 @@ class ModelServer:
 
     def _load_issues(self, failure: LoadFailedError, load: LoadModel) -> list[AgentIssue]:
         if failure.stage == "context":
-            slots = range(min(load.slots, _MAX_SLOT_ISSUES))
+            slots = range(min(load.slots, MAX_SLOT_ISSUES))
             return [SlotCannotStart(failure.reason, slot) for slot in slots]
         has_override = self.desired is not None and self.desired.chat_template_override is not None
         if failure.stage == "encoder" and not has_override:
@@ -462,6 +531,25 @@ class ModelServer:
         elif self.status.download is not None:
             self.status.set(download=None, phase="resolving")
 
+    @property
+    def _keeps_model(self) -> bool:
+        """A model is in force that is not the desired one, and answers the same kind of
+        requests: it gets work until the desired one is loaded."""
+        before, desired = self._in_force, self.desired
+        return (
+            before is not None
+            and desired is not None
+            and self._language_state != self.status.wanted_state
+            and not isinstance(desired.model, NoModel)
+            and before.inference_parameters.enable_embeddings
+            == desired.inference_parameters.enable_embeddings
+        )
+
+    @property
+    def _kept_state(self) -> str | None:
+        """The digest of what that model serves now."""
+        return self._language_state if self._keeps_model and self.serving is not None else None
+
     # ------------------------------------------------- callbacks of the engine
 
     def _up(self, engine: EngineProcess, ready: Ready) -> None:
@@ -469,7 +557,9 @@ class ModelServer:
         self._engine = engine
         if engine.load.projection_path is not None:
             self._projection_problem = ready.projection_problem
-        self.status.set(progress=None)
+        self.status.set(
+            progress=None, memory=memory_in_force(engine.load, self._judged, ready.memory)
+        )
         self._update_serving()
 
     def _down(self, reason: str, suspects: Suspects | None) -> None:
@@ -481,6 +571,8 @@ class ModelServer:
         """The engine died and will be started again; one that never came up is an issue."""
         keeper = self._keeper
         assert keeper is not None
+        if self._keeps_model:
+            return  # the phase is about the next one
         self.status.set(phase="loading", detail=_flat(crash), progress=0.0)
         if keeper.first_start.value is None:
             self.status.set(
@@ -496,6 +588,9 @@ class ModelServer:
             self.status.set(is_serving=False, served_state=None)
             return
         self.serving = Serving(preparation, engine)
+        if self._language_state != self.status.wanted_state:
+            self.status.set(is_serving=True, served_state=self._kept_state)
+            return
         self.status.set(
             is_serving=True,
             phase="serving",

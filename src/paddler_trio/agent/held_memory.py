@@ -1,0 +1,27 @@
+"""What the model in force holds, and gives back when its engine ends."""
+
+from __future__ import annotations
+
+import trio
+
+from paddler_trio.agent.engine_process import EngineProcess
+from paddler_trio.agent.model_fit import OF_HOST, Held
+from paddler_trio.machine import held_memory_bytes
+from paddler_trio.scheduler.fit.fit_values import HOST
+
+
+async def held_memory(engine: EngineProcess | None) -> Held:
+    """By device; nothing is held without an engine.
+
+    Of the host it is the process's own memory as the system counts it now, caches that filled
+    since included. Weights that are mapped from their file count as free already. Of GPUs it is
+    what llama.cpp allocated; the driver's context comes back too, and is not counted.
+    """
+    if engine is None or engine.pid is None:
+        return Held()
+    host = await trio.to_thread.run_sync(held_memory_bytes, engine.pid)
+    held: dict[str, int | None] = {HOST: host}
+    memory = None if engine.ready is None else engine.ready.memory
+    if memory is None:
+        return Held(held, others=0 if engine.load.n_gpu_layers == 0 else None)
+    return Held(held | {d.name: d.needed for d in memory.devices if d.kind not in OF_HOST})
