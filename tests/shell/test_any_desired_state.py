@@ -280,7 +280,7 @@ async def test_a_new_state_starts_without_the_issues_of_the_last_one() -> None:
 
 def test_thousands_of_slots_are_some_issues_of_few_words() -> None:
     server = server_of(Engines(), slots=4096)
-    load = server._load_of(model_server.ModelFile(__file__, 1, 1), None, NOTHING, Extras())
+    load = server._rules.load(NOTHING, Extras(), model_path=__file__, projection_path=None)
     failure = LoadFailedError("context", "4096 slots", "many words " * 1000)
     issues = server._load_issues(failure, load)
     assert len(issues) == 256

@@ -38,6 +38,7 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
+from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
@@ -327,6 +328,8 @@ class BalancerConnection:
             case Want(desired, extras):
                 self.models.set_desired(desired, extras)
                 self._publish()
+            case AskFit() as question:
+                self.requests.fits.ask(question, self)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case UnknownExtension(name):

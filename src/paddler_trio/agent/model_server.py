@@ -24,7 +24,6 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio import __version__
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
@@ -35,6 +34,7 @@ from paddler_trio.agent.memory_status import memory_in_force
 from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
 from paddler_trio.agent.model_fit import Held, Judged, ModelFit
+from paddler_trio.agent.model_load import LoadRules
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describe, file_at
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
@@ -68,7 +68,6 @@ from paddler_trio.wire.paddler.desired_state import (
     LocalToAgent,
     NoModel,
 )
-from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
 from paddler_trio.wire.trio.desired_state_extras import (
     NO_EXTRAS,
@@ -113,7 +112,8 @@ class ModelServer:
       on_engine_gone: see :class:`EngineGone`.
       trusts_messages: control tokens that messages spell become control tokens.
       hub: where models are fetched from, and their cache.
-      fit: judges whether models fit; None to load them without asking.
+      fit: judges whether models fit; None if nobody shall ask.
+      checks_fit: refuse what does not fit.
     """
 
     status: AgentStatus
@@ -127,6 +127,8 @@ class ModelServer:
     trusts_messages: bool = attrs.field(default=False, kw_only=True)
     hub: HubSettings = attrs.field(factory=HubSettings.from_environment, kw_only=True)
     fit: ModelFit | None = attrs.field(default=None, kw_only=True)
+    checks_fit: bool = attrs.field(default=True, kw_only=True)
+    _rules: LoadRules = attrs.field(init=False)
     _fetch: ModelFetch = attrs.field(init=False)
     _gate: FitGate | None = attrs.field(default=None, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
@@ -158,7 +160,10 @@ class ModelServer:
 
     def __attrs_post_init__(self) -> None:
         self._fetch = ModelFetch(self.hub, self._show_download)
-        if self.fit is not None:
+        self._rules = LoadRules(
+            slots=self.status.slots, threads=self.threads, settings=self.settings
+        )
+        if self.fit is not None and self.checks_fit:
             self._gate = FitGate(self.fit, self.held_memory, available_memory_bytes)
 
     def __repr__(self) -> str:
@@ -179,6 +184,27 @@ class ModelServer:
             progress=None,
         )
         self._desired_changes.notify()
+
+    async def judge(
+        self, desired: AgentDesiredState, extras: Extras, *, slots: int | None = None
+    ) -> Judged:
+        """Whether this state would fit when the model in force is gone; nothing is changed.
+
+        Args:
+          slots: None for as many as this agent has.
+
+        Errors:
+          MemoryUnknownError: it cannot be said, and why.
+        """
+        assert self.fit is not None, "this agent makes no dry runs"
+        load = self._load_anywhere(desired, extras)
+        return await self.fit.judge(
+            load if slots is None else attrs.evolve(load, slots=slots),
+            desired.model,
+            desired.multimodal_projection,
+            held=await self.held_memory(),
+            auto=extras.automatic,
+        )
 
     async def held_memory(self) -> Held:
         """What the model in force holds now."""
@@ -280,7 +306,14 @@ class ModelServer:
         file = await self._fetch.model(desired)
         projection, missing = await self._fetch.projection(desired)
         self._projection_error = missing
-        load = None if file is None else self._load_of(file, projection, desired, extras)
+        load = None
+        if file is not None:
+            load = self._rules.load(
+                desired,
+                extras,
+                model_path=file.path,
+                projection_path=None if projection is None else projection.path,
+            )
         files = (file, projection)
         wanted = (load, extras.automatic)
         same = self._keeper is not None and self._wanted_load == wanted and self._files == files
@@ -344,8 +377,12 @@ class ModelServer:
         in_force = self._in_force
         if in_force is not None and source == (in_force.model, in_force.multimodal_projection):
             return
-        load = self._load_of(ModelFile(describe(desired.model), 0, 0), None, desired, extras)
-        await self._check(load, *source, extras)
+        await self._check(self._load_anywhere(desired, extras), *source, extras)
+
+    def _load_anywhere(self, desired: AgentDesiredState, extras: Extras) -> LoadModel:
+        """Of files that need not be here: dry runs know where they are."""
+        name = describe(desired.model)
+        return self._rules.load(desired, extras, model_path=name, projection_path=None)
 
     async def _check(
         self, load: LoadModel, model: DesiredModel, projection: DesiredModel, extras: Extras
@@ -355,32 +392,6 @@ class ModelServer:
             return None
         serves = self.serving is not None
         return await self._gate.check(load, model, projection, extras.automatic, serves=serves)
-
-    def _load_of(
-        self,
-        file: ModelFile,
-        projection: ModelFile | None,
-        desired: AgentDesiredState,
-        extras: Extras,
-    ) -> LoadModel:
-        parameters = desired.inference_parameters
-        return LoadModel(
-            model_path=file.path,
-            slots=self.status.slots,
-            context_size=parameters.context_size,
-            n_batch=parameters.n_batch,
-            n_gpu_layers=parameters.n_gpu_layers,
-            k_cache_dtype=parameters.k_cache_dtype.value,
-            v_cache_dtype=parameters.v_cache_dtype.value,
-            threads=self.threads,
-            package_version=__version__,
-            embeddings=parameters.enable_embeddings,
-            pooling_type=parameters.pooling_type.value
-            if parameters.enable_embeddings
-            else PoolingType.UNSPECIFIED.value,  # a change of it is no reason to load again
-            settings=extras.engine.over(self.settings),
-            projection_path=None if projection is None else projection.path,
-        )
 
     def _count(self, stats: EngineStats) -> None:
         self.status.stats = stats

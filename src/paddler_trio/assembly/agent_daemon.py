@@ -39,7 +39,6 @@ def agent_parts(config: AgentConfig) -> AgentParts:
     status = AgentStatus(config.slots)
     requests = AgentRequests(status)
     hub = HubSettings.from_environment(token_file=config.hf_token_file)
-    fit = ModelFit(partial(open_memory_questions, hub=hub), config.memory)
     models = ModelServer(
         status,
         threads=config.threads,
@@ -51,7 +50,8 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         on_engine_gone=requests.on_engine_gone,
         trusts_messages=config.trusts_messages,
         hub=hub,
-        fit=fit if config.checks_fit else None,
+        fit=ModelFit(partial(open_memory_questions, hub=hub), config.memory),
+        checks_fit=config.checks_fit,
     )
     link = BalancerLink(
         config.management_host,

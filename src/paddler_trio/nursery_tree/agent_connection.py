@@ -22,13 +22,14 @@ from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
 from paddler_trio.wire.codec import dumps, unstructure
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, applicable_state
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
     Answer,
@@ -256,7 +257,23 @@ class AgentConnection:
             raise QuestionRefusedError(
                 413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
             )
-        answer = await self._asked(wire_id, frame)
+        return self._answered(await self._asked(wire_id, frame))
+
+    async def ask_fit(self, question: FitQuestion) -> object:
+        """Whether a model would fit, a ``FitReport`` as plain JSON; only for agents of ours.
+
+        Errors:
+          QuestionRefusedError: there is no answer, and why.
+          LinkError: it left before it answered.
+        """
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        state = applicable_state(question.state)
+        frame = render_extension(AskFit(wire_id, state, question.extras, question.slots))
+        return self._answered(await self._asked(wire_id, frame))
+
+    def _answered(self, answer: object) -> object:
+        """QuestionRefusedError, LinkError."""
         if not isinstance(answer, Answer):
             raise LinkError(f"agent {self.label} answers a question with something else")
         if answer.problem is not None:

@@ -8,9 +8,21 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, BalancerDesiredState
 from paddler_trio.wire.scalars import Int32, Uint32, Uint64
 from paddler_trio.wire.trio.desired_state_extras import Extras
+
+
+@attrs.frozen(kw_only=True)
+class FitQuestion:
+    """What operators ask a balancer, in the shape in which they store it: would this fit?
+
+    ``slots``: None for as many as the agent has.
+    """
+
+    state: BalancerDesiredState
+    extras: Extras = attrs.field(factory=Extras)
+    slots: Uint32 | None = None
 
 
 @attrs.frozen
