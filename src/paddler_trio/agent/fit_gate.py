@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
-from paddler_trio.agent.model_fit import Held, Judged, ModelFit
+from paddler_trio.agent.model_fit import UNLOADABLE, Held, Judged, ModelFit
 from paddler_trio.agent.model_source import describe
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.scheduler.fit.fit_suggestions import Change
@@ -32,8 +32,6 @@ from paddler_trio.wire.trio.desired_state_extras import Automatic
 
 log = structlog.get_logger("fit")
 
-UNLOADABLE: Final = frozenset({"not_gguf", "truncated", "unknown_architecture", "model_refused"})
-"""Kinds of MemoryUnknownError that loading the model would end with, too."""
 FIRST_LOOK_S: Final = 1.0
 LONGEST_LOOK_S: Final = 60.0
 GPU_LOOK_S: Final = 30.0
@@ -78,12 +76,11 @@ class FitGate:
             judged = await self._judge(load, model, projection, auto)
         except MemoryUnknownError as error:
             if serves and error.kind in UNLOADABLE:
+                is_context = error.kind == "context_refused"
                 raise ModelNotServableError(
-                    [ModelCannotBeLoaded(name)], str(error), is_permanent=True
-                ) from error
-            if serves and error.kind == "context_refused":
-                raise ModelNotServableError(
-                    _slot_issues(load, str(error)), str(error), is_permanent=True
+                    _slot_issues(load, str(error)) if is_context else [ModelCannotBeLoaded(name)],
+                    str(error),
+                    is_permanent=True,
                 ) from error
             log.warning("it is not known whether the model fits", reason=str(error), model=name)
             return None

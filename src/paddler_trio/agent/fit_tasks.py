@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.fit_report import fit_report
+from paddler_trio.agent.model_fit import UNLOADABLE
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.wire.codec import unstructure
@@ -20,10 +21,12 @@ log = structlog.get_logger("fit")
 
 MAX_FIT_QUESTIONS = 4
 """Under way at once, on all links; one of them is worked on."""
+UNPROCESSABLE = 422
+"""It would not load, however much memory there is."""
+BAD_GATEWAY = 502
+"""It cannot be said."""
 FIT_ANSWER_S = 90.0
 """From the question to the answer; headers of large models come over slow links."""
-UNANSWERABLE = frozenset({"unreachable", "unsupported", "crashed", "too_slow"})
-"""Kinds of MemoryUnknownError that are not the model's fault."""
 
 
 class FitReply(Protocol):
@@ -42,7 +45,6 @@ class FitTasks:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], trio.CancelScope] = attrs.field(factory=dict, init=False)
     """By the identity of the connection and the question's id on it."""
-    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def open(self, questions: trio.Nursery, models: ModelServer) -> None:
         self._nursery, self._models = questions, models
@@ -82,9 +84,8 @@ class FitTasks:
         try:
             with scope:
                 with trio.move_on_after(FIT_ANSWER_S):
-                    async with self._turn:
-                        reply.answer(await _answer(question, models))
-                        return
+                    reply.answer(await _answer(question, models))
+                    return
                 problem = f"no verdict within {FIT_ANSWER_S:g} s"
                 reply.answer(Answer(question.id, None, problem, 504))
         finally:
@@ -98,6 +99,6 @@ async def _answer(question: AskFit, models: ModelServer) -> Answer:
     try:
         judged = await models.judge(desired, question.extras, slots=question.slots)
     except MemoryUnknownError as error:
-        code = 502 if error.kind in UNANSWERABLE else 422
-        return Answer(question.id, None, f"it cannot be said: {error}", code)
+        code = UNPROCESSABLE if error.kind in UNLOADABLE else BAD_GATEWAY
+        return Answer(question.id, None, str(error), code)
     return Answer(question.id, unstructure(fit_report(judged)), None, 200)

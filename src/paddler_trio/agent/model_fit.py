@@ -36,6 +36,8 @@ SUGGESTING_S: Final = 20.0
 """What would fit is worth this much time, and the old model serves meanwhile."""
 REFUSING_KINDS: Final = frozenset({"context_refused", "model_refused"})
 """llama.cpp refuses these parameters; others may do."""
+UNLOADABLE: Final = frozenset({"not_gguf", "truncated", "unknown_architecture", *REFUSING_KINDS})
+"""Kinds of MemoryUnknownError that loading the model would end with, too."""
 OF_HOST: Final = frozenset({"cpu", "igpu", "accel"})
 """Kinds of devices whose memory is the host's."""
 
@@ -138,27 +140,36 @@ class ModelFit:
         Errors:
           MemoryUnknownError: it cannot be said, and why.
         """
+        failure: MemoryUnknownError
         async with self._turn, self.open_questions(model, projection) as questions:
-            runs = _DryRuns(load, questions)
-            asked = shape_of(load)
-            first = await runs.measured(_with_all(asked, auto))
-            rooms = rooms_of(first, self.limits, held)
-            verdict = await runs.drive(
-                judge_fit(
-                    asked,
-                    rooms,
-                    chooses_context=auto.context_size,
-                    chooses_layers=auto.n_gpu_layers,
-                )
+            try:
+                return await self._judged(_DryRuns(load, questions), held, auto)
+            except MemoryUnknownError as error:
+                failure = error  # raised outside of the nursery that the questions have
+        raise failure
+
+    async def _judged(self, runs: _DryRuns, held: Held, auto: Automatic) -> Judged:
+        """MemoryUnknownError."""
+        asked = shape_of(runs.load)
+        first = await runs.measured(_with_all(asked, auto))
+        rooms = rooms_of(first, self.limits, held)
+        verdict = await runs.drive(
+            judge_fit(
+                asked,
+                rooms,
+                chooses_context=auto.context_size,
+                chooses_layers=auto.n_gpu_layers,
             )
-            assert verdict is not None, "what is asked for was measured"
-            suggestions: list[Suggestion] = []
-            if not verdict.fits:
-                with trio.move_on_after(self.suggesting_s):
-                    await _suggest(runs, verdict, rooms, suggestions)
+        )
+        if verdict is None:
+            raise MemoryUnknownError("context_refused", "llama.cpp refuses it without these layers")
+        suggestions: list[Suggestion] = []
+        if not verdict.fits:
+            with trio.move_on_after(self.suggesting_s):
+                await _suggest(runs, verdict, rooms, suggestions)
         chosen = _chosen(verdict)
         return Judged(
-            load=attrs.evolve(load, **chosen),
+            load=attrs.evolve(runs.load, **chosen),
             verdict=verdict,
             need=runs.behind(verdict.need),
             rooms=rooms,
