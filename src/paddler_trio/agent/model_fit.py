@@ -21,9 +21,21 @@ import trio
 
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.scheduler.fit.fit_judgement import Verdict, judge_fit
-from paddler_trio.scheduler.fit.fit_suggestions import Suggestion, combined_ways, ways_to_fit
-from paddler_trio.scheduler.fit.fit_values import ALL_LAYERS, HOST, LoadShape, Need, Room
-from paddler_trio.scheduler.fit.fit_words import refusal_words
+from paddler_trio.scheduler.fit.fit_suggestions import (
+    Suggestion,
+    combined_ways,
+    context_to_fit,
+    ways_to_fit,
+)
+from paddler_trio.scheduler.fit.fit_values import (
+    ALL_LAYERS,
+    CELLS_STEP,
+    HOST,
+    LoadShape,
+    Need,
+    Room,
+)
+from paddler_trio.scheduler.fit.fit_words import refusal_words, suggestion_words
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed
@@ -151,7 +163,12 @@ class ModelFit:
     async def _judged(self, runs: _DryRuns, held: Held, auto: Automatic) -> Judged:
         """MemoryUnknownError."""
         asked = shape_of(runs.load)
-        first = await runs.measured(_with_all(asked, auto))
+        try:
+            first = await runs.measured(_with_all(asked, auto))
+        except MemoryUnknownError as error:
+            if error.kind == "context_refused":
+                raise await self._with_suggestion(error, runs, held) from error
+            raise
         rooms = rooms_of(first, self.limits, held)
         verdict = await runs.drive(
             judge_fit(
@@ -176,6 +193,24 @@ class ModelFit:
             chosen=tuple(chosen),
             suggestions=tuple(suggestions),
         )
+
+    async def _with_suggestion(
+        self, refused: MemoryUnknownError, runs: _DryRuns, held: Held
+    ) -> MemoryUnknownError:
+        """The same error with a context that fits, if one does."""
+        asked = shape_of(runs.load)
+        try:
+            with trio.move_on_after(self.suggesting_s):
+                least = attrs.evolve(asked, context_size=CELLS_STEP * asked.slots)
+                need = await runs.measured(least)
+                rooms = rooms_of(need, self.limits, held)
+                found = await runs.drive(context_to_fit(asked, need.n_ctx_train, rooms))
+                if found is not None:
+                    words = suggestion_words([found], n_layers=found.need.n_layers)
+                    return MemoryUnknownError(refused.kind, f"{refused}; {words}")
+        except MemoryUnknownError as error:
+            log.debug("nothing smaller was found", reason=str(error))
+        return refused
 
 
 @attrs.define(eq=False)

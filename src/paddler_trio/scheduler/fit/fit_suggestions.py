@@ -72,6 +72,18 @@ def combined_ways(refused: Verdict, rooms: Mapping[str, Room]) -> list[Way]:
     return [_less_context_and_smaller_cache(refused.shape, rooms)]
 
 
+def context_to_fit(asked: LoadShape, n_ctx_train: int, rooms: Mapping[str, Room]) -> Way:
+    """The same load with less context, where llama.cpp refuses to make as much as was asked for;
+    no more than the model was trained with."""
+    most = min(asked.context_size, n_ctx_train * asked.slots + 1)
+    found = yield from largest_fitting(
+        sizes_below(most, slots=asked.slots),
+        lambda size: attrs.evolve(asked, context_size=size),
+        excess(rooms),
+    )
+    return _suggested(found, Change.CONTEXT_SIZE)
+
+
 def _less_context(asked: LoadShape, need: Need, rooms: Mapping[str, Room]) -> Way:
     found = yield from largest_fitting(
         sizes_below(asked.context_size, slots=asked.slots),
