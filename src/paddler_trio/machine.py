@@ -74,25 +74,37 @@ def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int
     return available
 
 
+def process_memory(pid: int | None = None, *, proc: Path = PROC) -> tuple[int, int]:
+    """Bytes of a process, this one by default, that are in memory: pages of its own, and pages of
+    files that it maps. Both 0 where there is no ``/proc`` or no such process."""
+    sizes = _process_sizes(pid, proc)
+    return sizes.get("RssAnon", 0), sizes.get("RssFile", 0)
+
+
 def held_memory_bytes(pid: int, *, proc: Path = PROC) -> int | None:
     """Memory that the end of this process gives back; None where that is unknown.
 
     Pages of mapped files are left out: they are page cache, which counts as available while they
     are in use. Those that are locked are not, so they are counted here.
     """
-    try:
-        lines = (proc / str(pid) / "status").read_text().splitlines()
-    except OSError:
-        return None
-    sizes = {
-        name: int(rest.split()[0]) * 1024
-        for name, _, rest in (line.partition(":") for line in lines)
-        if rest.endswith(" kB")
-    }
+    sizes = _process_sizes(pid, proc)
     if "RssAnon" not in sizes:
         return None
     own = sizes["RssAnon"] + sizes.get("RssShmem", 0)
     return own + min(sizes.get("RssFile", 0), sizes.get("VmLck", 0))
+
+
+def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:
+    """The sizes in a process's status by name, in bytes; empty where there is none."""
+    try:
+        lines = (proc / ("self" if pid is None else str(pid)) / "status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {
+        line.partition(":")[0]: int(line.split()[1]) * 1024
+        for line in lines
+        if line.endswith(" kB")
+    }
 
 
 def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:

@@ -114,8 +114,7 @@ def _receive(reader: BinaryIO) -> bytes | None:
 
 def _answer(question: MeasureMemory, trial: Trial, log: _Log) -> DryRunAnswer:
     try:
-        headers = {path: _header_of(path, question.present.get(path)) for path in _paths(question)}
-        return MemoryMeasured(trial.need(question.load, question.parts, headers))
+        return MemoryMeasured(trial.need(question.load, question.parts, _headers(question)))
     except _IncompleteError as incomplete:
         return HeaderIncomplete(incomplete.path, incomplete.needed_bytes)
     except MemoryUnknownError as unknown:
@@ -147,12 +146,20 @@ class _IncompleteError(Exception):
         self.needed_bytes = needed_bytes
 
 
-def _paths(question: MeasureMemory) -> list[str]:
-    """Every GGUF file that llama.cpp will read."""
+def _headers(question: MeasureMemory) -> dict[str, GgufHeader]:
+    """Of every file that llama.cpp will read; a projection that is none is left out, for without
+    it the model still serves text."""
     load = question.load
-    others = (load.settings.draft_model, load.projection_path)
-    paths = [load.model_path, *question.parts, *(path for path in others if path is not None)]
-    return list(dict.fromkeys(paths))
+    drafts = [] if load.settings.draft_model is None else [load.settings.draft_model]
+    headers = {
+        path: _header_of(path, question.present.get(path))
+        for path in (load.model_path, *question.parts, *drafts)
+    }
+    if load.projection_path is not None:
+        with contextlib.suppress(MemoryUnknownError):
+            path = load.projection_path
+            headers[path] = _header_of(path, question.present.get(path))
+    return headers
 
 
 def _header_of(path: str, present: int | None) -> GgufHeader:

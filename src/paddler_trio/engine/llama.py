@@ -201,8 +201,7 @@ class Llama:
         params = lib.llama_context_default_params()
         wanted = params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
         unified = settings.unified
-        num_streams = min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
-        params.n_seq_max = num_streams
+        num_streams = params.n_seq_max = count_streams(slots, unified=unified)
         _check_size(wanted, slots=slots, num_streams=num_streams)
         # a pass must have room for one token of every sequence, or llama.cpp aborts the process
         params.n_batch = max(num_streams, min(n_batch, wanted, MAX_BATCH))
@@ -436,6 +435,11 @@ class Llama:
         text = buffer.raw[:written]
         self._bytes[token] = text
         return text
+
+
+def count_streams(slots: int, *, unified: bool) -> int:
+    """Sequences that llama.cpp keeps for so many slots: in one pool more of them, for prefixes."""
+    return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
 
 
 def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:

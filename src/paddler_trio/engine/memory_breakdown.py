@@ -83,6 +83,13 @@ class DeviceTable:
             f"llama.cpp puts buffers on {device}, which is none of its devices", permanent=True
         )
 
+    def share_out(self, *, lora: int) -> None:
+        """Adapters lie where the weights are that they change: in proportion to these."""
+        weights = sum(row.weights for row in self._devices)
+        for row in list(self._devices):
+            if weights and lora:
+                self.add(row.name, lora=lora * row.weights // weights)
+
     def rows(self) -> tuple[DeviceNeed, ...]:
         return tuple(self._devices)
 

@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import attrs
 
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.embedding_context import EmbeddingContext
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.memory_breakdown import DeviceTable, buffers_of, devices
+from paddler_trio.machine import process_memory
 from paddler_trio.wire.engine.memory_need import MemoryUse
-
-_PROC = Path("/proc")
 
 
 @attrs.frozen
-class OwnMemory:
-    """Of this process, in bytes: pages of its own, and pages of mapped files."""
+class MemoryBefore:
+    """What was free and held before the model was loaded, in bytes.
 
-    resident: int
+    Args:
+      free: of every device but the CPU that reports it.
+      mapped: pages of files, which are libraries.
+    """
+
+    free: dict[str, int]
     mapped: int
 
 
-def own_memory(proc: Path = _PROC) -> OwnMemory:
-    """Both 0 where there is no ``/proc`` (macOS)."""
-    try:
-        lines = (proc / "self" / "status").read_text().splitlines()
-    except OSError:
-        return OwnMemory(0, 0)
-    sizes = {line.partition(":")[0]: line.split()[1] for line in lines if line.endswith(" kB")}
-    return OwnMemory(int(sizes.get("RssAnon", 0)) * 1024, int(sizes.get("RssFile", 0)) * 1024)
-
-
-def free_of_gpus() -> dict[str, int]:
-    """Bytes that are free, of every device but the CPU that reports it."""
-    return {row.name: row.free for row in devices() if row.kind != "cpu" and row.total}
+def memory_before(*, n_gpu_layers: int) -> MemoryBefore:
+    """Take it before a model is loaded. Without layers to offload no GPU is asked: asking one
+    already takes memory on it."""
+    rows = devices() if n_gpu_layers != 0 else []
+    free = {row.name: row.free for row in rows if row.kind != "cpu" and row.total}
+    return MemoryBefore(free, process_memory()[1])
 
 
 def memory_use(
     llama: Llama,
     embedding: EmbeddingContext | None,
     draft: DraftModel | None,
-    free_before: dict[str, int],
+    before: MemoryBefore,
     *,
     generates: bool,
 ) -> MemoryUse:
@@ -50,7 +45,7 @@ def memory_use(
     of llama.cpp does not count.
 
     Args:
-      free_before: :func:`free_of_gpus` before the model was loaded; empty if no GPU is used.
+      before: taken before the model was loaded.
       generates: there is a context that generates, beside one that embeds.
     """
     table = DeviceTable(devices())
@@ -65,12 +60,12 @@ def memory_use(
         for buffer in buffers_of(draft.llama.context):
             table.add(buffer.device, draft=buffer.weights + buffer.kv + buffer.compute)
     rows = table.rows()
-    own = own_memory()
+    resident, mapped = process_memory()
     return MemoryUse(
         devices=rows,
         taken={
-            row.name: free_before[row.name] - row.free for row in rows if row.name in free_before
+            row.name: before.free[row.name] - row.free for row in rows if row.name in before.free
         },
-        resident=own.resident,
-        mapped=own.mapped,
+        resident=resident,
+        mapped=max(0, mapped - before.mapped),
     )

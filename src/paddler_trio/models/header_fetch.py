@@ -16,7 +16,11 @@ import trio
 
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.models.block_plan import ByteRange
-from paddler_trio.models.download_errors import DownloadError, Subject
+from paddler_trio.models.download_errors import (
+    DownloadError,
+    Subject,
+    TransferInterruptedError,
+)
 from paddler_trio.models.http_client import Answer, HttpClient
 from paddler_trio.models.http_exchange import Location, exchange, next_piece
 from paddler_trio.models.transfer import MAX_FILE_BYTES
@@ -27,6 +31,8 @@ FIRST_BYTES: Final = 4 << 20
 much."""
 FIRST_BYTES_OF_PART: Final = 64 << 10
 """Of a further part of a model, whose header is a list of tensors."""
+MAX_ATTEMPTS: Final = 3
+"""At one range, while connections break off."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
 
@@ -98,8 +104,16 @@ class HeaderFetch:
                 f"{self.budget_bytes >> 20} MiB, the limit",
             )
         stop = min(stop, header.here_bytes + left, header.size_bytes or stop)
+        attempts = 1
         try:
-            await self._ask(header, ByteRange(header.here_bytes, stop))
+            while True:
+                try:
+                    await self._ask(header, ByteRange(header.here_bytes, stop))
+                    return
+                except TransferInterruptedError:
+                    attempts += 1
+                    if attempts > MAX_ATTEMPTS or self.fetched_bytes >= self.budget_bytes:
+                        raise
         except DownloadError as error:
             raise MemoryUnknownError(
                 "unreachable", f"{header.subject.model_path}: {error.cause}"

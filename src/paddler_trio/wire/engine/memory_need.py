@@ -26,6 +26,7 @@ class DeviceNeed:
       projection: weights and scratch of the multimodal projection.
       draft: weights, cache and scratch of the draft model.
       lora: adapters.
+      correction: what former loads took beyond their prediction: of a GPU its driver's share.
     """
 
     name: str
@@ -40,12 +41,13 @@ class DeviceNeed:
     projection: int = 0
     draft: int = 0
     lora: int = 0
+    correction: int = 0
 
     @property
     def needed(self) -> int:
         """Everything together."""
-        parts = (self.weights, self.kv, self.compute, self.embedding)
-        return sum(parts) + self.projection + self.draft + self.lora
+        parts = (self.weights, self.kv, self.compute, self.embedding, self.projection)
+        return sum(parts) + self.draft + self.lora + self.correction
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +60,7 @@ class HostNeed:
       outputs: logits and embeddings of a pass, where samplers and we read them.
       prefixes: the limit of the prefix cache in host memory; taken as it fills.
       images: the limit of the cache of encoded images; taken as it fills.
-      correction: what former loads took beyond their prediction; negative if less.
+      correction: what former loads took beyond their prediction.
     """
 
     process: int = 0
@@ -132,7 +134,7 @@ class MemoryUse:
       taken: how much less is free than before the model was loaded, by device; only of devices
         that report it, and whatever other processes did meanwhile is in it.
       resident: memory of the process, in bytes, without mapped files.
-      mapped: pages of mapped files, the weights above all, that are in memory.
+      mapped: pages of files, mapped since the model was loaded, that are in memory: weights.
     """
 
     devices: tuple[DeviceNeed, ...]
