@@ -9,13 +9,16 @@ from paddler_trio.agent.model_fit import OF_HOST, Held
 from paddler_trio.machine import held_memory_bytes
 from paddler_trio.scheduler.fit.fit_values import HOST
 
+MOST_OF_DRIVER_BYTES = 1 << 30
+
 
 async def held_memory(engine: EngineProcess | None) -> Held:
     """By device; nothing is held without an engine.
 
     Of the host it is the process's own memory as the system counts it now, caches that filled
-    since included. Weights that are mapped from their file count as free already. Of GPUs it is
-    what llama.cpp allocated; the driver's context comes back too, and is not counted.
+    since included. Weights that are mapped from their file count as free already. Of a GPU it is
+    what llama.cpp allocated, or what was taken while it did, which has the driver's part in it, but
+    may have another process's too.
     """
     if engine is None or engine.pid is None:
         return Held()
@@ -24,4 +27,9 @@ async def held_memory(engine: EngineProcess | None) -> Held:
     memory = None if engine.ready is None else engine.ready.memory
     if memory is None:
         return Held(held, others=0 if engine.load.n_gpu_layers == 0 else None)
-    return Held(held | {d.name: d.needed for d in memory.devices if d.kind not in OF_HOST})
+    for device in memory.devices:
+        if device.kind not in OF_HOST:
+            taken = memory.taken.get(device.name, 0)
+            most = device.needed + MOST_OF_DRIVER_BYTES if device.needed else 0
+            held[device.name] = max(device.needed, min(taken, most))
+    return Held(held)

@@ -75,8 +75,7 @@ def _is_auto(name: str, value: object) -> bool:
 
 def _number(name: str, text: object) -> object:
     """What stands behind a flag that takes a number or ``auto``."""
-    assert isinstance(text, str)
-    if text == AUTO:
+    if text == AUTO or not isinstance(text, str):
         return text
     try:
         return int(text)
