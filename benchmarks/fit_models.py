@@ -347,7 +347,12 @@ SHAPES: dict[str, Shape] = {
     ),
     "MoE, Mixtral": Shape(
         "llama",
-        {"attention.head_count_kv": 2, "expert_count": 8, "expert_used_count": 2},
+        {
+            "attention.head_count_kv": 2,
+            "feed_forward_length": 512,
+            "expert_count": 8,
+            "expert_used_count": 2,
+        },
         mixtral,
     ),
     "Qwen 3": Shape("qwen3", {"attention.head_count_kv": 4, **_HEAD_128}, qwen3),

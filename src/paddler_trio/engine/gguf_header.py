@@ -19,6 +19,8 @@ MAX_HEADER_BYTES: Final = 64 << 20
 """The largest vocabularies of today (260,000 tokens and their merges) take 16 MB."""
 MAX_TENSORS: Final = 1 << 18
 MAX_KEYS: Final = 1 << 16
+MAX_TEXTS: Final = 4_000_000
+"""In one list, such as the tokens, or the merges of these: ten times the most there are."""
 MAX_VALUE_BYTES: Final = 1024
 """Longer texts are skipped: nobody asks for them."""
 _FIXED: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
@@ -113,12 +115,8 @@ class _Reader:
     def take(self, num_bytes: int) -> memoryview:
         """The next bytes."""
         stop = self.position + num_bytes
-        if stop > MAX_HEADER_BYTES:
-            raise HeaderTooLargeError(
-                f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB, the limit"
-            )
-        if stop > len(self.data):
-            raise NeedsMoreError(stop)
+        if stop > min(len(self.data), MAX_HEADER_BYTES):
+            raise _beyond(stop)
         piece = self.data[self.position : stop]
         self.position = stop
         return piece
@@ -168,21 +166,23 @@ class _Reader:
             return
         if kind != _STRING:
             raise NotGgufError(f"{key!r} is an array of the unknown type {kind}")
-        if self.position + length * 8 > MAX_HEADER_BYTES:
-            raise HeaderTooLargeError(
-                f"{key!r} announces {length} texts: the header is larger than "
-                f"{MAX_HEADER_BYTES >> 20} MiB, the limit"
-            )
+        if length > MAX_TEXTS:
+            raise HeaderTooLargeError(f"{key!r} announces {length} texts, the limit is {MAX_TEXTS}")
         data, position, present = self.data, self.position, len(self.data)
         unpack = _UINT64.unpack_from
         for index in range(length):  # hundreds of thousands of them
             if position + 8 > present:
-                raise NeedsMoreError(position + 8 * (length - index))
+                raise _beyond(position + 8 * (length - index))
             position += 8 + unpack(data, position)[0]
-            if position > MAX_HEADER_BYTES:
-                raise HeaderTooLargeError(
-                    f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB, the limit"
-                )
-        if position > present:
-            raise NeedsMoreError(position)
+        if position > min(present, MAX_HEADER_BYTES):
+            raise _beyond(position)
         self.position = position
+
+
+def _beyond(stop: int) -> NeedsMoreError | HeaderTooLargeError:
+    """The error of a header that goes on to ``stop`` at least."""
+    if stop > MAX_HEADER_BYTES:
+        return HeaderTooLargeError(
+            f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB, the limit"
+        )
+    return NeedsMoreError(stop)

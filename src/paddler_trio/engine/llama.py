@@ -206,6 +206,9 @@ class Llama:
         # a pass must have room for one token of every sequence, or llama.cpp aborts the process
         params.n_batch = max(num_streams, min(n_batch, wanted, MAX_BATCH))
         params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
+        # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
+        # every token, 300 MiB with a vocabulary of 150,000
+        params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
         params.n_threads = threads
         params.n_threads_batch = threads
         params.type_k = CACHE_TYPES[k_cache_dtype]

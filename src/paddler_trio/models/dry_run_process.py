@@ -54,6 +54,11 @@ class DryRun:
     _buffer: bytearray = attrs.field(factory=bytearray, init=False)
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_LAST_LINES), init=False)
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     async def need(
         self,
         load: LoadModel,
@@ -149,11 +154,17 @@ async def open_dry_run(
         process_group=0,  # Ctrl-C is for whoever asks
     )
     dry_run = DryRun(process, answer_within_s)
+    failure: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dry_run.collect_words, name="dry run log")
-            yield dry_run
+            try:
+                yield dry_run
+            except Exception as error:  # noqa: BLE001  # raised below, and not in a group
+                failure = error
             nursery.cancel_scope.cancel(reason="the dry run has ended")
+        if failure is not None:
+            raise failure
     finally:
         process.kill()
         with trio.CancelScope(shield=True):  # it was killed: it is gone in a moment

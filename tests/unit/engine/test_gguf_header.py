@@ -114,5 +114,5 @@ def test_what_is_no_header_is_named(data: bytes, cause: str) -> None:
     ],
 )
 def test_a_size_beyond_the_limit_is_refused_before_it_is_read(value: bytes) -> None:
-    with pytest.raises(HeaderTooLargeError, match="64 MiB, the limit"):
+    with pytest.raises(HeaderTooLargeError, match="the limit"):
         read_header(memoryview(file(text("k") + value + bytes(64), n_keys=1)))
