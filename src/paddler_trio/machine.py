@@ -11,11 +11,14 @@ anything else is installed. Control groups of version 2 are read; version 1 limi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
+_SIZE_LINE = re.compile(r"^((?:Vm|Rss)\w+):\s+(\d+) kB$", re.MULTILINE)
+"""A process may call itself anything, also something that looks like a size."""
 
 
 def parse_cpu_flags(cpuinfo: str) -> frozenset[str]:
@@ -97,14 +100,10 @@ def held_memory_bytes(pid: int, *, proc: Path = PROC) -> int | None:
 def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:
     """The sizes in a process's status by name, in bytes; empty where there is none."""
     try:
-        lines = (proc / ("self" if pid is None else str(pid)) / "status").read_text().splitlines()
+        text = (proc / ("self" if pid is None else str(pid)) / "status").read_text(errors="replace")
     except OSError:
         return {}
-    return {
-        line.partition(":")[0]: int(line.split()[1]) * 1024
-        for line in lines
-        if line.endswith(" kB")
-    }
+    return {name: int(digits) * 1024 for name, digits in _SIZE_LINE.findall(text)}
 
 
 def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:
