@@ -64,6 +64,10 @@ the reason, when an agent has failed, was lost for a quarter of a minute, or is 
 when no agent is connected; or when somebody stores yet another state. The state stays stored, and
 agents keep trying.
 """,
+    "model fit": """\
+What is not given is as in the desired state, or the defaults with `--here`. Exit code 0: it fits every agent that was
+asked; 1: it does not fit one; 2: it cannot be said, or nobody was asked. See [models](models.md#does-it-fit).
+""",
     "template render": """\
 Nothing is added to the prompt, not even a newline at the end. Messages and tools are judged and
 adapted to the template as an agent does it. Without `--add-generation-prompt` the prompt ends

@@ -82,8 +82,8 @@ class Agent:
             ),
             fit=ModelFit(self.dry_runs.open, self.limits),
         )
-        assert self.server._gate is not None
-        self.server._gate.free_memory = lambda: self.dry_runs.free or None
+        assert self.server.gate is not None
+        self.server.gate.free_memory = lambda: self.dry_runs.free or None
 
     @property
     def status(self) -> AgentStatus:

@@ -11,7 +11,7 @@ import pytest
 import trio
 from fit_world import Agent, state
 
-from dry_run_double import MIB
+from dry_run_double import MIB, DryRunDouble
 from hub_server import HubServer, Repository, hub_server
 from paddler_trio.agent import fit_gate
 from paddler_trio.agent.model_fit import Held
@@ -82,8 +82,8 @@ async def test_what_the_old_model_holds_counts_as_free(agent: Agent) -> None:
     async def held() -> Held:
         return Held({"host": 500 * MIB})
 
-    assert agent.server._gate is not None
-    agent.server._gate.held = held
+    assert agent.server.gate is not None
+    agent.server.gate.held = held
     async with running(agent):
         agent.server.set_desired(state(agent.file("m.gguf"), 2**20))
         await agent.loaded(1)
@@ -196,3 +196,20 @@ async def test_a_model_that_no_context_makes_small_enough_cannot_be_loaded(agent
         agent.server.set_desired(state(model))
         assert "; no smaller context" in await agent.refused()
         assert agent.status.issues == {ModelCannotBeLoaded(model.path)}
+
+
+async def test_an_agent_waits_for_the_memory_that_another_one_is_loading_into(
+    tmp_path: Path,
+) -> None:
+    """Both have the same cache folder, as agents of one machine do."""
+    machine = DryRunDouble(free=200 * MIB)
+    first, second = Agent(tmp_path, machine), Agent(tmp_path, machine)
+    async with running(first), running(second):
+        first.server.set_desired(state(first.file("m.gguf")))
+        await first.loaded(1)
+        second.server.set_desired(state(second.file("m.gguf")))
+        detail = await second.refused()
+        assert detail.startswith("the model does not fit now: needs 138 MiB on host, 62.0 MiB are")
+        assert "another agent of this machine is loading a model" in detail
+        first.server.set_desired(state(NoModel()))
+        await second.loaded(1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from paddler_trio.agent import balancer_connection, balancer_link, engine_process
 from paddler_trio.agent import embedding_requests as embedding
+from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import api_v2, inference_socket
@@ -114,6 +115,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "memory of one preparation": (f"{MEMORY_BYTES // MIB} MiB beside what the fork server has"),
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
+        "questions to an agent whether a model fits": (
+            f"{MAX_FIT_QUESTIONS}, of which 1 is worked on"
+        ),
     }
     told = sizes()
     for queue, size in expected.items():

@@ -8,35 +8,43 @@ have been without it. Engines that crashed are started again without a check.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
+from paddler_trio.agent.file_watch import wait_first
+from paddler_trio.agent.memory_promises import MemoryPromises
+from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError, slot_issues
 from paddler_trio.agent.model_fit import UNLOADABLE, Held, Judged, ModelFit
+from paddler_trio.agent.model_load import LoadRules
 from paddler_trio.agent.model_source import describe
 from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.machine import available_memory_bytes
+from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.scheduler.fit.fit_suggestions import Change
-from paddler_trio.scheduler.fit.fit_values import HOST
+from paddler_trio.scheduler.fit.fit_values import HOST, Room, shortages
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
     ModelCannotBeLoaded,
-    SlotCannotStart,
 )
-from paddler_trio.wire.paddler.desired_state import DesiredModel, NoModel
-from paddler_trio.wire.trio.desired_state_extras import Automatic
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    DesiredModel,
+    LocalToAgent,
+    NoModel,
+)
+from paddler_trio.wire.trio.desired_state_extras import Automatic, Extras
 
 log = structlog.get_logger("fit")
 
 FIRST_LOOK_S: Final = 1.0
 LONGEST_LOOK_S: Final = 60.0
 GPU_LOOK_S: Final = 30.0
-MAX_SLOT_ISSUES: Final = 256
-"""All slots fail alike, and every status carries every issue."""
 
 
 @attrs.define(eq=False)
@@ -45,12 +53,67 @@ class FitGate:
 
     Args:
       held: what the model in force holds now.
+      promises: what this agent and others of this machine are loading.
+      refuses: what does not fit; else it only answers.
       free_memory: of the host, in bytes; None where it is unknown.
     """
 
     fit: ModelFit
-    held: Callable[[], Awaitable[Held]]
-    free_memory: Callable[[], int | None]
+    rules: LoadRules
+    held: Callable[[], Awaitable[Held]] = attrs.field(kw_only=True)
+    promises: MemoryPromises = attrs.field(kw_only=True)
+    refuses: bool = attrs.field(default=True, kw_only=True)
+    free_memory: Callable[[], int | None] = attrs.field(
+        default=available_memory_bytes, kw_only=True
+    )
+
+    async def judge(
+        self, desired: AgentDesiredState, extras: Extras, *, slots: int | None = None
+    ) -> Judged:
+        """Whether this state would fit when the model in force is gone; nothing is changed.
+
+        Args:
+          slots: None for as many as this agent has.
+
+        Errors:
+          MemoryUnknownError: it cannot be said, and why.
+        """
+        load = self._load_anywhere(desired, extras)
+        return await self.fit.judge(
+            load if slots is None else attrs.evolve(load, slots=slots),
+            desired.model,
+            desired.multimodal_projection,
+            held=await self.held(),
+            auto=extras.automatic,
+        )
+
+    async def check_source(
+        self,
+        desired: AgentDesiredState,
+        extras: Extras,
+        *,
+        before: AgentDesiredState | None,
+        serves: bool,
+    ) -> None:
+        """Refuse what cannot fit before it is fetched, if it may have to be: its headers are
+        enough.
+
+        Args:
+          before: the state in force; its files are here.
+          serves: see :meth:`check`, and for errors too.
+        """
+        source = (desired.model, desired.multimodal_projection)
+        if isinstance(desired.model, LocalToAgent | NoModel):
+            return
+        if before is not None and source == (before.model, before.multimodal_projection):
+            return
+        load = self._load_anywhere(desired, extras)
+        await self.check(load, *source, extras.automatic, serves=serves, loads_now=False)
+
+    def _load_anywhere(self, desired: AgentDesiredState, extras: Extras) -> LoadModel:
+        """Of files that need not be here: dry runs know where they are."""
+        name = describe(desired.model)
+        return self.rules.load(desired, extras, model_path=name, projection_path=None)
 
     async def check(
         self,
@@ -60,17 +123,21 @@ class FitGate:
         auto: Automatic,
         *,
         serves: bool,
+        loads_now: bool,
     ) -> Judged | None:
         """The verdict on a model that fits; None where it cannot be known.
 
         Args:
           serves: another model is in force, and kept if this one cannot be loaded.
+          loads_now: its memory is promised to it, until :meth:`loaded`.
 
         Errors:
           DoesNotFitError: it does not fit.
           ModelNotServableError: llama.cpp would not load it, however much memory there is; only
             if ``serves``, since loading it shows that as well.
         """
+        if not self.refuses:
+            return None
         name = describe(model)
         try:
             judged = await self._judge(load, model, projection, auto)
@@ -78,7 +145,7 @@ class FitGate:
             if serves and error.kind in UNLOADABLE:
                 is_context = error.kind == "context_refused"
                 raise ModelNotServableError(
-                    _slot_issues(load, str(error)) if is_context else [ModelCannotBeLoaded(name)],
+                    slot_issues(load, str(error)) if is_context else [ModelCannotBeLoaded(name)],
                     str(error),
                     is_permanent=True,
                 ) from error
@@ -86,15 +153,47 @@ class FitGate:
             return None
         if judged.verdict.fits:
             log.info("the model fits", model=name, takes=dict(judged.verdict.need.bytes_by_device))
+            if loads_now:
+                await self._promise(judged)
             return judged
         raise DoesNotFitError(
             _issues(judged, name), f"the model does not fit: {judged.words}", judged
         )
 
-    async def wait_room(self, error: DoesNotFitError) -> None:
-        """Return when what was refused may fit.
+    def loaded(self) -> None:
+        """The engine has its memory, or never will: what was promised to it is taken, or free."""
+        self.promises.drop()
 
-        The memory of the host is looked at after a second, and then ever more rarely, up to a
+    async def _promise(self, judged: Judged) -> None:
+        """DoesNotFitError if another agent of this machine is loading into the same memory."""
+        need, before = judged.verdict.need, judged.rooms
+
+        def fits(others: Mapping[str, int]) -> bool:
+            return not shortages(need, _without(before, others))
+
+        if not await trio.to_thread.run_sync(self.promises.promise, need.bytes_by_device, fits):
+            others = await trio.to_thread.run_sync(self.promises.of_others)
+            judged = attrs.evolve(
+                judged,
+                verdict=attrs.evolve(
+                    judged.verdict, shortages=shortages(need, _without(before, others))
+                ),
+            )
+            words = f"{judged.words}; another agent of this machine is loading a model"
+            raise DoesNotFitError(
+                slot_issues(judged.load, words), f"the model does not fit now: {words}", judged
+            )
+
+    async def wait_room(
+        self, error: DoesNotFitError, file_changes: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Return when what was refused may fit, when ``file_changes`` returns, or when it is time
+        to look at everything anew."""
+        with trio.move_on_after(PERMANENT_RETRY_S):
+            await wait_first(partial(self._wait_room, error), file_changes)
+
+    async def _wait_room(self, error: DoesNotFitError) -> None:
+        """The memory of the host is looked at after a second, and then ever more rarely, up to a
         minute. What is free on GPUs only a new dry run shows, so half a minute is a reason for one.
         """
         if {short.device for short in error.judged.verdict.shortages} != {HOST}:
@@ -109,13 +208,14 @@ class FitGate:
 
     async def _host_has_room(self, judged: Judged) -> bool:
         free = await trio.to_thread.run_sync(self.free_memory)
+        others = await trio.to_thread.run_sync(self.promises.of_others)
         held = (await self.held()).on(HOST)
         room = attrs.evolve(
             judged.rooms[HOST],
             free_bytes=None if held is None else free,
             held_bytes=held or 0,
         )
-        available = room.available_bytes
+        available = _without({HOST: room}, others)[HOST].available_bytes
         return available is None or judged.verdict.need.bytes_by_device[HOST] <= available
 
     async def _judge(
@@ -132,14 +232,20 @@ class FitGate:
             return await self.fit.judge(load, model, NoModel(), held=held, auto=auto)
 
 
+def _without(rooms: Mapping[str, Room], taken: Mapping[str, int]) -> dict[str, Room]:
+    """The rooms with less free memory."""
+    return {
+        device: room
+        if room.free_bytes is None
+        else attrs.evolve(room, free_bytes=room.free_bytes - taken.get(device, 0))
+        for device, room in rooms.items()
+    }
+
+
 def _issues(judged: Judged, name: str) -> list[AgentIssue]:
     """Paddler has no word for it. Slots that cannot start carry the reason; if no context is small
     enough, it is the model that cannot be loaded."""
     changes = {change for each in judged.suggestions for change in each.changes}
     if changes <= {Change.GPU_LAYERS}:
         return [ModelCannotBeLoaded(name)]
-    return _slot_issues(judged.load, judged.words)
-
-
-def _slot_issues(load: LoadModel, reason: str) -> list[AgentIssue]:
-    return [SlotCannotStart(reason, slot) for slot in range(min(load.slots, MAX_SLOT_ISSUES))]
+    return slot_issues(judged.load, judged.words)

@@ -8,6 +8,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.fit_gate import FitGate
 from paddler_trio.agent.fit_report import fit_report
 from paddler_trio.agent.model_fit import UNLOADABLE
 from paddler_trio.agent.model_server import ModelServer
@@ -52,7 +53,7 @@ class FitTasks:
     def ask(self, question: AskFit, reply: FitReply) -> None:
         """Answer on ``reply``, unless the connection ends first."""
         key = (id(reply), question.id)
-        if self._nursery is None or self._models is None or self._models.fit is None:
+        if self._nursery is None or self._models is None or self._models.gate is None:
             reply.answer(Answer(question.id, None, "this agent makes no dry runs now", 503))
         elif key in self._running:
             problem = f"question id {question.id!r} is in use already"
@@ -63,7 +64,7 @@ class FitTasks:
         else:
             scope = self._running[key] = trio.CancelScope()
             self._nursery.start_soon(
-                self._serve, question, self._models, reply, scope, name=f"fit {question.id}"
+                self._serve, question, self._models.gate, reply, scope, name=f"fit {question.id}"
             )
 
     def stop(self, wire_id: str, reply: object) -> None:
@@ -79,12 +80,12 @@ class FitTasks:
                 scope.cancel(reason="the link is gone")
 
     async def _serve(
-        self, question: AskFit, models: ModelServer, reply: FitReply, scope: trio.CancelScope
+        self, question: AskFit, gate: FitGate, reply: FitReply, scope: trio.CancelScope
     ) -> None:
         try:
             with scope:
                 with trio.move_on_after(FIT_ANSWER_S):
-                    reply.answer(await _answer(question, models))
+                    reply.answer(await _answer(question, gate))
                     return
                 problem = f"no verdict within {FIT_ANSWER_S:g} s"
                 reply.answer(Answer(question.id, None, problem, 504))
@@ -92,12 +93,12 @@ class FitTasks:
             del self._running[id(reply), question.id]
 
 
-async def _answer(question: AskFit, models: ModelServer) -> Answer:
+async def _answer(question: AskFit, gate: FitGate) -> Answer:
     desired = question.desired_state
     if isinstance(desired.model, NoModel):
         return Answer(question.id, None, "no model is named", 400)
     try:
-        judged = await models.judge(desired, question.extras, slots=question.slots)
+        judged = await gate.judge(desired, question.extras, slots=question.slots)
     except MemoryUnknownError as error:
         code = UNPROCESSABLE if error.kind in UNLOADABLE else BAD_GATEWAY
         return Answer(question.id, None, str(error), code)

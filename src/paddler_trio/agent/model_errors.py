@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paddler_trio.agent.engine_process import LoadFailedError
 from paddler_trio.agent.model_fit import Judged
 from paddler_trio.errors import PaddlerError
-from paddler_trio.wire.paddler.agent_issue import AgentIssue
+from paddler_trio.wire.engine.engine_pipe import LoadModel
+from paddler_trio.wire.paddler.agent_issue import (
+    AgentIssue,
+    ModelCannotBeLoaded,
+    SlotCannotStart,
+    UnableToFindChatTemplate,
+)
+
+MAX_SLOT_ISSUES = 256
+"""All slots fail alike, and every status carries every issue."""
 
 
 class ModelNotServableError(PaddlerError):
@@ -33,3 +43,19 @@ class DoesNotFitError(ModelNotServableError):
     def __init__(self, issues: Iterable[AgentIssue], message: str, judged: Judged) -> None:
         super().__init__(issues, message)
         self.judged = judged
+
+
+def load_issues(
+    failure: LoadFailedError, load: LoadModel, *, has_override: bool
+) -> list[AgentIssue]:
+    """An engine refused to load this. ``has_override``: a chat template is stored with it."""
+    if failure.stage == "context":
+        return slot_issues(load, failure.reason)
+    if failure.stage == "encoder" and not has_override:
+        return [UnableToFindChatTemplate(load.model_path)]
+    return [ModelCannotBeLoaded(load.model_path)]
+
+
+def slot_issues(load: LoadModel, reason: str) -> list[AgentIssue]:
+    """No slot can start."""
+    return [SlotCannotStart(reason, slot) for slot in range(min(load.slots, MAX_SLOT_ISSUES))]

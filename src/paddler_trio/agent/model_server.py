@@ -16,7 +16,7 @@ that cannot be loaded stays an issue until its file or the desired state changes
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -27,13 +27,14 @@ import trio
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
-from paddler_trio.agent.file_watch import returns_before, wait_file_changes, wait_first
-from paddler_trio.agent.fit_gate import MAX_SLOT_ISSUES, FitGate
+from paddler_trio.agent.file_watch import returns_before, wait_file_changes
+from paddler_trio.agent.fit_gate import FitGate
 from paddler_trio.agent.held_memory import held_memory
+from paddler_trio.agent.memory_promises import MemoryPromises
 from paddler_trio.agent.memory_status import memory_in_force
-from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
+from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError, load_issues
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
-from paddler_trio.agent.model_fit import Held, Judged, ModelFit
+from paddler_trio.agent.model_fit import Judged, ModelFit
 from paddler_trio.agent.model_load import LoadRules
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describe, file_at
 from paddler_trio.agent.preparation import Preparation
@@ -41,7 +42,6 @@ from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePr
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import leaves
 from paddler_trio.language.model_language import LanguageSource
-from paddler_trio.machine import available_memory_bytes
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
@@ -59,12 +59,9 @@ from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
     ModelCannotBeLoaded,
     MultimodalProjectionCannotBeLoaded,
-    SlotCannotStart,
-    UnableToFindChatTemplate,
 )
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
-    DesiredModel,
     LocalToAgent,
     NoModel,
 )
@@ -130,7 +127,7 @@ class ModelServer:
     checks_fit: bool = attrs.field(default=True, kw_only=True)
     _rules: LoadRules = attrs.field(init=False)
     _fetch: ModelFetch = attrs.field(init=False)
-    _gate: FitGate | None = attrs.field(default=None, init=False)
+    gate: FitGate | None = attrs.field(default=None, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
@@ -163,8 +160,14 @@ class ModelServer:
         self._rules = LoadRules(
             slots=self.status.slots, threads=self.threads, settings=self.settings
         )
-        if self.fit is not None and self.checks_fit:
-            self._gate = FitGate(self.fit, self.held_memory, available_memory_bytes)
+        if self.fit is not None:
+            self.gate = FitGate(
+                self.fit,
+                self._rules,
+                held=lambda: held_memory(self._engine),
+                promises=MemoryPromises(self.hub.url_cache.parent / "loading"),
+                refuses=self.checks_fit,
+            )
 
     def __repr__(self) -> str:
         return f"<ModelServer {self.status.phase}: {self.serving or 'no model'}>"
@@ -184,31 +187,6 @@ class ModelServer:
             progress=None,
         )
         self._desired_changes.notify()
-
-    async def judge(
-        self, desired: AgentDesiredState, extras: Extras, *, slots: int | None = None
-    ) -> Judged:
-        """Whether this state would fit when the model in force is gone; nothing is changed.
-
-        Args:
-          slots: None for as many as this agent has.
-
-        Errors:
-          MemoryUnknownError: it cannot be said, and why.
-        """
-        assert self.fit is not None, "this agent makes no dry runs"
-        load = self._load_anywhere(desired, extras)
-        return await self.fit.judge(
-            load if slots is None else attrs.evolve(load, slots=slots),
-            desired.model,
-            desired.multimodal_projection,
-            held=await self.held_memory(),
-            auto=extras.automatic,
-        )
-
-    async def held_memory(self) -> Held:
-        """What the model in force holds now."""
-        return await held_memory(self._engine)
 
     async def wait_serving(self) -> Serving:
         """The model in force, as soon as there is one."""
@@ -262,8 +240,9 @@ class ModelServer:
                 await self._fetch.wait_retry(error)
                 continue
             except DoesNotFitError as error:
+                assert self.gate is not None, "nothing else refuses what does not fit"
                 self._fail(error, desired)
-                await self._wait_room(error, partial(wait_file_changes, name, found))
+                await self.gate.wait_room(error, partial(wait_file_changes, name, found))
                 continue
             except (ModelSourceError, ModelNotServableError) as error:
                 if isinstance(error, ModelNotServableError) and error.is_permanent:
@@ -285,14 +264,6 @@ class ModelServer:
                 min(retry_s * 2, LONGEST_RETRY_S) if timeout.cancelled_caught else FIRST_RETRY_S
             )
 
-    async def _wait_room(
-        self, error: DoesNotFitError, change: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Until it may fit, the model's file changes, or it is time to look at everything anew."""
-        assert self._gate is not None, "nothing else refuses what does not fit"
-        with trio.move_on_after(PERMANENT_RETRY_S):
-            await wait_first(partial(self._gate.wait_room, error), change)
-
     async def _apply(
         self, desired: AgentDesiredState, extras: Extras, engines: trio.Nursery
     ) -> None:
@@ -302,7 +273,10 @@ class ModelServer:
         """
         if not (self._keeps_model and self.status.phase == "failed"):  # then it stays refused
             self.status.set(phase="resolving", progress=None)
-        await self._check_source(desired, extras)
+        if self.gate is not None:
+            await self.gate.check_source(
+                desired, extras, before=self._in_force, serves=self.serving is not None
+            )
         file = await self._fetch.model(desired)
         projection, missing = await self._fetch.projection(desired)
         self._projection_error = missing
@@ -315,25 +289,20 @@ class ModelServer:
                 projection_path=None if projection is None else projection.path,
             )
         files = (file, projection)
-        wanted = (load, extras.automatic)
-        same = self._keeper is not None and self._wanted_load == wanted and self._files == files
-        judged: Judged | None = None
-        if load is not None and not same:
-            judged = await self._check(
-                load,
-                desired.model,
-                NoModel() if projection is None else desired.multimodal_projection,
-                extras,
-            )
-            load = load if judged is None else judged.with_caches_cut()
+        same = (
+            self._keeper is not None
+            and self._wanted_load == (load, extras.automatic)
+            and self._files == files
+        )
         if not same:
-            await self._drain_and_stop()
-            self._wanted_load, self._judged = wanted, judged
-        if file is None or load is None:
+            try:
+                await self._replace_engine(load, desired, extras, files, engines)
+            finally:
+                if self.gate is not None:
+                    self.gate.loaded()
+        if file is None:
             self._serve_nothing(desired, extras)
             return
-        if not same:
-            await self._start_engine(load, files, engines)
         if projection is None:
             self._projection_problem = "" if missing is None else str(missing)
         issues: frozenset[AgentIssue] = frozenset()
@@ -369,29 +338,30 @@ class ModelServer:
         self._update_serving()
         log.info("model in force", model=file.path)
 
-    async def _check_source(self, desired: AgentDesiredState, extras: Extras) -> None:
-        """Refuse what cannot fit before it is fetched: its headers are enough."""
-        source = (desired.model, desired.multimodal_projection)
-        if self._gate is None or isinstance(desired.model, LocalToAgent | NoModel):
-            return
-        in_force = self._in_force
-        if in_force is not None and source == (in_force.model, in_force.multimodal_projection):
-            return
-        await self._check(self._load_anywhere(desired, extras), *source, extras)
-
-    def _load_anywhere(self, desired: AgentDesiredState, extras: Extras) -> LoadModel:
-        """Of files that need not be here: dry runs know where they are."""
-        name = describe(desired.model)
-        return self._rules.load(desired, extras, model_path=name, projection_path=None)
-
-    async def _check(
-        self, load: LoadModel, model: DesiredModel, projection: DesiredModel, extras: Extras
-    ) -> Judged | None:
-        """DoesNotFitError, ModelNotServableError."""
-        if self._gate is None:
-            return None
-        serves = self.serving is not None
-        return await self._gate.check(load, model, projection, extras.automatic, serves=serves)
+    async def _replace_engine(
+        self,
+        wanted: LoadModel | None,
+        desired: AgentDesiredState,
+        extras: Extras,
+        files: tuple[ModelFile | None, ...],
+        engines: trio.Nursery,
+    ) -> None:
+        """Let the engine in force go, and start the one that is wanted unless it does not fit."""
+        load, judged = wanted, None
+        if wanted is not None and self.gate is not None:
+            judged = await self.gate.check(
+                wanted,
+                desired.model,
+                NoModel() if files[1] is None else desired.multimodal_projection,
+                extras.automatic,
+                serves=self.serving is not None,
+                loads_now=True,
+            )
+            load = wanted if judged is None else judged.with_caches_cut()
+        await self._drain_and_stop()
+        self._wanted_load, self._judged = (wanted, extras.automatic), judged
+        if load is not None:
+            await self._start_engine(load, files, engines)
 
     def _count(self, stats: EngineStats) -> None:
         self.status.stats = stats
@@ -486,20 +456,13 @@ class ModelServer:
         if isinstance(outcome, LoadFailedError):
             await keeper.ended.wait()
             self._keeper = None
+            desired = self.desired
+            has_override = desired is not None and desired.chat_template_override is not None
             raise ModelNotServableError(
-                self._load_issues(outcome, load),
+                load_issues(outcome, load, has_override=has_override),
                 str(outcome),
                 refused=None if outcome.stage == "context" else load.model_path,
             )
-
-    def _load_issues(self, failure: LoadFailedError, load: LoadModel) -> list[AgentIssue]:
-        if failure.stage == "context":
-            slots = range(min(load.slots, MAX_SLOT_ISSUES))
-            return [SlotCannotStart(failure.reason, slot) for slot in slots]
-        has_override = self.desired is not None and self.desired.chat_template_override is not None
-        if failure.stage == "encoder" and not has_override:
-            return [UnableToFindChatTemplate(load.model_path)]
-        return [ModelCannotBeLoaded(load.model_path)]
 
     def _serve_nothing(self, desired: AgentDesiredState, extras: Extras) -> None:
         self.status.set(

@@ -131,8 +131,8 @@ def test_a_verdict_is_a_table_and_a_line(capsys: pytest.CaptureFixture[str]) -> 
     assert "1.00 GiB" in gpu
     assert verdict == (
         "a\N{REPLACEMENT CHARACTER}1: does not fit: context-size 16384 (auto), 4 slots, F16/F16 "
-        "KV, n-gpu-layers 33 of 33: needs 2.00 GiB on GPU0, 1.00 GiB are available; context-size 8192 "
-        "fits"
+        "KV, n-gpu-layers 33 of 33: needs 2.00 GiB on GPU0, 1.00 GiB are available; context-size "
+        "8192 fits"
     )
     assert paddlers == "p: cannot be said: a Paddler agent judges no models"
 
