@@ -42,6 +42,7 @@ class Shape:
       type: of the large matrices.
       vocabulary: tokens; their texts are ``w0``, ``w1`` and so on.
       encodes: it can only embed.
+      repacks: llama.cpp lays large matrices out anew, beside the mapped file, and counts both.
       parts: into so many files.
     """
 
@@ -51,6 +52,7 @@ class Shape:
     type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F16
     vocabulary: int = VOCABULARY
     encodes: bool = False
+    repacks: bool = False
     parts: int = 1
 
 
@@ -336,7 +338,11 @@ SHAPES: dict[str, Shape] = {
     "plain": Shape("llama", {}, llama()),
     "GQA": Shape("llama", {"attention.head_count_kv": 2}, llama(2)),
     "Q4_0": Shape(
-        "llama", {"attention.head_count_kv": 2}, llama(2), type=gguf.GGMLQuantizationType.Q4_0
+        "llama",
+        {"attention.head_count_kv": 2},
+        llama(2),
+        type=gguf.GGMLQuantizationType.Q4_0,
+        repacks=True,
     ),
     "split": Shape("llama", {"attention.head_count_kv": 2}, llama(2), parts=3),
     "128k vocabulary": Shape(

@@ -86,10 +86,10 @@ def main() -> None:
 
     lib.llama_log_set(on_log, None)
     _limit_myself()
-    trial = Trial(log.lines)
+    trial, headers = Trial(log.lines), _Headers()
     while (body := _receive(sys.stdin.buffer)) is not None:
         log.clear()
-        answer = encode_answer(_answer(decode_question(body), trial, log))
+        answer = encode_answer(_answer(decode_question(body), trial, headers, log))
         while answer:
             answer = answer[os.write(writer, answer) :]
 
@@ -112,9 +112,9 @@ def _receive(reader: BinaryIO) -> bytes | None:
     return body if len(body) == length else None
 
 
-def _answer(question: MeasureMemory, trial: Trial, log: _Log) -> DryRunAnswer:
+def _answer(question: MeasureMemory, trial: Trial, headers: _Headers, log: _Log) -> DryRunAnswer:
     try:
-        return MemoryMeasured(trial.need(question.load, question.parts, _headers(question)))
+        return MemoryMeasured(trial.need(question.load, question.parts, headers.of(question)))
     except _IncompleteError as incomplete:
         return HeaderIncomplete(incomplete.path, incomplete.needed_bytes)
     except MemoryUnknownError as unknown:
@@ -146,34 +146,49 @@ class _IncompleteError(Exception):
         self.needed_bytes = needed_bytes
 
 
-def _headers(question: MeasureMemory) -> dict[str, GgufHeader]:
-    """Of every file that llama.cpp will read; a projection that is none is left out, for without
-    it the model still serves text."""
-    load = question.load
-    drafts = [] if load.settings.draft_model is None else [load.settings.draft_model]
-    headers = {
-        path: _header_of(path, question.present.get(path))
-        for path in (load.model_path, *question.parts, *drafts)
-    }
-    if load.projection_path is not None:
-        with contextlib.suppress(MemoryUnknownError):
-            path = load.projection_path
-            headers[path] = _header_of(path, question.present.get(path))
-    return headers
+@attrs.define(eq=False)
+class _Headers:
+    """Of files that were asked about; those of the last question are kept."""
 
+    _known: dict[tuple[str, int, int, int], GgufHeader] = attrs.field(factory=dict, init=False)
+    """By path, size, time of the last change, and how many bytes are here."""
 
-def _header_of(path: str, present: int | None) -> GgufHeader:
-    """The header of a file, of which the first ``present`` bytes are here, None for all."""
-    try:
-        with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            here = size if present is None else min(present, size)
-            if here == 0:
-                raise MemoryUnknownError("not_gguf", f"{path} is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
-                return _read_header(path, mapping, min(here, MAX_HEADER_BYTES), size)
-    except (OSError, ValueError) as error:
-        raise MemoryUnknownError("missing", f"{path} cannot be read: {error}") from error
+    def of(self, question: MeasureMemory) -> dict[str, GgufHeader]:
+        """Of every file that llama.cpp will read, by path; a projection that is none is left out,
+        for without it the model still serves text."""
+        load, present = question.load, question.present
+        drafts = [] if load.settings.draft_model is None else [load.settings.draft_model]
+        before, self._known = self._known, {}
+        headers = {
+            path: self._of_file(path, present.get(path), before)
+            for path in (load.model_path, *question.parts, *drafts)
+        }
+        if load.projection_path is not None:
+            with contextlib.suppress(MemoryUnknownError):
+                path = load.projection_path
+                headers[path] = self._of_file(path, present.get(path), before)
+        return headers
+
+    def _of_file(
+        self, path: str, present: int | None, before: dict[tuple[str, int, int, int], GgufHeader]
+    ) -> GgufHeader:
+        """``present``: bytes that are here, None for all."""
+        try:
+            with Path(path).open("rb") as file:
+                status = os.fstat(file.fileno())
+                here = status.st_size if present is None else min(present, status.st_size)
+                if here == 0:
+                    raise MemoryUnknownError("not_gguf", f"{path} is empty")
+                key = (path, status.st_size, status.st_mtime_ns, here)
+                header = before.get(key) or self._known.get(key)
+                if header is None:
+                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+                        size = status.st_size
+                        header = _read_header(path, mapping, min(here, MAX_HEADER_BYTES), size)
+                self._known[key] = header
+                return header
+        except (OSError, ValueError) as error:
+            raise MemoryUnknownError("missing", f"{path} cannot be read: {error}") from error
 
 
 def _read_header(path: str, mapping: mmap.mmap, here: int, size: int) -> GgufHeader:

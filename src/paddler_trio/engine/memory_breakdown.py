@@ -72,6 +72,11 @@ class DeviceTable:
         gpus = [device.name for device in self._devices if device.kind in ("gpu", "igpu")]
         return gpus[0] if gpus else self.cpu
 
+    def smallest_free(self, n_gpu_layers: int) -> int:
+        """Bytes that are free on the device with the least, of those that hold layers."""
+        used = [row for row in self._devices if row.total and (n_gpu_layers or row.kind == "cpu")]
+        return min((row.free for row in used), default=0)
+
     def add(self, device: str, **sizes: int) -> None:
         """Add bytes to fields of :class:`DeviceNeed`."""
         for place, row in enumerate(self._devices):

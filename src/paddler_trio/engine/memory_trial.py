@@ -42,8 +42,10 @@ LOOKS_AHEAD: Final = frozenset({"gemma3", "gemma4uv", "deepseek4v"})
 """Projections whose images attend to all of themselves (``mtmd_decode_use_non_causal``)."""
 LOOKS_AHEAD_UNLESS: Final = {"gemma4v": (1536, 2560)}
 """The same, unless the model has one of these widths."""
-MAX_STATE_BYTES: Final = 256 << 20
-"""Of recurrent states that are allocated to be measured."""
+MAX_STATE_BYTES: Final = 2 << 30
+"""Of recurrent states that are allocated for a moment, to be measured; and no more than a part of
+what is free:"""
+STATE_SHARE: Final = 0.25
 CANDIDATE_BYTES: Final = 16
 """Of a token in the list that a sampler sorts; each slot has one."""
 FLOAT_BYTES: Final = 4
@@ -60,6 +62,11 @@ class _Key:
     n_gpu_layers: int
     settings: str
 
+    @property
+    def file(self) -> tuple[str, int, int]:
+        """What the process's own memory depends on: the vocabulary."""
+        return self.path, self.size_bytes, self.modified_ns
+
 
 @attrs.frozen
 class _Measured:
@@ -71,9 +78,15 @@ class _Measured:
 
 @attrs.define(eq=False)
 class Trial:
-    """Args: lines: gets llama.cpp's log; emptied before each context."""
+    """What it tries takes memory for a moment.
+
+    Args:
+      lines: gets llama.cpp's log; emptied before each context.
+      max_state_bytes: see :data:`MAX_STATE_BYTES`.
+    """
 
     lines: deque[str]
+    max_state_bytes: int = MAX_STATE_BYTES
     _key: _Key | None = attrs.field(default=None, init=False)
     _llama: Llama | None = attrs.field(default=None, init=False)
     _process_bytes: int = attrs.field(default=0, init=False)
@@ -113,7 +126,9 @@ class Trial:
                 if projection is not None and not blind:
                     attends_ahead = _attends_ahead(projection, llama)
                     host = attrs.evolve(host, images=load.settings.image_cache_bytes)
-            measured, is_extrapolated = self._generate(llama, load, attends_ahead=attends_ahead)
+            measured, is_extrapolated = self._generate(
+                llama, load, table.smallest_free(load.n_gpu_layers), attends_ahead=attends_ahead
+            )
             for buffer in measured.buffers:
                 table.add(buffer.device, weights=buffer.weights)
                 table.add(buffer.device, kv=buffer.kv, compute=buffer.compute)
@@ -147,6 +162,7 @@ class Trial:
         )
         if self._llama is not None and self._key == key:
             return self._llama
+        before = self._key
         if self._llama is not None:
             self._llama.close()
             self._llama = self._key = None
@@ -157,26 +173,28 @@ class Trial:
             settings=load.settings,
             no_alloc=True,
         )
-        if llama.can_generate:
-            _ = llama.token_trie  # the engine has one, and it may be large
         self._llama, self._key = llama, key
-        self._process_bytes = process_memory()[0]
+        if before is None or before.file != key.file:
+            if llama.can_generate:
+                _ = llama.token_trie  # the engine has one, and it may be large
+            self._process_bytes = process_memory()[0]
         return llama
 
     # ------------------------------------------------------------------- what generates
 
     def _generate(
-        self, llama: Llama, load: LoadModel, *, attends_ahead: bool
+        self, llama: Llama, load: LoadModel, free: int, *, attends_ahead: bool
     ) -> tuple[_Measured, bool]:
-        """The context that generates, and whether it is extrapolated."""
+        """The context that generates, and whether it is extrapolated; ``free`` are bytes."""
         if not _has_states(llama):
             return self._measure(llama, load, load.slots, attends_ahead=attends_ahead), False
         unified = load.settings.unified
         one = self._measure(llama, load, 1, attends_ahead=attends_ahead)
         state_bytes = self._state_bytes() // one.shape.num_streams
+        limit = min(self.max_state_bytes, int(free * STATE_SHARE))
 
         def is_affordable(slots: int) -> bool:
-            return count_streams(slots, unified=unified) * state_bytes <= MAX_STATE_BYTES
+            return count_streams(slots, unified=unified) * state_bytes <= limit
 
         most = max(filter(is_affordable, range(2, load.slots + 1)), default=min(2, load.slots))
         many = self._measure(llama, load, most, attends_ahead=attends_ahead)
@@ -318,7 +336,7 @@ def _continued(few: _Measured, many: _Measured, a: int, b: int, slots: int) -> _
     """In a straight line from ``a`` and ``b`` slots to as many as there are."""
 
     def at(low: int, high: int) -> int:
-        return high + (high - low) * (slots - b) // (b - a)
+        return high + max(0, high - low) * (slots - b) // (b - a)
 
     before = {(buffer.device, buffer.buffer): buffer for buffer in few.buffers}
     buffers = []

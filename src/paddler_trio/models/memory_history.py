@@ -31,7 +31,7 @@ _MAX_DEVICES: Final = 64
 
 def model_key(parts: Sequence[str]) -> str:
     """Names a model by the names and sizes of its files, wherever they lie."""
-    sizes = [(Path(path).name, Path(path).stat().st_size) for path in parts]
+    sizes = [(Path(path).name, Path(path).stat().st_size) for path in parts]  # sparse ones too
     return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:32]
 
 
@@ -40,6 +40,8 @@ def parameters_key(load: LoadModel) -> str:
     fields = attrs.asdict(load)
     for name in ("model_path", "threads", "package_version"):
         del fields[name]
+    projection = fields.pop("projection_path")
+    fields["projection"] = None if projection is None else Path(projection).name
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
 
 

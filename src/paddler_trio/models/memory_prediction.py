@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urldefrag, urlsplit, urlunsplit
 
 import attrs
+import structlog
 import trio
 
 from paddler_trio.errors import ConfigurationError, MemoryUnknownError
@@ -36,9 +37,11 @@ from paddler_trio.models.hub_client import (
     hub_subject,
 )
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.memory_correction import Observation, corrected, observation
+from paddler_trio.models.memory_history import MemoryHistory, model_key, parameters_key
 from paddler_trio.models.url_cache import UrlFile
 from paddler_trio.wire.engine.engine_pipe import LoadModel
-from paddler_trio.wire.engine.memory_need import MemoryNeed
+from paddler_trio.wire.engine.memory_need import MemoryNeed, MemoryUse
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,
@@ -46,6 +49,8 @@ from paddler_trio.wire.paddler.desired_state import (
     NoModel,
     UrlModel,
 )
+
+log = structlog.get_logger("memory")
 
 
 @attrs.define(eq=False)
@@ -61,6 +66,14 @@ class MemoryQuestions:
     projection: str | None
     _dry_run: DryRun
     _fetch: HeaderFetch
+    _model: str
+    """Names the model among former loads."""
+    _observations: list[Observation]
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Of headers, so far."""
+        return self._fetch.fetched_bytes
 
     async def need(self, load: LoadModel) -> MemoryNeed:
         """What the model takes with the parameters of ``load``, whose ``model_path`` and
@@ -70,7 +83,8 @@ class MemoryQuestions:
         ones some milliseconds each; another ``n_gpu_layers`` costs tenths of a second again.
         """
         load = attrs.evolve(load, model_path=self.parts[0], projection_path=self.projection)
-        return await self._dry_run.need(load, self.parts, self._fetch.present, self._fetch.grow)
+        need = await self._dry_run.need(load, self.parts, self._fetch.present, self._fetch.grow)
+        return corrected(need, self._model, parameters_key(load), self._observations)
 
 
 @asynccontextmanager
@@ -79,8 +93,9 @@ async def open_memory_questions(
 ) -> AsyncIterator[MemoryQuestions]:
     """Ask about a model wherever it is; MemoryUnknownError if its headers are not to be had.
 
-    Nothing is fetched but headers, of what is not here already, and nothing stays: the process and
-    the sparse files end with the block.
+    What former loads took beyond their predictions is added (:func:`remember_load`). Nothing is
+    fetched but headers, of what is not here already, and nothing stays: the process and the sparse
+    files end with the block.
     """
     async with _scratch_folder() as folder, open_client(hub.timeouts) as client:
         fetch = HeaderFetch(client)
@@ -89,10 +104,39 @@ async def open_memory_questions(
         if parts is None:
             raise MemoryUnknownError("missing", "no model is named")
         projections = await finder.find(projection, "projection")
+        history = MemoryHistory.beside_cache(hub)
+        observations = await trio.to_thread.run_sync(history.read)
         async with open_dry_run() as dry_run:
             yield MemoryQuestions(
-                parts, None if projections is None else projections[0], dry_run, fetch
+                parts,
+                None if projections is None else projections[0],
+                dry_run,
+                fetch,
+                await trio.to_thread.run_sync(model_key, parts),
+                observations,
             )
+
+
+async def remember_load(
+    load: LoadModel, need: MemoryNeed, use: MemoryUse, hub: HubSettings
+) -> None:
+    """Keep what was predicted and what an engine really took, for the next prediction.
+
+    Args:
+      load: what it loaded.
+      need: the prediction for it.
+      use: as the engine reported it when it was ready.
+    """
+
+    def remember() -> None:
+        key = model_key(_local_parts(load.model_path))
+        history = MemoryHistory.beside_cache(hub)
+        history.add(observation(key, parameters_key(load), need, use))
+
+    try:
+        await trio.to_thread.run_sync(remember)
+    except OSError as error:  # the file is gone again
+        log.warning("this load is not remembered", reason=error.strerror)
 
 
 async def memory_need(load: LoadModel) -> MemoryNeed:
