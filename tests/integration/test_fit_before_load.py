@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -103,7 +105,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_the_old_model_goes_on_ser
 
 
 def test_a_file_that_is_no_model_is_refused_before_the_old_one_goes(
-    small_fleet: Fleet, tmp_path: Any
+    small_fleet: Fleet, tmp_path: Path
 ) -> None:
     small_fleet.desire(BUNDLED_MODEL, **F16)
     small_fleet.wait_serving()
@@ -118,6 +120,18 @@ def test_a_file_that_is_no_model_is_refused_before_the_old_one_goes(
     broken.write_bytes(BUNDLED_MODEL.read_bytes())
     small_fleet.wait_serving()
     assert small_fleet.agents["a1"].engine_pid != engine
+
+
+def wait_remembered(fleet: Fleet, host_bytes: int) -> None:
+    """Until the newest load that the next prediction knows of took so much of the host; it is
+    written when the model serves already."""
+    file = Path(fleet.env["PADDLER_CACHE_DIR"], "memory.json")
+    give_up_s = time.monotonic() + END_S
+    loads: list[dict[str, Any]] = []
+    while not (loads and loads[-1]["actual"]["host"] == host_bytes):
+        assert time.monotonic() < give_up_s, loads[-1:]
+        time.sleep(0.05)
+        loads = json.loads(file.read_text()) if file.exists() else []
 
 
 def test_an_agent_chooses_its_context_and_reports_what_it_chose(small_fleet: Fleet) -> None:
@@ -138,6 +152,7 @@ def test_an_agent_chooses_its_context_and_reports_what_it_chose(small_fleet: Fle
     url = f"{small_fleet.management_url}/api/v1/balancer_desired_state"
     state = httpx.get(url, trust_env=False, timeout=END_S).json()
     assert state["inference_parameters"]["context_size"] == 1024, "what Paddler's agents use"
+    wait_remembered(small_fleet, host["actual"])
     again = cli(small_fleet, *swap)
     assert again.stdout.startswith("already desired"), again.stdout
     back = cli(small_fleet, "swap", BUNDLED_MODEL, "--context-size=2048", "--n-gpu-layers=0")
@@ -167,6 +182,18 @@ def test_model_fit_prints_a_table_and_its_exit_code_is_the_verdict(small_fleet: 
     assert f"context-size {option['context_size']} fits" in answer["problem"]
     fewer = cli(small_fleet, "fit", BUNDLED_MODEL, "--slots=1", "--agent=a1", "--context-size=auto")
     assert "context-size 2048 (auto), 1 slots" in fewer.stdout
+    base = f"{small_fleet.management_url}/api/v2/"
+    both = httpx.get(f"{base}balancer_desired_state", trust_env=False, timeout=END_S).json()
+    for agent, body, status in (
+        ("a1", both, 200),
+        ("nobody", both, 404),
+        ("a1", {**both, "slots": "many"}, 400),
+        ("a1", {**both, "state": {**both["state"], "model": "None"}}, 400),
+        ("a1", {**both, "slots": 257}, 422),
+    ):
+        url = f"{base}agents/{agent}/fit"
+        answer = httpx.post(url, json=body, trust_env=False, timeout=END_S)
+        assert answer.status_code == status, answer.text
     missing = cli(small_fleet, "fit", "/nowhere.gguf", "--agent=a1")
     assert missing.returncode == 2
     assert "a1: cannot be said" in missing.stdout

@@ -34,7 +34,7 @@ from paddler_trio.agent.memory_promises import MemoryPromises
 from paddler_trio.agent.memory_status import memory_in_force
 from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError, load_issues
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
-from paddler_trio.agent.model_fit import Judged, ModelFit
+from paddler_trio.agent.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model_load import LoadRules
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describe, file_at
 from paddler_trio.agent.preparation import Preparation
@@ -44,6 +44,7 @@ from paddler_trio.errors import leaves
 from paddler_trio.language.model_language import LanguageSource
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.memory_prediction import remember_load
 from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
@@ -164,7 +165,7 @@ class ModelServer:
             self.gate = FitGate(
                 self.fit,
                 self._rules,
-                held=lambda: held_memory(self._engine),
+                held=self._held_memory,
                 promises=MemoryPromises(self.hub.url_cache.parent / "loading"),
                 refuses=self.checks_fit,
             )
@@ -360,8 +361,23 @@ class ModelServer:
             load = wanted if judged is None else judged.with_caches_cut()
         await self._drain_and_stop()
         self._wanted_load, self._judged = (wanted, extras.automatic), judged
-        if load is not None:
-            await self._start_engine(load, files, engines)
+        if load is None:
+            return
+        await self._start_engine(load, files, engines)
+        ready = None if self._engine is None else self._engine.ready
+        if judged is not None and ready is not None and ready.memory is not None:
+            engines.start_soon(
+                remember_load,
+                judged.load,
+                judged.need,
+                ready.memory,
+                self.hub,
+                name="memory history",
+            )
+
+    async def _held_memory(self) -> Held:
+        """What the engine in force holds, also one that is not up yet."""
+        return await held_memory(None if self._keeper is None else self._keeper.current)
 
     def _count(self, stats: EngineStats) -> None:
         self.status.stats = stats
