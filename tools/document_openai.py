@@ -22,7 +22,7 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
-from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
+from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
 
 PAGE = Path(__file__).parents[1] / "docs" / "openai.md"
 LIMITS = ApiLimits()

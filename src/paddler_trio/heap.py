@@ -37,3 +37,11 @@ def give_back_large_blocks() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+def trim_heap() -> None:
+    """Give pages without a block in use back, now; nothing happens where the C library is not
+    glibc. Call it in a worker thread: others wait for it when they allocate or free."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.language.answers.answer_start import rendered_prompt
 from paddler_trio.language.answers.format_detection import format_of
-from paddler_trio.language.answers.turns import turn_ends_of, without_turn_end
+from paddler_trio.language.answers.turns import rendered_prompt, turn_ends_of, without_turn_end
 from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.templates.conversation import (
     ModelTemplate,

@@ -4,6 +4,7 @@ The prompts are the ones the model was trained on, the answers are recorded ones
 sees of them has to be what the evaluation counted as passed.
 """
 
+import codecs
 import json
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,12 +15,10 @@ import jinja2
 import pytest
 
 import paddler_trio.models
-from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.automaton import Automaton, TokenClass
 from paddler_trio.language.answers.format_detection import format_of
-from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.tool_calls import Parsed, ToolCallOutcome, ToolCallReader
 from paddler_trio.language.answers.turns import prompt_end
-from paddler_trio.language.answers.utf8_carry import Utf8Carry
 from paddler_trio.language.templates.chat_template import ChatTemplate
 from paddler_trio.language.vocabulary import Vocabulary
 
@@ -98,7 +97,8 @@ def test_a_recorded_answer_falls_apart_into_what_its_check_expects(
     vocabulary: Vocabulary, template: ChatTemplate, case: Case
 ) -> None:
     form = format_of(template)
-    carry, classifier = Utf8Carry(), Automaton(form.rules)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    classifier = Automaton(form.rules)
     classifier.begin_with(
         prompt_end(
             render(template, vocabulary, case, add_generation_prompt=True),
@@ -113,8 +113,12 @@ def test_a_recorded_answer_falls_apart_into_what_its_check_expects(
     said: dict[TokenClass, str] = defaultdict(str)
     outcomes: list[ToolCallOutcome] = []
     tokens = vocabulary.tokenize(case["output"], add_special=False, parse_special=True)
-    steps = [carry.feed(vocabulary.token_bytes(token, special=True)) for token in tokens]
-    pieces = [piece for step in [*steps, carry.flush()] for piece in classifier.feed(step)]
+    steps = [decoder.decode(vocabulary.token_bytes(token, special=True)) for token in tokens]
+    pieces = [
+        piece
+        for step in [*steps, decoder.decode(b"", final=True)]
+        for piece in classifier.feed(step)
+    ]
     for piece in pieces + classifier.flush():
         said[piece.token_class] += piece.text
         outcomes.extend(calls.feed_piece(piece))

@@ -22,11 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "language" / "answer
 
 from answer_cases import CASES, TOOLS
 
-from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.automaton import Automaton, TokenClass
 from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.literals import parse_literal
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.streamed_json import parse_json
 from paddler_trio.language.answers.tool_calls import ToolCallReader, ToolSet
 from paddler_trio.language.answers.typed_values import ANY, json_of

@@ -31,7 +31,7 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.encoded_work import encode_work
+from paddler_trio.wire.trio.request_frame import encode_work
 from paddler_trio.wire.trio.trio_link import TAG, Extension, Report, Start, parse_extension
 
 WORK = encode_work(ContinueFromRawPromptParams("Once", 5))

@@ -13,9 +13,8 @@ from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.wire.paddler.messages import AgentRequest
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
-from paddler_trio.wire.trio.encoded_work import encode_work
-from paddler_trio.wire.trio.model_questions import Tokenize
-from paddler_trio.wire.trio.trio_link import Answer, Ask, Start
+from paddler_trio.wire.trio.request_frame import encode_work
+from paddler_trio.wire.trio.trio_link import Answer, Ask, Start, Tokenize
 from paddler_trio.wire.trio.work import Generate, TextPrompt
 
 PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)

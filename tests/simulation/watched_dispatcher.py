@@ -19,7 +19,7 @@ from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
 from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
-from paddler_trio.wire.trio.encoded_work import EncodedWork
+from paddler_trio.wire.trio.request_frame import EncodedWork
 
 
 class WatchedDispatcher(Dispatcher):

@@ -28,7 +28,7 @@ from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
 from paddler_trio.wire import json_limits, json_text
-from paddler_trio.wire.trio.encoded_work import (
+from paddler_trio.wire.trio.request_frame import (
     CONTINUATION_BYTES,
     MAX_PADDLER_WORK_BYTES,
     MAX_WORK_BYTES,

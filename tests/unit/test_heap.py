@@ -1,6 +1,10 @@
-"""What is settled is left out of collections, and what of it became garbage is found later."""
+"""What is frozen is left out of collections, and what of it became garbage is found later; free
+memory between blocks in use is given back."""
 
 import gc
+import platform
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -22,7 +26,7 @@ def _thaw() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_a_collection_does_not_walk_what_is_settled_but_the_next_settling_does() -> None:
+def test_a_collection_does_not_walk_what_is_frozen_but_the_next_freeze_does() -> None:
     knot = Knot()
     seen = weakref.ref(knot)
     freeze_heap()
@@ -32,3 +36,29 @@ def test_a_collection_does_not_walk_what_is_settled_but_the_next_settling_does()
     assert seen() is not None
     freeze_heap()
     assert seen() is None
+
+
+TRIMMED = """
+import resource
+from pathlib import Path
+from paddler_trio.heap import give_back_large_blocks, trim_heap
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+give_back_large_blocks()
+blocks = [bytearray(20_000) for _ in range(5_000)]
+full = resident()
+blocks = blocks[::100]  # each keeps the heap from shrinking
+freed = resident()
+trim_heap()
+print(full - freed, freed - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library has no malloc_trim")
+def test_free_pages_between_blocks_in_use_are_given_back_by_a_trim() -> None:
+    child = subprocess.run([sys.executable, "-c", TRIMMED], capture_output=True, check=True)
+    by_free, by_trim = map(int, child.stdout.split())
+    assert by_free < 10_000_000, "the blocks in use did not hold the heap: the test shows nothing"
+    assert by_trim > 80_000_000

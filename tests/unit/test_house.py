@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "scheduler": {"scheduler"},
     "wire": {"wire", "errors"},
     "language": {"language", "wire", "scheduler", "errors"},
-    "daemon": {"daemon", "errors"},
+    "daemon": {"daemon", "heap", "errors"},
     "engine": {"engine", "language", "wire", "scheduler", "errors", "machine", "heap"},
     "nursery_tree": {"nursery_tree", *FOUNDATION},
     "http": {"http", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},

@@ -32,12 +32,13 @@ from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.embedding_documents import (
     EmbeddingRefusedError,
     Form,
+    Gathered,
+    Gathering,
     RawEmbeddingResult,
     oversize_result,
     refused_result,
     result_of,
 )
-from paddler_trio.language.embedding_gathering import Gathered, Gathering
 from paddler_trio.preparation.messages import Job, PreparedEmbedding, Refused
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.engine_pipe import (

@@ -62,8 +62,11 @@ def _nameless_file() -> IO[bytes]:
 
 
 def suspects_in(record: int, status: int) -> Suspects:
-    """Who may have killed the engine that wrote this record and ended with this status, as
-    :class:`subprocess.Popen` tells it."""
+    """The requests that may have killed the engine which wrote this record.
+
+    Args:
+      status: its exit status, as :class:`subprocess.Popen` has it.
+    """
     read = read_record(os.pread(record, _MOST_BYTES, 0))
     works = [
         Work(

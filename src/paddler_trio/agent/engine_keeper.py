@@ -1,8 +1,7 @@
 """Keeps one engine alive: the same model, started again whenever it crashes.
 
-The supervision itself (how often, how long to wait) is given by the nursery tree; this knows what
-a start means: the engine is *up* from its Ready until it dies, and nobody may send it anything in
-between lives.
+The nursery tree supervises: how often, and how long to wait. Here is what a start means: the engine
+is *up* from its Ready until it dies, and gets no messages between two lives.
 """
 
 from __future__ import annotations

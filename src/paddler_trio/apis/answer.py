@@ -12,17 +12,49 @@ neither: the answer has begun a call, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import attrs
 
+from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.layout import Layout
+from paddler_trio.apis.shapes import Json
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.results import result_tag
 
-Json = dict[str, object]
+
+@attrs.frozen
+class Step:
+    """Results of one choice that arrived together; ``Done`` is the only ending among them.
+
+    ``tokens`` are the ids that were sampled; empty if the agent does not report them.
+    """
+
+    choice: int
+    results: Sequence[RawResult]
+    tokens: Sequence[int] = ()
+
+
+class StreamEncoder(Protocol):
+    """Turns steps into the bytes of one stream; called in order, never again after the end."""
+
+    def opening(self) -> bytes:
+        """Sent with the first bytes of the body."""
+        ...
+
+    def take(self, step: Step) -> bytes:
+        """The events of this step; may be none."""
+        ...
+
+    def closing(self) -> bytes:
+        """The end of a stream in which every choice was ``Done``."""
+        ...
+
+    def failed(self, error: ApiError) -> bytes:
+        """The end of a stream that began and cannot go on."""
+        ...
 
 
 @attrs.frozen
@@ -274,10 +306,30 @@ def _ended(done: Mapping[str, object], num_calls: int, max_tokens: int | None) -
     return ended
 
 
+def completion_tokens(ending: Ended) -> int:
+    """All tokens that the model generated."""
+    kinds = ("content_tokens", "reasoning_tokens", "tool_call_tokens", "undeterminable_tokens")
+    return sum(ending.usage.get(kind, 0) for kind in kinds)
+
+
 def _with_images(usage: Mapping[str, int]) -> Mapping[str, int]:
     """As all these APIs count: the tokens of an image are part of the prompt."""
     seen = usage.get("input_image_tokens", 0) + usage.get("input_audio_tokens", 0)
     return {**usage, "prompt_tokens": usage["prompt_tokens"] + seen}
+
+
+def logprob_with_top(entry: Mapping[str, object], *names: str) -> Json:
+    """A token's log probability: these members of it, and the same of the likeliest tokens."""
+    return {
+        **{name: entry[name] for name in names},
+        "top_logprobs": [{name: other[name] for name in names} for other in top_of(entry)],
+    }
+
+
+def top_of(entry: Mapping[str, object]) -> list[Mapping[str, object]]:
+    top = entry.get("top", [])
+    assert isinstance(top, list)
+    return top
 
 
 @attrs.define
@@ -319,124 +371,3 @@ class Answer:
         """Its last piece; it must have ended."""
         assert self.reader.ended is not None
         return self.reader.ended
-
-
-# ---------------------------------------------------------------------- usage and timings
-
-
-def usage_of(endings: Sequence[Ended], *, prompts: int = 1) -> Json:
-    """OpenAI's ``usage``: each prompt counts once, the tokens of all its choices add up.
-
-    Args:
-      endings: of all choices, in their order: those of one prompt stand together.
-      prompts: how many different prompts the request had.
-    """
-    per_prompt = max(1, len(endings) // prompts)
-    firsts = endings[::per_prompt]
-    prompt_tokens = sum(ending.usage["prompt_tokens"] for ending in firsts)
-    cached = sum(ending.usage.get("cached_prompt_tokens", 0) for ending in firsts)
-    reasoning = sum(ending.usage.get("reasoning_tokens", 0) for ending in endings)
-    written = sum(completion_tokens(ending) for ending in endings)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": written,
-        "total_tokens": prompt_tokens + written,
-        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": reasoning,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    }
-
-
-def completion_tokens(ending: Ended) -> int:
-    """All tokens that the model generated."""
-    kinds = ("content_tokens", "reasoning_tokens", "tool_call_tokens", "undeterminable_tokens")
-    return sum(ending.usage.get(kind, 0) for kind in kinds)
-
-
-def timings_of(ending: Ended) -> Json:
-    """llama-server's ``timings``: counts, milliseconds, and both ratios of them."""
-    reported = ending.timings
-    cached = int(reported.get("cached_n", ending.usage.get("cached_prompt_tokens", 0)))
-    timings: Json = {
-        "cache_n": cached,
-        **_prompt_speed(ending.usage["prompt_tokens"] - cached, reported.get("prompt_ms", 0.0)),
-        **_generation_speed(
-            int(reported.get("predicted_n", completion_tokens(ending))),
-            reported.get("predicted_ms", 0.0),
-        ),
-    }
-    if "draft_n" in reported:
-        timings["draft_n"] = reported["draft_n"]
-        timings["draft_n_accepted"] = reported.get("draft_accepted_n", 0)
-    return timings
-
-
-def prompt_timings_of(prompt: Prefilled, took_ms: float) -> Json:
-    """The same before there is a token."""
-    return {
-        "cache_n": prompt.cached,
-        **_prompt_speed(prompt.done - prompt.cached, took_ms),
-        **_generation_speed(0, 0.0),
-    }
-
-
-def _prompt_speed(count: int, took_ms: float) -> Json:
-    return _speed("prompt", count, count, took_ms)
-
-
-def _generation_speed(count: int, took_ms: float) -> Json:
-    """The first token is sampled in the prompt's last pass: time counts from it on."""
-    return _speed("predicted", count, max(0, count - 1), took_ms)
-
-
-def _speed(name: str, count: int, timed: int, took_ms: float) -> Json:
-    took_ms = round(took_ms, 3)
-    return {
-        f"{name}_n": count,
-        f"{name}_ms": took_ms,
-        f"{name}_per_token_ms": took_ms / timed if timed else 0.0,
-        f"{name}_per_second": timed / took_ms * 1000 if took_ms else 0.0,
-    }
-
-
-@attrs.define
-class Stopwatch:
-    """The ``timings`` while tokens still come, measured where they are passed on."""
-
-    now_s: Callable[[], float]
-    began_s: float = attrs.field(init=False)
-    _prompt: Prefilled | None = attrs.field(default=None, init=False)
-    _first_token_s: float | None = attrs.field(default=None, init=False)
-    _num_tokens: int = attrs.field(default=0, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.began_s = self.now_s()
-
-    def prefilled(self, prompt: Prefilled) -> None:
-        """Note how far the prompt is computed."""
-        if self._first_token_s is None:
-            self._prompt = prompt
-
-    def passed(self, num_tokens: int) -> None:
-        """Count tokens that were passed on."""
-        self._num_tokens += num_tokens
-        if num_tokens and self._first_token_s is None:
-            self._first_token_s = self.now_s()
-
-    def timings(self) -> Json | None:
-        """None before the first token. If the agent reports no progress, only the time of the
-        prompt is known; its numbers of tokens are 0."""
-        if self._first_token_s is None:
-            return None
-        prompt = Prefilled(0, 0, 0) if self._prompt is None else self._prompt
-        return {
-            "cache_n": prompt.cached,
-            **_prompt_speed(
-                prompt.total - prompt.cached, (self._first_token_s - self.began_s) * 1000
-            ),
-            **_generation_speed(self._num_tokens, (self.now_s() - self._first_token_s) * 1000),
-        }

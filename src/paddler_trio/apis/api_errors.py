@@ -22,37 +22,23 @@ from paddler_trio.wire.paddler.results import result_tag
 
 INVALID = "invalid_request_error"
 
-_TYPES = {
-    400: INVALID,
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: INVALID,
-    408: "timeout_error",
-    413: INVALID,
-    415: INVALID,
-    422: INVALID,
-    429: "rate_limit_error",
-    500: "server_error",
-    501: "not_supported_error",
-    502: "server_error",
-    503: "overloaded_error",
-    504: "timeout_error",
+_OF_STATUS: Mapping[int, tuple[str, str | None]] = {
+    400: (INVALID, "invalid_value"),
+    401: ("authentication_error", "invalid_api_key"),
+    403: ("permission_error", "insufficient_scope"),
+    404: ("not_found_error", "not_found"),
+    405: (INVALID, "method_not_allowed"),
+    408: ("timeout_error", "request_timeout"),
+    413: (INVALID, "request_too_large"),
+    415: (INVALID, "unsupported_media_type"),
+    422: (INVALID, None),
+    429: ("rate_limit_error", None),
+    501: ("not_supported_error", "not_supported"),
+    502: ("server_error", "agent_lost"),
+    503: ("overloaded_error", "overloaded"),
+    504: ("timeout_error", "timeout"),
 }
-_CODES = {
-    400: "invalid_value",
-    401: "invalid_api_key",
-    403: "insufficient_scope",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "request_timeout",
-    413: "request_too_large",
-    415: "unsupported_media_type",
-    501: "not_supported",
-    502: "agent_lost",
-    503: "overloaded",
-    504: "timeout",
-}
+"""OpenAI's class of error, and the usual code."""
 _PATH = re.compile(r"([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*(:)?")
 _OF_CONSTRAINTS = frozenset({"invalid_grammar", "grammar_with_thinking", "grammar_unsatisfiable"})
 _PROMPT_ERRORS = ("the prompt is empty", "cannot continue:")
@@ -132,8 +118,9 @@ class ApiError(PaddlerError):
         self.status = status
         self.message = message
         self.param = param
-        self.code = code if code is not None else _CODES.get(status)
-        self.type = type if type is not None else _TYPES.get(status, "server_error")
+        usual_type, usual_code = _OF_STATUS.get(status, ("server_error", None))
+        self.code = usual_code if code is None else code
+        self.type = usual_type if type is None else type
         self.headers = tuple(headers)
         self.details = dict(details or {})
 
@@ -175,7 +162,7 @@ def renamed(sentence: str, native: str, own: str) -> str:
 
 
 def unsupported(param: str, reason: str) -> ApiError:
-    """A field that this server knows and cannot honour."""
+    """A known field that this server cannot honour."""
     return ApiError(
         400, f"{param} is not supported: {reason}", param=param, code="unsupported_parameter"
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from paddler_trio.apis.anthropic.anthropic_response import envelope as anthropic_envelope
 from paddler_trio.apis.anthropic.anthropic_routes import count_message_tokens, messages
-from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes
+from paddler_trio.apis.anthropic.anthropic_routes import envelope as anthropic_envelope
+from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes, Endpoint
 from paddler_trio.apis.backend import ApiSettings, Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import ApiLimits
@@ -17,12 +18,12 @@ from paddler_trio.apis.llama_server.model_routes import (
     detokenize,
     get_model,
     list_models,
+    lora_adapters,
     props,
     slots,
     tokenize,
 )
 from paddler_trio.apis.llama_server.rerank import rerank
-from paddler_trio.apis.llama_server.unsupported_routes import add_unsupported_routes
 from paddler_trio.apis.openai.chat import chat_completions
 from paddler_trio.apis.openai.completions import completions
 from paddler_trio.apis.openai.embeddings import embeddings, llama_embeddings
@@ -36,6 +37,26 @@ from paddler_trio.nursery_tree.dispatcher import Dispatcher
 PREFIXES: Final = ("/v1", "")
 """llama-server answers most paths without the version as well."""
 ENVELOPES: Final = {"/v1/messages": anthropic_envelope}
+_UNSUPPORTED = {
+    ("POST", "/props"): "settings are the operator's; change them on the management port",
+    ("POST", "/slots/{slot...}"): (
+        "slots are not saved, restored or erased by request; equal beginnings are found by their "
+        "tokens, and cache_prompt: false keeps a prompt out"
+    ),
+    ("POST", "/lora-adapters"): (
+        "adapters are not chosen by a request; the operator sets them for the whole fleet"
+    ),
+    ("POST", "/infill"): "infill is not supported; write the prompt with the model's own markers",
+    ("GET", "/metrics"): "metrics are on the management port of the balancer, /metrics",
+    ("POST", "/v1/audio/transcriptions"): "the model hears nothing",
+    ("POST", "/audio/transcriptions"): "the model hears nothing",
+    ("POST", "/v1/chat/completions/control"): (
+        "a running answer is not steered; bound its reasoning with reasoning_budget_tokens, or "
+        "close the connection"
+    ),
+}
+"""Routes of llama-server that a fleet cannot serve, with the reason; llama-server refuses most of
+these itself unless it was started with a flag for them."""
 
 
 def api_routers(
@@ -104,9 +125,18 @@ def _add_llama_server(routes: ApiRoutes) -> None:
         routes.add("POST", prefix + "/apply-template", apply_template)
     routes.add("GET", "/props", props)
     routes.add("GET", "/slots", slots)
-    add_unsupported_routes(routes)
+    routes.add("GET", "/lora-adapters", lora_adapters)
+    for (method, path), why in _UNSUPPORTED.items():
+        routes.add(method, path, _refusing(method, path.partition("/{")[0], why))
 
 
 async def health(backend: Backend, exchange: Exchange) -> None:
     """Liveness, in llama-server's words."""
     await exchange.send_json(200, {"status": "ok"})
+
+
+def _refusing(method: str, path: str, why: str) -> Endpoint:
+    async def refuse(backend: Backend, exchange: Exchange) -> None:
+        raise ApiError(501, f"{method} {path} is not supported: {why}")
+
+    return refuse

@@ -1,6 +1,6 @@
 """One HTTP request to an API and its response: the body, and the headers of every response.
 
-An exchange knows no chats and no tokens. It reads the body within the limits, makes or takes the
+An exchange is independent of the API. It reads the body within the limits, makes or takes the
 request id, and sends either one JSON document or the beginning of a stream.
 """
 
@@ -39,7 +39,7 @@ from paddler_trio.http.json_body import (
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
-from paddler_trio.wire.json_text import dumps_in_runs
+from paddler_trio.wire.json_text import dumps_in_runs, is_deeper
 
 T = TypeVar("T")
 
@@ -215,16 +215,5 @@ def request_id(scope: Scope) -> str:
 def check_nesting(body: dict[str, object], limit: int) -> None:
     """ApiError 400 that names the field if containers in ``body`` nest more than ``limit`` deep."""
     for name, value in body.items():
-        level: list[object] = [value]
-        depth = 1
-        while level:
-            children: list[object] = []
-            for node in level:
-                if isinstance(node, dict):
-                    children.extend(node.values())
-                elif isinstance(node, list):
-                    children.extend(node)
-            level = [child for child in children if isinstance(child, dict | list)]
-            depth += 1
-            if level and depth > limit:
-                raise invalid(f"{name} is nested deeper than max_nesting ({limit})", name)
+        if is_deeper(value, limit):
+            raise invalid(f"{name} is nested deeper than max_nesting ({limit})", name)

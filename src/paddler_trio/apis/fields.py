@@ -10,13 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import Any
 
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid, unsupported
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.ignored_fields import member as path_of
-from paddler_trio.apis.shapes import Anything, OneOf, Shape, shown, wrong
+from paddler_trio.apis.shapes import (
+    Anything,
+    Either,
+    ListOf,
+    OneOf,
+    Shape,
+    Tagged,
+    Text,
+    shown,
+    wrong,
+)
+
+MAX_PARTS = 4096
 
 
 class FieldSupport(StrEnum):
@@ -63,10 +76,16 @@ def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
     return Field(name, Anything(), why, support=FieldSupport.REFUSED, neutral=neutral)
 
 
+def required(name: str, shape: Shape, note: str, *, aliases: tuple[str, ...] = ()) -> Field:
+    """A field that must be there."""
+    return Field(name, shape, note, is_required=True, aliases=aliases)
+
+
 @attrs.frozen
 class Record:
     """An object with these members; others have no meaning here."""
 
+    expected = "an object"
     name: str
     fields: tuple[Field, ...]
     note: str = ""
@@ -81,9 +100,12 @@ class Record:
                 names[name] = field
         return names
 
-    @property
-    def expected(self) -> str:
-        return "an object"
+    def value_of(self, name: str) -> str:
+        """The only value that the member ``name`` may have."""
+        shape = self._by_name[name].shape
+        assert isinstance(shape, OneOf)
+        (value,) = shape.choices
+        return value
 
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
@@ -137,12 +159,50 @@ class Record:
             "type": "object",
             "properties": properties,
         }
-        required = [field.name for field in self.fields if field.is_required]
-        if required:
-            described["required"] = required
+        needed = [field.name for field in self.fields if field.is_required]
+        if needed:
+            described["required"] = needed
         if self.note:
             described["description"] = self.note
         return described
+
+
+def record(name: str, *fields: Field, note: str = "") -> Record:
+    """A :class:`Record` of these fields."""
+    return Record(name, fields, note)
+
+
+def tagged(
+    *records: Record, by: str = "type", default: str | None = None, ignores_others: bool = False
+) -> Tagged:
+    """One of these records, chosen by the member ``by``; ``default`` where it is missing."""
+    by_value = {each.value_of(by): each for each in records}
+    return Tagged(by, by_value, default, ignores_others)
+
+
+def text_or_parts(*records: Record) -> Either:
+    """A text, or a list of parts, each one of these records."""
+    return Either((Text(), ListOf(tagged(*records), 0, MAX_PARTS)))
+
+
+def object_in(values: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """The object that a table has read under ``name``; empty if it is absent."""
+    value = values.get(name, {})
+    assert isinstance(value, Mapping)
+    return value
+
+
+def list_in(values: Mapping[str, object], name: str) -> list[Any]:
+    """The list that a table has read under ``name``, its items as the table has them; or empty."""
+    value = values.get(name, [])
+    assert isinstance(value, list)
+    return value
+
+
+def text_in(values: Mapping[str, object], name: str) -> str | None:
+    """The text that a table has read under ``name``; None if it is absent or empty."""
+    value = values.get(name)
+    return str(value) if value else None
 
 
 def _described(field: Field, name: str) -> dict[str, object]:

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import DRY_BREAKERS
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.request_params import GbnfGrammar
 from paddler_trio.wire.trio.work import Generate, LogitBias, SamplingOverrides
-
-Json = dict[str, object]
 
 RANDOM_SEED = 2**32 - 1
 """llama.cpp's value for a random seed."""

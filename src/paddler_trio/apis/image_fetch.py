@@ -15,12 +15,11 @@ import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import ApiSettings
+from paddler_trio.apis.shapes import Json
 from paddler_trio.http.input_budget import BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
-from paddler_trio.wire.trio.encoded_work import MAX_WORK_BYTES
+from paddler_trio.wire.trio.request_frame import MAX_WORK_BYTES
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
-
-Json = dict[str, object]
 
 
 async def fetch_images(

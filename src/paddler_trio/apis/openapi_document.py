@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
 
@@ -14,10 +15,9 @@ from paddler_trio.apis.llama_server.model_routes import detokenize_record, token
 from paddler_trio.apis.llama_server.rerank import rerank_record
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
-from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
+from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
 from paddler_trio.apis.responses.responses_fields import input_tokens_record, responses_record
-
-Json = dict[str, object]
+from paddler_trio.apis.shapes import Json
 
 ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 502, 503, 504)
 
@@ -58,7 +58,7 @@ GETS = {
 @lru_cache(maxsize=8)
 def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
     """The whole document, OpenAPI 3.1; ``is_strict``: fields that are not described are refused."""
-    schemas: Json = {"Error": _error_schema(), "AnthropicError": _anthropic_error_schema()}
+    schemas: Json = {**_ERRORS}
     paths: Json = {}
     for (path, summary), record in records(limits).items():
         schema = record.schema()
@@ -77,7 +77,7 @@ def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "responses": {name: _error_response(name) for name in ("Error", "AnthropicError")},
+            "responses": {name: _error_response(name) for name in _ERRORS},
         },
     }
 
@@ -129,33 +129,19 @@ def _operation(path: str, summary: str, record: Record | None) -> Json:
     return operation
 
 
-def _error_schema() -> Json:
-    text_or_null = {"type": ["string", "null"]}
-    error = {
-        "type": "object",
-        "properties": {
-            "message": {"type": "string"},
-            "type": {"type": "string"},
-            "param": text_or_null,
-            "code": text_or_null,
-        },
-        "required": ["message", "type", "param", "code"],
-    }
-    return {"type": "object", "properties": {"error": error}, "required": ["error"]}
+def _object(**properties: object) -> Json:
+    """The schema of an object that has all of these."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _anthropic_error_schema() -> Json:
-    text = {"type": "string"}
-    error = {
-        "type": "object",
-        "properties": {"type": text, "message": text},
-        "required": ["type", "message"],
-    }
-    return {
-        "type": "object",
-        "properties": {"type": {"const": "error"}, "error": error},
-        "required": ["type", "error"],
-    }
+_TEXT: Json = {"type": "string"}
+_TEXT_OR_NULL: Json = {"type": ["string", "null"]}
+_ERRORS: Mapping[str, Json] = {
+    "Error": _object(
+        error=_object(message=_TEXT, type=_TEXT, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL)
+    ),
+    "AnthropicError": _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT)),
+}
 
 
 async def document(backend: Backend, exchange: Exchange) -> None:

@@ -15,7 +15,7 @@ from paddler_trio.apis.prompts import is_ids
 from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
-from paddler_trio.wire.trio.model_questions import (
+from paddler_trio.wire.trio.trio_link import (
     DescribeModel,
     Detokenize,
     Question,

@@ -5,7 +5,7 @@ is continued after a loss and is stopped when its client leaves, like any other.
 exchange hold one place in the queue: the next is submitted when the one before has left it.
 
 `gather` collects the steps for a whole answer. `stream` answers with server-sent events while they
-come; what differs between APIs is a :class:`~paddler_trio.apis.steps.StreamEncoder`.
+come; what differs between APIs is a :class:`~paddler_trio.apis.answer.StreamEncoder`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import attrs
 import trio
 
+from paddler_trio.apis.answer import Step, StreamEncoder
 from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.steps import Step, StreamEncoder
 from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http import sse

@@ -11,13 +11,16 @@ Bodies of the native routes have no shapes here: their classes travel on agent l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.wire.codec import dumps
+
+Json: TypeAlias = dict[str, object]
+"""A JSON object."""
 
 SHOWN_CHARS = 80
 
@@ -37,7 +40,7 @@ class Shape(Protocol):
         """
         ...
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         """The same as JSON Schema."""
         ...
 
@@ -55,16 +58,14 @@ def wrong(shape: Shape, value: object, path: str) -> ApiError:
 
 @attrs.frozen
 class Flag:
-    @property
-    def expected(self) -> str:
-        return "true or false"
+    expected = "true or false"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> bool:
         if not isinstance(value, bool):
             raise wrong(self, value, path)
         return value
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {"type": "boolean"}
 
 
@@ -101,7 +102,7 @@ class Integer:
             raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return value
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {"type": "integer"} | _bounds("minimum", self.least, "maximum", self.most)
 
 
@@ -125,7 +126,7 @@ class Number:
             raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return float(value)
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {"type": "number"} | _bounds("minimum", self.least, "maximum", self.most)
 
 
@@ -154,7 +155,7 @@ class Text:
             raise invalid(f"{path} is empty, must be {self.expected}", path)
         return value
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {"type": "string"} | _bounds(
             "minLength", self.least_chars or None, "maxLength", self.most_chars
         )
@@ -177,7 +178,7 @@ class OneOf:
             raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return value
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {"type": "string", "enum": list(self.choices)}
 
 
@@ -188,9 +189,7 @@ class Anything:
     most_bytes: int | None = None
     limit: str = ""
 
-    @property
-    def expected(self) -> str:
-        return "JSON"
+    expected = "JSON"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         if self.most_bytes is not None:
@@ -202,7 +201,7 @@ class Anything:
                 )
         return value
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {}
 
 
@@ -215,11 +214,9 @@ class FreeObject:
     limit: str = ""
     most_bytes: int | None = None
 
-    @property
-    def expected(self) -> str:
-        return "an object"
+    expected = "an object"
 
-    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> dict[str, object]:
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> Json:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         if self.most is not None and len(value) > self.most:
@@ -232,8 +229,8 @@ class FreeObject:
             key: self.of.read(member, f"{path}.{key}", ignored) for key, member in value.items()
         }
 
-    def schema(self) -> dict[str, object]:
-        described: dict[str, object] = {"type": "object"}
+    def schema(self) -> Json:
+        described: Json = {"type": "object"}
         member = self.of.schema()
         if member:
             described["additionalProperties"] = member
@@ -247,9 +244,7 @@ class ListOf:
     most: int | None = None
     limit: str = ""
 
-    @property
-    def expected(self) -> str:
-        return "a list"
+    expected = "a list"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
         if not isinstance(value, list):
@@ -266,8 +261,8 @@ class ListOf:
             self.of.read(member, f"{path}[{index}]", ignored) for index, member in enumerate(value)
         ]
 
-    def schema(self) -> dict[str, object]:
-        described: dict[str, object] = {"type": "array", "items": self.of.schema()}
+    def schema(self) -> Json:
+        described: Json = {"type": "array", "items": self.of.schema()}
         return described | _bounds("minItems", self.least or None, "maxItems", self.most)
 
 
@@ -290,7 +285,7 @@ class PairOf:
             self.second.read(value[1], f"{path}[1]", ignored),
         ]
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {
             "type": "array",
             "prefixItems": [self.first.schema(), self.second.schema()],
@@ -317,10 +312,10 @@ class Either:
                 return shape.read(value, path, ignored)
             except ApiError as error:
                 if error.param != path or error.code != "invalid_type":
-                    best = best or error  # the kind is right: its error says more
+                    best = best or error  # the kind is right: its error is more precise
         raise best or wrong(self, value, path)
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {"anyOf": [shape.schema() for shape in self.shapes]}
 
 
@@ -361,13 +356,11 @@ class Tagged:
             )
         return self.records[given].read(value, path, ignored)
 
-    def schema(self) -> dict[str, object]:
+    def schema(self) -> Json:
         return {"oneOf": [record.schema() for record in self.records.values()]}
 
 
-def _bounds(
-    least_name: str, least: float | None, most_name: str, most: float | None
-) -> dict[str, object]:
+def _bounds(least_name: str, least: float | None, most_name: str, most: float | None) -> Json:
     bounds = ((least_name, least), (most_name, most))
     return {name: value for name, value in bounds if value is not None}
 

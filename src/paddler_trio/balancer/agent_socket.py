@@ -210,7 +210,7 @@ class _Link:
             if heard_s + silence_s > trio.current_time():
                 await trio.sleep_until(heard_s + silence_s)
             elif self._is_decoding or (arrivals is not None and arrivals.has_unread()):
-                await trio.sleep(UNREAD_POLL_S)  # it is we who are late
+                await trio.sleep(UNREAD_POLL_S)  # the delay is ours
             else:
                 break
         log.warning("agent is silent: gone", agent=self.agent_id, silence_s=silence_s)

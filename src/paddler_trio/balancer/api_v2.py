@@ -22,7 +22,7 @@ from paddler_trio.http.router import Handler, Params, Router
 from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.trio.model_questions import (
+from paddler_trio.wire.trio.trio_link import (
     DescribeModel,
     Detokenize,
     Question,

@@ -15,7 +15,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection, Question
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, client_digest
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
-from paddler_trio.wire.trio.model_questions import Detokenize, Question, RenderPrompt, Tokenize
+from paddler_trio.wire.trio.trio_link import Detokenize, Question, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import ConversationPrompt, TextPrompt
 
 log = structlog.get_logger("asking")
@@ -28,7 +28,7 @@ _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("wri
 
 
 async def ask_model(dispatcher: Dispatcher, question: Question, *, client: str = "") -> object:
-    """An agent's answer as JSON; see ``wire/trio/model_questions.py`` for its shape.
+    """An agent's answer as JSON; see ``wire/trio/trio_link.py`` for its shape.
 
     ``client`` is the client whose turns it takes on the agent. Cancellation: the agent is sent a
     stop.

@@ -44,7 +44,7 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     tool_schema_problem,
 )
-from paddler_trio.wire.trio.encoded_work import EncodedWork, encode_work
+from paddler_trio.wire.trio.request_frame import EncodedWork, encode_work
 
 log = structlog.get_logger("inference")
 

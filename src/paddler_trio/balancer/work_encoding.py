@@ -6,7 +6,7 @@ from functools import partial
 
 from paddler_trio.http.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
-from paddler_trio.wire.trio.encoded_work import EncodedWork, encode_work
+from paddler_trio.wire.trio.request_frame import EncodedWork, encode_work
 from paddler_trio.wire.trio.work import Work
 
 

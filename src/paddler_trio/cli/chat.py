@@ -181,7 +181,7 @@ class _Writer:
         if self.silent:
             return
         self._end_reasoning()
-        # a pipe gets the very text: whoever reads it may want its control characters
+        # a pipe gets the very text, control characters included
         sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
         sys.stdout.flush()
         self._line_is_open = not piece.endswith("\n")

@@ -144,7 +144,7 @@ def _serve_until_signal(serve: Callable[[], None], announce: Callable[[str], Non
     """Run ``serve`` in a thread; end the process with status 0 at the first signal.
 
     Args:
-      announce: told once, as ``host:port``, where the process has begun to listen.
+      announce: called once with ``host:port``, when the process listens.
 
     Errors:
       EngineError: ``serve`` returned, which it should not.
@@ -156,7 +156,7 @@ def _serve_until_signal(serve: Callable[[], None], announce: Callable[[str], Non
     from paddler_trio.engine.rpc_sockets import listening_socket
 
     async def announce_when_listening() -> None:
-        while (bound := listening_socket()) is None:  # noqa: ASYNC110  llama.cpp tells nobody
+        while (bound := listening_socket()) is None:  # noqa: ASYNC110  llama.cpp has no callback
             await trio.sleep(LOOK_S)
         announce("{}:{}".format(*bound))
 

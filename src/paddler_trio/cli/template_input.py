@@ -156,9 +156,8 @@ def read_templates(
 
 def _templates_in(model: Path, override: str | None) -> ModelTemplates:
     from paddler_trio.daemon.logs import configure_logs
-    from paddler_trio.language.llama_log import route_llama_log
-    from paddler_trio.language.templates.model_templates import templates_of
-    from paddler_trio.language.vocabulary import Vocabulary
+    from paddler_trio.language.model_language import templates_of
+    from paddler_trio.language.vocabulary import Vocabulary, route_llama_log
 
     configure_logs(level="error")
     route_llama_log()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import random
 import sys
@@ -61,9 +62,11 @@ def parse(
     Without messages, one turn of a user is taken.
     """
     with one_line_errors():
-        from paddler_trio.language.answers.answer_start import rendered_prompt
-        from paddler_trio.language.answers.turns import turn_ends_of, without_turn_end
-        from paddler_trio.language.answers.utf8_carry import Utf8Carry
+        from paddler_trio.language.answers.turns import (
+            rendered_prompt,
+            turn_ends_of,
+            without_turn_end,
+        )
         from paddler_trio.language.answers.whole_answer import AnswerReader
         from paddler_trio.language.templates.conversation import prepare_conversation
 
@@ -89,10 +92,10 @@ def parse(
         ends = turn_ends_of(prepared.model.template, form, eos_token=templates.eos_token)
         whole = without_turn_end(raw.decode("utf-8", errors="surrogateescape"), ends)
         data = whole.encode("utf-8", errors="surrogateescape")
-        carry = Utf8Carry()
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for piece in [data] if split is None else _pieces(data, random.Random(split)):  # noqa: S311
-            reader.feed(carry.feed(piece))
-        reader.feed(carry.flush())
+            reader.feed(decoder.decode(piece))
+        reader.feed(decoder.decode(b"", final=True))
         answer = reader.end(is_partial=partial)
         shown: dict[str, object] = {
             "content": answer.content,

@@ -69,6 +69,6 @@ def one_line_errors(exit_code: int = 1) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         raise typer.Exit(INTERRUPTED) from interrupt
     except BrokenPipeError as error:
-        # nobody reads any more; the interpreter's last flush must not complain about it
+        # the reader has left; the interpreter's last flush must not complain about it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from error

@@ -96,7 +96,7 @@ class SystemdNotifier:
                 notifications.setblocking(False)
                 notifications.sendto(message.encode(), self._address)
         except OSError as error:
-            log.warning("systemd was not told", message=message, error=str(error))
+            log.warning("systemd was not notified", message=message, error=str(error))
 
 
 def _status_line(text: str) -> str:

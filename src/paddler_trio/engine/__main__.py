@@ -358,7 +358,9 @@ def _read_requests(
                         loop.hurry(frame.key)
                 case EmbedDocuments(key, documents):
                     if embedder is None:
-                        problem = "this engine was not told to embed: set enable_embeddings"
+                        problem = (
+                            "this engine was started without embeddings: set enable_embeddings"
+                        )
                         pipe.send(
                             EmbeddingStep(
                                 [Embedded(key, i, b"", problem) for i in range(len(documents))]

@@ -13,7 +13,7 @@ from paddler_trio.engine.vision import Embeddings
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.image_tokens import image_of, is_image, words_of
 from paddler_trio.wire.engine.engine_pipe import Ending, StartSequence
-from paddler_trio.wire.engine.sampling_limits import sampling_problem
+from paddler_trio.wire.engine.sampler_stages import sampling_problem
 
 
 @attrs.frozen

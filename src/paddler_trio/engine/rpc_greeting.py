@@ -1,9 +1,9 @@
-"""The first words of llama.cpp's RPC protocol: is there a server, and does it speak as we do?
+"""The greeting of llama.cpp's RPC protocol: is a server there, and has it our version?
 
 llama.cpp ends its process where it cannot reach a server, and waits without a limit for one that
-says nothing. So each server is greeted here before llama.cpp is told of it. The greeting is the
-protocol's own: one byte of command, eight of length, and what the connection can do, all zeros
-for nothing but TCP; the answer begins with the version.
+sends nothing. So each server is greeted here before llama.cpp connects to it. The greeting is the
+protocol's own: one byte of command, eight of length, and the features of the connection, all zeros
+for plain TCP; the answer begins with the version.
 
 A server talks to one engine at a time and lets all others wait: silence after a connection
 usually means that another engine has it.
@@ -94,7 +94,7 @@ def _receive(connection: socket.socket, size: int, give_up_s: float) -> bytes:
 
 def _check(server: str, answer: bytes) -> None:
     ours = ".".join(map(str, PROTOCOL))
-    if not answer:  # as a tunnel does whose other end finds nobody
+    if not answer:  # as a tunnel does that leads to no server
         raise EngineError(
             f"rpc: {server} closes the connection without a word: no RPC server is behind it, or "
             "one of another release"

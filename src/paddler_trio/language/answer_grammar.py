@@ -1,16 +1,16 @@
 """The grammar of an answer and the budget of its reasoning.
 
 Both follow from one request's constraint, tools and thinking, from how its model writes
-(``answers.model_format``) and from where the prompt leaves the answer (``answers.answer_start``).
+(``answers.model_format``) and from where the prompt leaves the answer (``answers.turns``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paddler_trio.language.answers.answer_start import AnswerStart
+from paddler_trio.language.answers.automaton import TokenClass
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
-from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
 from paddler_trio.language.grammars.grammar_composition import (
     CallRules,

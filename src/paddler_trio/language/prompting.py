@@ -15,9 +15,10 @@ from typing import TypeAlias, assert_never
 import attrs
 
 from paddler_trio.language.answer_grammar import budget_of_answer, grammar_of_answer
-from paddler_trio.language.answers.call_reading import call_reader
+from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
+from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError
 from paddler_trio.language.grammars.grammar_composition import (
     GbnfRefusedError,
@@ -30,6 +31,7 @@ from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.rendering import Rendering, plain, render
 from paddler_trio.language.sampling_settings import sampling_of
 from paddler_trio.language.templates.chat_messages import text_of
+from paddler_trio.language.tool_schemas import ToolSchemaError
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
@@ -38,7 +40,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     ReasoningBudget,
     StartSequence,
 )
-from paddler_trio.wire.engine.sampling_limits import MAX_LOGPROBS
+from paddler_trio.wire.engine.sampler_stages import MAX_LOGPROBS
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -195,6 +197,26 @@ def tokens_of(prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary) -> l
         return vocabulary.tokenize_prompt(rendering.text)
     except TokenizationError as error:
         raise Refusal("SamplerError", str(error)) from error
+
+
+def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallReader | None:
+    """A reader for calls written in ``form``; None if they stay unread.
+
+    Args:
+      seed: of the request, the same on every agent that works on it: a call keeps its id when the
+        answer continues on another agent.
+
+    Raises:
+      Refusal: a tool is not usable.
+    """
+    if not isinstance(prompt, ConversationPrompt) or prompt.raw_tool_calls or not prompt.tools:
+        return None
+    if prompt.tool_choice == "none":
+        return None
+    try:
+        return reader_of_calls(form, prompt.tools, seed=seed)
+    except ToolSchemaError as error:
+        raise Refusal("ToolSchemaInvalid", str(error)) from error
 
 
 # ------------------------------------------------------------------------------- inside

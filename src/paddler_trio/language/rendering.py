@@ -8,11 +8,11 @@ from functools import lru_cache
 import attrs
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.answers.answer_start import AnswerStart, rendered_prompt
 from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.whole_answer import probe_of
+from paddler_trio.language.answers.turns import AnswerStart, rendered_prompt
 from paddler_trio.language.images.image_parts import check_images, images_in, show_images
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request

@@ -32,6 +32,9 @@ from paddler_trio.errors import PaddlerError
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_REFERENCES = 10_000
+MAX_NESTED_RULES = 200
+"""Of keywords that are applied inside each other, three frames of Python each. At the interpreter's
+own limit the ``RecursionError`` may be raised inside a map that is written in Rust: a panic."""
 MAX_COMPARISONS = 5_000_000
 """Of values, in one validation, about 0.1 s; 2000 objects of two typed fields take a million."""
 MAX_UNIQUE_ITEMS = 256
@@ -81,7 +84,7 @@ class ToolSchema:
           ToolSchemaError: not a JSON Schema, too large, or refers to something outside.
         """
         self._tool = tool
-        self._references = self._comparisons = 0
+        self._references = self._comparisons = self._depth = 0
         try:
             size_chars = len(json.dumps(schema, ensure_ascii=False))
             if size_chars > MAX_SCHEMA_CHARS:
@@ -105,7 +108,7 @@ class ToolSchema:
 
     def findings(self, arguments: Mapping[str, object]) -> list[str]:
         """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
-        self._references = self._comparisons = 0
+        self._references = self._comparisons = self._depth = 0
         findings: list[str] = []
         try:
             validator = self._bounded(_DRAFTS[self._draft])(self._schema, registry=EMPTY_REGISTRY)
@@ -127,17 +130,18 @@ class ToolSchema:
 
     def _bounded(self, draft: type[Validator]) -> type[Validator]:
         """The draft with its work counted and regular expressions passed over."""
-        rules = cast("Mapping[str, _Rule]", draft.VALIDATORS)
-        changes: dict[str, _Rule] = dict(rules)
-        for keyword in filter(rules.__contains__, _REFERENCES):
-            changes[keyword] = self._counted(rules[keyword])
+        rules = dict(cast("Mapping[str, _Rule]", draft.VALIDATORS))
         for keyword in filter(rules.__contains__, _NOT_CHECKED):
-            changes[keyword] = _check_nothing
+            rules[keyword] = _where(lambda *_: False, rules[keyword])
         # A property that only a pattern allows must not be refused as an additional one.
-        changes["additionalProperties"] = _unless_patterns(rules["additionalProperties"])
-        if "uniqueItems" in changes:
-            changes["uniqueItems"] = _unless_many(rules["uniqueItems"])
-        limited = {keyword: self._limited(keyword, rule) for keyword, rule in changes.items()}
+        rules["additionalProperties"] = _where(
+            lambda _, schema: "patternProperties" not in schema, rules["additionalProperties"]
+        )
+        if "uniqueItems" in rules:  # every item of an array may be compared with every other
+            rules["uniqueItems"] = _where(
+                lambda instance, _: _size(instance) <= MAX_UNIQUE_ITEMS, rules["uniqueItems"]
+            )
+        limited = {keyword: self._limited(keyword, rule) for keyword, rule in rules.items()}
         return cast("type[Validator]", extend(draft, limited))  # type: ignore[no-untyped-call]
 
     def _limited(self, keyword: str, check: _Rule) -> _Rule:
@@ -149,24 +153,20 @@ class ToolSchema:
             self._comparisons += _RULE_COMPARISONS + each * _size(value) + _size(instance)
             if self._comparisons > MAX_COMPARISONS:
                 raise _TooManyComparisonsError
-            yield from check(validator, value, instance, schema)
-
-        return rule
-
-    def _counted(self, follow: _Rule) -> _Rule:
-        def rule(
-            validator: Validator, value: object, instance: object, schema: JsonSchema
-        ) -> Iterator[ValidationError]:
-            self._references += 1
-            if self._references > MAX_REFERENCES:
+            self._references += keyword in _REFERENCES
+            if self._references > MAX_REFERENCES or self._depth == MAX_NESTED_RULES:
                 raise _TooManyReferencesError
-            yield from follow(validator, value, instance, schema)
+            self._depth += 1
+            try:
+                yield from check(validator, value, instance, schema)
+            finally:
+                self._depth -= 1
 
         return rule
 
 
 class _TooManyReferencesError(Exception):
-    """One validation followed ``MAX_REFERENCES``; never leaves this file."""
+    """One validation followed ``MAX_REFERENCES``, or nested too many; never leaves this file."""
 
 
 class _TooManyComparisonsError(Exception):
@@ -177,29 +177,13 @@ def _size(value: object) -> int:
     return len(value) if isinstance(value, list | dict) else 0
 
 
-def _unless_many(check: _Rule) -> _Rule:
-    """Every item of an array may be compared with every other."""
+def _where(applies: Callable[[object, JsonSchema], bool], check: _Rule) -> _Rule:
+    """``check`` for those instances and schemas that it ``applies`` to."""
 
     def rule(
         validator: Validator, value: object, instance: object, schema: JsonSchema
     ) -> Iterator[ValidationError]:
-        if _size(instance) <= MAX_UNIQUE_ITEMS:
-            yield from check(validator, value, instance, schema)
-
-    return rule
-
-
-def _check_nothing(
-    _validator: Validator, _value: object, _instance: object, _schema: JsonSchema
-) -> Iterator[ValidationError]:
-    return iter(())
-
-
-def _unless_patterns(check: _Rule) -> _Rule:
-    def rule(
-        validator: Validator, value: object, instance: object, schema: JsonSchema
-    ) -> Iterator[ValidationError]:
-        if "patternProperties" not in schema:
+        if applies(instance, schema):
             yield from check(validator, value, instance, schema)
 
     return rule

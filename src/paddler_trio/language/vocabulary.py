@@ -10,10 +10,13 @@ inside llama.cpp keeps the model until it comes back, later calls are refused.
 llama.cpp's generic pre-tokenizer recurses for every character of a word and overruns the stack at
 about 20 000 of them (measured, 8 MB), which would end the process; such runs are cut. Ids that do
 not exist make it throw through its C interface, so they are refused here.
+
+llama.cpp logs through one callback of the whole process, which is set here, too.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,16 +25,19 @@ from ctypes import c_char, create_string_buffer
 from pathlib import Path
 from typing import TypeAlias
 
+import structlog
 from llama_cpp import llama_cpp
 
 from paddler_trio.errors import ModelFileError, PaddlerError
 from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
 
+log = structlog.get_logger("vocabulary")
+
 MAX_TEXT_BYTES = 2**30  # llama.cpp counts bytes and tokens in 32 bits
 _MAX_RUN_CHARS = 4096
 _CHANGE = re.compile(r"\s\S|\S\s")
+_WARNING, _ERROR = 3, 4  # levels of llama.cpp's log
 _LONG_RUN = re.compile(rf"\S{{{_MAX_RUN_CHARS}}}|\s{{{_MAX_RUN_CHARS}}}")
-_NO_TOKEN = -1
 
 _ModelHandle: TypeAlias = int
 _VocabHandle: TypeAlias = int
@@ -86,7 +92,7 @@ class Vocabulary:
         """The control tokens with which the model ends its answer."""
         self.escaping = self._make_escaping(controls)
         self.longest_token_chars = self._find_longest()
-        """No token stands for more characters of a text; 0 where tokens say nothing of that."""
+        """No token stands for more characters of a text; 0 where tokens do not bound that."""
 
     @classmethod
     def load(cls, path: Path | str) -> Vocabulary:
@@ -121,17 +127,18 @@ class Vocabulary:
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of context the model was trained with; 0 if the file does not say."""
-        architecture = self.metadata.get("general.architecture", "")
-        length = self.metadata.get(f"{architecture}.context_length", "")
-        return int(length) if length.isdecimal() else 0
+        """Tokens of context the model was trained with; 0 if it is not in the file."""
+        return self._number_of("context_length")
 
     @property
     def n_embd(self) -> int:
-        """Width of the model's vectors; 0 if the file does not say."""
+        """Width of the model's vectors; 0 if it is not in the file."""
+        return self._number_of("embedding_length")
+
+    def _number_of(self, key: str) -> int:
         architecture = self.metadata.get("general.architecture", "")
-        width = self.metadata.get(f"{architecture}.embedding_length", "")
-        return int(width) if width.isdecimal() else 0
+        number = self.metadata.get(f"{architecture}.{key}", "")
+        return int(number) if number.isdecimal() else 0
 
     def chat_template(self, name: str | None = None) -> str | None:
         """Jinja source of the default template, or of a named one such as ``tool_use``."""
@@ -267,7 +274,7 @@ class Vocabulary:
 
     def _find_longest(self) -> int:
         if self.kind not in (llama_cpp.LLAMA_VOCAB_TYPE_BPE, llama_cpp.LLAMA_VOCAB_TYPE_SPM):
-            return 0  # others leave out blanks, or know whole words as one unknown token
+            return 0  # others leave out blanks, or have whole words as one unknown token
         read = llama_cpp.llama_vocab_get_text
         return max((len(read(self._vocab, token)) for token in range(self.n_tokens)), default=0)
 
@@ -348,3 +355,30 @@ def _metadata_of(model: _ModelHandle) -> dict[str, str]:
         key, value = texts
         metadata[key] = value
     return metadata
+
+
+# ------------------------------------------------------------------------------ llama.cpp's log
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _log(level: int, text: bytes, _: object) -> None:
+    line = text.decode(errors="replace").rstrip()
+    if line.strip(". "):
+        write = log.warning if level in (_WARNING, _ERROR) else log.debug
+        write("llama.cpp", text=line)
+
+
+def route_llama_log() -> None:
+    """Write llama.cpp's log to that of this process from now on, and print nothing; idempotent."""
+    llama_cpp.llama_log_set(_log, None)
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _print(level: int, text: bytes, _: object) -> None:
+    if level in (_WARNING, _ERROR):
+        os.write(2, text)
+
+
+def print_llama_log() -> None:
+    """Print its warnings and errors to standard error from now on; for child processes."""
+    llama_cpp.llama_log_set(_print, None)

@@ -3,6 +3,7 @@
     services                     outlive everything
     ├─ systemd watchdog
     ├─ event loop lag            measured ten times a second
+    ├─ heap trim                 gives free memory back
     ├─ model                     follows the desired state
     │  ├─ preparation            child processes: templates, tokens, grammars, images
     │  └─ engine                 the child process; both started again under a restart budget
@@ -22,6 +23,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.heap import freeze_heap, give_back_large_blocks
@@ -91,6 +93,7 @@ async def run_agent(
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(LoopLag().run, name="event loop lag")
+        services.start_soon(run_heap_trim, name="heap trim")
         services.start_soon(parts.model.run, name="model")
         async with trio.open_nursery() as links:
             links.start_soon(parts.link.run, name="balancer link")

@@ -3,6 +3,7 @@
     services                         outlive everything
     ├─ systemd watchdog
     ├─ event loop lag                measured ten times a second
+    ├─ heap trim                     gives free memory back
     ├─ reload on SIGHUP              of the API keys
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
@@ -25,6 +26,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.heap import freeze_heap, give_back_large_blocks
@@ -110,6 +112,7 @@ async def run_balancer(
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.measure_lag, name="event loop lag")
+        services.start_soon(run_heap_trim, name="heap trim")
         if parts.reload is not None:
             await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
         async with trio.open_nursery() as connections:

@@ -46,8 +46,8 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     RequestKey,
     SlotLedger,
 )
-from paddler_trio.wire.trio.encoded_work import EncodedWork, TooLong
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
+from paddler_trio.wire.trio.request_frame import EncodedWork, TooLong
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 
 log = structlog.get_logger("dispatch")

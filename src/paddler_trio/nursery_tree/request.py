@@ -29,7 +29,7 @@ import attrs
 import trio
 
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
-from paddler_trio.wire.trio.encoded_work import EncodedWork
+from paddler_trio.wire.trio.request_frame import EncodedWork
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease

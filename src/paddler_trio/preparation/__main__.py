@@ -16,7 +16,6 @@ import sys
 
 from paddler_trio.heap import freeze_heap
 from paddler_trio.language.answers.format_detection import format_of
-from paddler_trio.language.llama_log import print_llama_log
 from paddler_trio.language.model_language import (
     Language,
     LanguageError,
@@ -24,6 +23,7 @@ from paddler_trio.language.model_language import (
     read_language,
 )
 from paddler_trio.language.rendering import paddler_form_of
+from paddler_trio.language.vocabulary import print_llama_log
 from paddler_trio.preparation.limits import die_with_parent
 from paddler_trio.preparation.messages import (
     LanguageFacts,

@@ -15,7 +15,7 @@ from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Ready
-from paddler_trio.wire.trio.model_questions import (
+from paddler_trio.wire.trio.trio_link import (
     DescribeModel,
     Detokenize,
     Question,

@@ -106,7 +106,7 @@ def loads(data: bytes | bytearray | str, limits: JsonLimits = DEFAULT_LIMITS) ->
     except ValueError as error:
         raise WireError(f"not valid JSON: {error}") from error
     # Counting brackets bounds the depth from above and is far cheaper than walking the value.
-    if text.count("{") + text.count("[") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+    if text.count("{") + text.count("[") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise _too_deep()
     if "\\u" in text and _has_lone_surrogate(text):
         dumps(value)  # fails, unless a backslash precedes it
@@ -215,7 +215,7 @@ def _too_deep() -> WireError:
     return WireError(f"JSON nested deeper than {MAX_DEPTH} levels")
 
 
-def _is_deeper(value: object, limit: int) -> bool:
+def is_deeper(value: object, limit: int) -> bool:
     """Whether containers nest more than ``limit`` deep; level by level, no recursion."""
     level: list[object] = [value]
     for _ in range(limit):

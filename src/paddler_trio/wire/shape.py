@@ -1,6 +1,6 @@
 """The strict converter: plain JSON values to frozen attrs values and back.
 
-Paddler's peers refuse what they do not know, and so do we: an unknown field, a missing one, a
+Paddler's peers refuse what is unknown to them, and so do we: an unknown field, a missing one, a
 float where an integer belongs, ``null`` where only a default is allowed. How a field behaves is
 read from its attrs definition:
 
@@ -42,7 +42,7 @@ _ABSENT: Final = object()
 
 
 class ShapeError(WireError):
-    """A JSON value is not what its place calls for; ``path`` says where, innermost first."""
+    """A JSON value is not what its place calls for; ``path`` is the place, innermost step first."""
 
     def __init__(self, text: str, *path: str | int) -> None:
         super().__init__(text)

@@ -75,6 +75,11 @@ def struct(cls: AttrsClass, tag: str | None = None) -> Variant:
     return Variant(tag or cls.__name__, (cls,), lambda: (record_reader(cls), record_writer(cls)))
 
 
+def structs(union: object) -> tuple[Variant, ...]:
+    """A :func:`struct` for each class of ``union``."""
+    return tuple(map(struct, get_args(union)))
+
+
 def through(tag: str, shape: object) -> Variant:
     """A tag of this place around another shape: ``{"Notification": <Notification>}``."""
 
@@ -109,7 +114,7 @@ def through_known(
 
 
 def tag_of(value: object) -> str | None:
-    """Which variant of an externally tagged enum this wants to be; None if it is no enum."""
+    """The variant of an externally tagged enum that this names; None if it is no enum."""
     match value:
         case str():
             return value

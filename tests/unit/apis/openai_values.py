@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from paddler_trio.apis.answer import AnswerReader
+from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.nursery_tree.request import RawResult
 
 USAGE = {
@@ -23,6 +25,12 @@ TIMINGS = {"prompt_n": 7, "prompt_ms": 14.0, "cached_n": 4, "predicted_n": 8, "p
 def done(reason: str = "stop", stop_text: str | None = None) -> RawResult:
     finish = {"reason": reason, "stop_text": stop_text}
     return {"Done": {"usage": USAGE, "finish": finish, "timings": TIMINGS}}
+
+
+def readers(delivery: Delivery | None, n: int = 1) -> list[AnswerReader]:
+    """Those of an answer with ``n`` choices."""
+    is_verbatim = delivery is not None and delivery.reasoning_is_content
+    return [AnswerReader(is_verbatim=is_verbatim) for _ in range(n)]
 
 
 def logprob(token: str) -> RawResult:

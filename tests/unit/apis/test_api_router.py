@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.apis.anthropic.anthropic_response import envelope as anthropic_envelope
+from paddler_trio.apis.anthropic.anthropic_routes import envelope as anthropic_envelope
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes
 from paddler_trio.apis.api_routes import ENVELOPES

@@ -26,7 +26,7 @@ from paddler_trio.apis.llama_server.model_routes import detokenize_record, token
 from paddler_trio.apis.llama_server.rerank import read_rerank
 from paddler_trio.apis.openai.chat_request import conversation_of, read_chat
 from paddler_trio.apis.openai.completion_request import read_completion, read_llama_completion
-from paddler_trio.apis.openai.embeddings_io import embeddings_record, llama_embeddings_record
+from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
 from paddler_trio.apis.openapi_document import openapi, records
 from paddler_trio.apis.responses.responses_request import read_input_tokens, read_responses
 from paddler_trio.wire.trio.work import ConversationPrompt

@@ -9,13 +9,13 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai_values import USAGE, chunks, done, logprob
+from openai_values import USAGE, chunks, done, logprob, readers
 
-from paddler_trio.apis.answer import Answer, AnswerReader, ContentDelta, usage_of
+from paddler_trio.apis.answer import Answer, AnswerReader, ContentDelta, Step
 from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.openai.chat import ChatStream, Heading, WholeChat
 from paddler_trio.apis.openai.chat_request import Delivery
-from paddler_trio.apis.openai.chat_response import ChatStream, Heading, WholeChat
-from paddler_trio.apis.steps import Step
+from paddler_trio.apis.timings import Stopwatch, usage_of
 from paddler_trio.nursery_tree.request import RawResult
 
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="chatcmpl-1")
@@ -37,16 +37,15 @@ def parsed(*names: str) -> RawResult:
 
 def whole(*results: RawResult, delivery: Delivery | None = None) -> dict[str, Any]:
     """The body of an answer of one choice."""
-    told = WholeChat.of(HEADING, delivery or Delivery(), 1, raw_calls=False)
+    told = WholeChat(HEADING, delivery or Delivery(), [Answer(*readers(delivery))])
     told.take(Step(0, results))
     return told.body()
 
 
 def streamed(*steps: Step, delivery: Delivery | None = None, n: int = 1) -> list[dict[str, Any]]:
     clock = iter(range(1000))
-    told = ChatStream.of(
-        HEADING, delivery or Delivery(), n, raw_calls=False, now_s=lambda: float(next(clock))
-    )
+    watch = Stopwatch(lambda: float(next(clock)))
+    told = ChatStream(HEADING, delivery or Delivery(), watch, readers(delivery, n))
     stream = told.opening() + b"".join(told.take(step) for step in steps) + told.closing()
     return chunks(stream)
 
@@ -306,7 +305,7 @@ def test_chunks_may_carry_timings() -> None:
 
 
 def test_a_failure_is_an_event_and_no_done() -> None:
-    told = ChatStream.of(HEADING, Delivery(), 1, raw_calls=False, now_s=lambda: 0.0)
+    told = ChatStream(HEADING, Delivery(), Stopwatch(lambda: 0.0), readers(None))
     last = told.failed(ApiError(504, "too late"))
     assert json.loads(last.removeprefix(b"data: "))["error"]["message"] == "too late"
     assert b"[DONE]" not in last
@@ -357,7 +356,7 @@ def test_a_stream_says_what_the_whole_answer_says(
     choices: list[list[RawResult]], delivery: Delivery, random: Any
 ) -> None:
     n = len(choices)
-    told = WholeChat.of(HEADING, delivery, n, raw_calls=False)
+    told = WholeChat(HEADING, delivery, [Answer(reader) for reader in readers(delivery, n)])
     steps = []
     queues = [[*results, done()] for results in choices]
     while any(queues):

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_values import USAGE, chunks, done, logprob
 
-from paddler_trio.apis.answer import Stopwatch
+from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.generation_settings import generation_settings
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
-from paddler_trio.apis.openai.chat_response import Heading
+from paddler_trio.apis.openai.chat import Heading
 from paddler_trio.apis.openai.completion_request import (
     CompletionRequest,
     completion_record,
@@ -28,20 +28,20 @@ from paddler_trio.apis.openai.completion_request import (
     read_completion,
     read_llama_completion,
 )
-from paddler_trio.apis.openai.completion_response import (
+from paddler_trio.apis.openai.completions import (
     CompletionStream,
     TextAnswer,
     WholeCompletion,
 )
-from paddler_trio.apis.openai.embeddings_io import (
+from paddler_trio.apis.openai.embeddings import (
     Embedded,
-    embed_works,
     embeddings_record,
     llama_body,
     openai_body,
+    split,
 )
 from paddler_trio.apis.prompts import Prompts, read_prompts
-from paddler_trio.apis.steps import Step
+from paddler_trio.apis.timings import Stopwatch
 from paddler_trio.wire.trio.work import TextInput, TextPrompt
 
 LIMITS = ApiLimits()
@@ -253,7 +253,7 @@ def test_the_best_of_several_is_the_one_the_model_found_likeliest() -> None:
 
 def test_a_stream_of_a_completion_echoes_first_and_ends_once() -> None:
     request = read(stream=True, echo=True, stream_options={"include_usage": True})
-    told = CompletionStream(HEADING, request.delivery, [TextAnswer("Once")], 1, watch())
+    told = CompletionStream(HEADING, request.delivery, watch(), [TextAnswer("Once")], 1)
     stream = told.opening()
     stream += told.take(Step(0, [{"ContentToken": " upon"}], [3]))
     stream += told.take(Step(0, [{"ReasoningToken": "!"}, done("length")]))
@@ -316,7 +316,7 @@ def test_llama_servers_stream_ends_with_stop_and_no_done() -> None:
 def test_timings_come_with_every_chunk_that_asks_for_them() -> None:
     step = Step(0, [{"ContentToken": "x"}], [7])
     wishes = {"stream": True, "timings_per_token": True}
-    openai = CompletionStream(HEADING, read(**wishes).delivery, [TextAnswer("")], 1, watch())
+    openai = CompletionStream(HEADING, read(**wishes).delivery, watch(), [TextAnswer("")], 1)
     request = read_llama_completion({"prompt": "a", **wishes}, LIMITS)
     llama = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
     for told in (openai.take(step), llama.take(step)):
@@ -377,10 +377,10 @@ def test_dimensions_cut_and_make_the_length_one_again() -> None:
         openai_body(embedded(), model="m", values={"dimensions": 3})
 
 
-def test_works_of_embeddings_cover_every_input_once() -> None:
+def test_parts_of_embeddings_cover_every_input_once() -> None:
     inputs = [TextInput(text=str(number)) for number in range(7)]
-    works, starts = embed_works(inputs, agents=2, batch_size=3, normalize="l2", oversize="report")
-    assert [each for work in works for each in work.inputs] == inputs
+    parts, starts = split(inputs, agents=2, batch_size=3)
+    assert [each for part in parts for each in part] == inputs
     assert starts == [0, 3, 5]
 
 

@@ -18,7 +18,7 @@ from paddler_trio.apis.fields import Field, Record, accepted, refused
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
-from paddler_trio.apis.openai.embeddings_io import embeddings_record
+from paddler_trio.apis.openai.embeddings import embeddings_record
 from paddler_trio.apis.openapi_document import closed
 from paddler_trio.apis.shapes import (
     Either,

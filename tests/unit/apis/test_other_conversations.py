@@ -15,8 +15,7 @@ from effort import examples
 from paddler_trio.apis.anthropic.anthropic_request import read_messages
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.responses.responses_items import Item, messages_of
-from paddler_trio.apis.responses.responses_request import read_responses
+from paddler_trio.apis.responses.responses_request import Item, messages_of, read_responses
 from paddler_trio.apis.responses.responses_store import (
     ENTRY_BYTES,
     ResponseStore,

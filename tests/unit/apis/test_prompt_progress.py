@@ -9,20 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai_values import chunks, done
+from openai_values import chunks, done, readers
 
-from paddler_trio.apis.answer import Prefilled, Stopwatch
+from paddler_trio.apis.answer import Prefilled, Step
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
+from paddler_trio.apis.openai.chat import ChatStream, Heading
 from paddler_trio.apis.openai.chat_request import Delivery
-from paddler_trio.apis.openai.chat_response import ChatStream, Heading
 from paddler_trio.apis.openai.completion_request import read_completion, read_llama_completion
-from paddler_trio.apis.openai.completion_response import CompletionStream, TextAnswer
-from paddler_trio.apis.prompt_progress import PromptProgress, Reports
-from paddler_trio.apis.responses.responses_output import Output
+from paddler_trio.apis.openai.completions import CompletionStream, TextAnswer
 from paddler_trio.apis.responses.responses_request import read_responses
-from paddler_trio.apis.responses.responses_response import ResponseHeading, ResponseStream
-from paddler_trio.apis.steps import Step
+from paddler_trio.apis.responses.responses_response import Output, ResponseHeading, ResponseStream
+from paddler_trio.apis.timings import PromptProgress, Reports, Stopwatch
 from paddler_trio.nursery_tree.request import RawResult
 
 LIMITS = ApiLimits()
@@ -76,13 +74,8 @@ def test_whatever_an_agent_tells_progress_rises_from_the_cache_to_the_whole(
 
 
 def test_a_chat_tells_it_before_its_first_text() -> None:
-    encoder = ChatStream.of(
-        HEADING,
-        Delivery(with_progress=True, with_timings=True),
-        1,
-        raw_calls=False,
-        now_s=itertools.count(1.0).__next__,
-    )
+    delivery = Delivery(with_progress=True, with_timings=True)
+    encoder = ChatStream(HEADING, delivery, watch(), readers(delivery))
     stream = encoder.opening() + b"".join(map(encoder.take, STEPS)) + encoder.closing()
     role, *events = chunks(stream)
     assert role["choices"][0]["delta"]["role"] == "assistant"
@@ -99,7 +92,7 @@ def test_a_chat_tells_it_before_its_first_text() -> None:
 
 def test_it_is_told_of_each_choice_alone_and_only_to_who_asks() -> None:
     for delivery, expected in ((Delivery(with_progress=True), [10, 42, 90] * 2), (Delivery(), [])):
-        encoder = ChatStream.of(HEADING, delivery, 2, raw_calls=False, now_s=lambda: 0.0)
+        encoder = ChatStream(HEADING, delivery, watch(), readers(delivery, 2))
         stream = encoder.opening()
         for choice in (0, 1):
             stream += b"".join(encoder.take(Step(choice, step.results, [])) for step in STEPS)
@@ -113,7 +106,7 @@ def test_completions_tell_it_in_both_dialects(*, is_openai: bool) -> None:
     encoder: CompletionStream | CompletionEncoder
     if is_openai:
         request = read_completion({"prompt": "a", **WISHES}, LIMITS)
-        encoder = CompletionStream(HEADING, request.delivery, [TextAnswer("")], 1, watch())
+        encoder = CompletionStream(HEADING, request.delivery, watch(), [TextAnswer("")], 1)
     else:
         request = read_llama_completion({"prompt": "a", **WISHES}, LIMITS)
         encoder = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())

@@ -10,18 +10,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.apis.answer import Stopwatch
-from paddler_trio.apis.anthropic.anthropic_response import (
+from paddler_trio.apis.answer import Step
+from paddler_trio.apis.anthropic.anthropic_routes import (
     MessageHeading,
     MessageStream,
     WholeMessage,
 )
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.responses.responses_output import Output
 from paddler_trio.apis.responses.responses_request import read_responses
-from paddler_trio.apis.responses.responses_response import ResponseHeading, ResponseStream
-from paddler_trio.apis.steps import Step
+from paddler_trio.apis.responses.responses_response import Output, ResponseHeading, ResponseStream
+from paddler_trio.apis.timings import Stopwatch
 
 Result = dict[str, Any]
 

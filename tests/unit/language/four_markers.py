@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Automaton, Marker, SectionRules
-from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.automaton import Automaton, Marker, SectionRules, TokenClass
 
 
 @attrs.frozen

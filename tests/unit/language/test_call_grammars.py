@@ -14,12 +14,11 @@ from grammar_engine import open_engine
 
 from effort import examples
 from paddler_trio.language.answer_grammar import grammar_of_answer
-from paddler_trio.language.answers.answer_start import AnswerStart
-from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.automaton import Automaton, TokenClass
 from paddler_trio.language.answers.call_syntax import NamedJson, TaggedCalls
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS, known_format
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
-from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
 from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError, inspect_gbnf
 from paddler_trio.language.vocabulary import Vocabulary

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from paddler_trio.errors import ChatTemplateError
+from paddler_trio.language.model_language import templates_of
 from paddler_trio.language.templates.capabilities import ThinkingSwitch, compared_words
 from paddler_trio.language.templates.conversation import (
     ModelTemplate,
     ModelTemplates,
     prepare_conversation,
 )
-from paddler_trio.language.templates.model_templates import templates_of
 from paddler_trio.language.templates.token_escaping import ESCAPE_MARK
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.trio.work import ConversationPrompt

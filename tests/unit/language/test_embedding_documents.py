@@ -17,6 +17,7 @@ from paddler_trio.language.embedding_documents import (
     MAX_RMS_WIDTH,
     EmbeddingRefusedError,
     Form,
+    Gathering,
     PreparedDocument,
     form_of,
     normalized,
@@ -24,7 +25,6 @@ from paddler_trio.language.embedding_documents import (
     prepare_documents,
     result_of,
 )
-from paddler_trio.language.embedding_gathering import Gathering
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape

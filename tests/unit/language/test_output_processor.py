@@ -8,8 +8,8 @@ from four_markers import Markers, automaton
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.language.answers.automaton import TokenClass
 from paddler_trio.language.answers.output_processor import OutputProcessor
-from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.wire.engine.engine_pipe import Ending, TokenLogprob
 

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 import attrs
 import pytest
 
-from paddler_trio.language.answers.call_reading import call_reader
-from paddler_trio.language.answers.pieces import TokenClass
-from paddler_trio.language.model_language import Language
-from paddler_trio.language.prompting import Prompted, prompt_of
+from paddler_trio.language.answers.automaton import TokenClass
+from paddler_trio.language.model_language import Language, templates_of
+from paddler_trio.language.prompting import Prompted, call_reader, prompt_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.rendering import render
-from paddler_trio.language.templates.model_templates import templates_of
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.sampling_settings import sampling_of
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
-from paddler_trio.wire.engine.sampling_limits import sampling_problem
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES, sampling_problem
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.work import LogitBias, SamplingOverrides

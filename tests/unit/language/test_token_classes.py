@@ -9,7 +9,7 @@ from four_markers import Markers, automaton
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.automaton import Piece, TokenClass
 
 CONTENT, REASONING = TokenClass.CONTENT, TokenClass.REASONING
 TOOL_CALL, UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE

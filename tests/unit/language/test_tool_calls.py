@@ -9,16 +9,16 @@ from four_markers import Markers, automaton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddler_trio.language.answers.call_events import Remainder
 from paddler_trio.language.answers.tool_calls import (
     Parsed,
     ParsedCall,
     ParseFailed,
     ToolCallOutcome,
     ToolCallReader,
-    Unrecognized,
     ValidationFailed,
 )
-from paddler_trio.language.tool_schemas import MAX_SCHEMA_CHARS, ToolSchemaError
+from paddler_trio.language.tool_schemas import MAX_SCHEMA_CHARS, ToolSchema, ToolSchemaError
 
 steady = settings(deadline=None, derandomize=True)
 json_values = st.recursive(
@@ -121,8 +121,8 @@ def test_a_bad_call_does_not_cost_its_siblings() -> None:
     match outcomes[1:]:
         case [
             ValidationFailed(messages=messages),
-            Unrecognized() as no_name,
-            Unrecognized() as cut,
+            Remainder() as no_name,
+            Remainder() as cut,
         ]:
             assert len(messages) == 4
             assert all("get_weather" in message for message in messages[:3])
@@ -154,7 +154,7 @@ def test_arguments_that_are_no_object_pass_only_where_no_schema_says_otherwise()
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"'])
 def test_values_that_no_json_text_can_carry_on_are_refused(value: str) -> None:
     [outcome] = read(f'{{"name": "note", "arguments": {{"x": {value}}}}}')
-    assert isinstance(outcome, Unrecognized)
+    assert isinstance(outcome, Remainder)
 
 
 def test_sections_are_judged_one_by_one_as_they_end() -> None:
@@ -248,6 +248,17 @@ def test_references_that_lead_nowhere_or_everywhere_end_in_a_message(schema: obj
     [outcome] = read('{"name": "t", "arguments": {}}', tool("t", schema))
     assert isinstance(outcome, ValidationFailed)
     assert "schema" in outcome.messages[0]
+
+
+def test_an_endless_reference_ends_in_a_message_however_deep_the_stack_is() -> None:
+    """At the end of the stack libraries in Rust panic: that must not be where it ends."""
+    schema = ToolSchema("t", {"$ref": "#"})
+
+    def findings(more_frames: int) -> list[str]:
+        return findings(more_frames - 1) if more_frames else schema.findings({})
+
+    for frames in range(40):
+        assert findings(frames) == ["tool 't': schema follows more than 10000 references"]
 
 
 def test_a_regular_expression_cannot_stop_the_clock() -> None:

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from paddler_trio.errors import WireError
-from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.automaton import TokenClass
 from paddler_trio.preparation.messages import LENGTH, JobDone, Refused, frame_of, read_result
 
 

@@ -25,15 +25,15 @@ from paddler_trio.wire.paddler.request_params import (
     TextPart,
     Tool,
 )
-from paddler_trio.wire.trio import encoded_work
-from paddler_trio.wire.trio.encoded_work import (
+from paddler_trio.wire.trio import request_frame
+from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
+from paddler_trio.wire.trio.request_frame import (
     MAX_PADDLER_WORK_BYTES,
     MAX_WORK_BYTES,
     TooLong,
     encode_work,
+    read_head,
 )
-from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
-from paddler_trio.wire.trio.request_frame import read_head
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES, TAG, Start, parse_extension
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
@@ -93,8 +93,8 @@ def test_paddlers_own_work_is_written_once() -> None:
 def test_what_grows_when_it_is_written_is_judged_as_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(encoded_work, "MAX_PADDLER_WORK_BYTES", 1000)
-    monkeypatch.setattr(encoded_work, "MAX_WORK_BYTES", 2000)
+    monkeypatch.setattr(request_frame, "MAX_PADDLER_WORK_BYTES", 1000)
+    monkeypatch.setattr(request_frame, "MAX_WORK_BYTES", 2000)
     schema = ParametersSchema("object", {"enum": json.loads("[" + "1e15," * 70 + "1]")})
     assert len(json.dumps(schema.properties).replace("1000000000000000.0", "1e15")) < 500
     tool = Tool(Function("f", "", schema))

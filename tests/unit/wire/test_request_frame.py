@@ -14,9 +14,8 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
-from paddler_trio.wire.trio.model_questions import Tokenize
 from paddler_trio.wire.trio.request_frame import RequestFrame, read_head
-from paddler_trio.wire.trio.trio_link import Ask, Start, render_extension
+from paddler_trio.wire.trio.trio_link import Ask, Start, Tokenize, render_extension
 from paddler_trio.wire.trio.work import Embed, Generate, Rank, TextPrompt
 
 ids = st.text(

@@ -140,8 +140,9 @@ def test_a_finished_generation_counts_its_tokens() -> None:
     message = parse_inference_client_message(DONE)
     assert isinstance(message, InferenceResponse)
     assert isinstance(message.response, Done)
-    assert message.response.summary.usage.completion_tokens == 23
-    assert message.response.summary.usage.total_tokens == 54
+    usage = message.response.summary.usage
+    assert usage.prompt_tokens == 31
+    assert usage.content_tokens + usage.reasoning_tokens + usage.tool_call_tokens == 23
     assert render(message) == DONE.encode()
 
 

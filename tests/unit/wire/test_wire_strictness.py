@@ -88,7 +88,7 @@ def test_max_tokens_takes_the_whole_range(max_tokens: int) -> None:
 
 def test_unsigned_counters_refuse_negatives_and_take_64_bits() -> None:
     usage = {field.name: 2**64 - 1 for field in attrs.fields(TokenUsage)}
-    assert structure(usage, TokenUsage).total_tokens == 2**64 - 1
+    assert structure(usage, TokenUsage).prompt_tokens == 2**64 - 1
     assert "got -1 @ $.prompt_tokens" in refusal(usage | {"prompt_tokens": -1}, TokenUsage)
 
 

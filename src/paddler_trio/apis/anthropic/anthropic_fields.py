@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused, tag
-from paddler_trio.apis.generation_fields import MAX_INT32, cache_fields, sampling_fields
+from paddler_trio.apis.fields import (
+    Field,
+    Record,
+    accepted,
+    hint,
+    record,
+    refused,
+    required,
+    tag,
+    tagged,
+    text_or_parts,
+)
+from paddler_trio.apis.generation_fields import MAX_INT32, MODEL, cache_fields, sampling_fields
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.message_fields import schema_shape
 from paddler_trio.apis.shapes import (
     Anything,
-    Either,
     Flag,
     FreeObject,
     Integer,
     ListOf,
     OneOf,
     Shape,
-    Tagged,
     Text,
 )
 
@@ -25,88 +35,62 @@ _CACHE = accepted("cache_control", FreeObject(), "Prefixes are found by their to
 _NAME = Text(256, least_chars=1)
 
 
-def _block(word: str, *fields: Field) -> tuple[str, Record]:
-    return word, Record(f"{word} block", (tag(word), *fields, _CACHE))
+def _block(kind: str, *fields: Field) -> Record:
+    return record(f"{kind} block", tag(kind), *fields, _CACHE)
 
 
-def _text_block() -> tuple[str, Record]:
+def _text_block() -> Record:
     return _block(
         "text",
-        Field("text", Text(), "The text.", is_required=True),
+        required("text", Text(), "The text."),
         accepted("citations", ListOf(Anything()), "Sources are not told apart from text."),
     )
 
 
-def _image_block() -> tuple[str, Record]:
+def _image_block() -> Record:
     media = OneOf(("image/jpeg", "image/png", "image/gif", "image/webp"))
-    source = Tagged(
-        "type",
-        {
-            "base64": Record(
-                "base64 image",
-                (
-                    tag("base64"),
-                    Field("media_type", media, "Its format.", is_required=True),
-                    Field("data", Text(least_chars=1), "The image, base64.", is_required=True),
-                ),
-            ),
-            "url": Record(
-                "image address",
-                (
-                    tag("url"),
-                    Field(
-                        "url",
-                        Text(least_chars=1),
-                        "An address on a host that --image-host allows, or a data URI.",
-                        is_required=True,
-                    ),
-                ),
-            ),
-        },
+    address = "An address on a host that --image-host allows, or a data URI."
+    source = tagged(
+        record(
+            "base64 image",
+            tag("base64"),
+            required("media_type", media, "Its format."),
+            required("data", Text(least_chars=1), "The image, base64."),
+        ),
+        record("image address", tag("url"), required("url", Text(least_chars=1), address)),
     )
-    return _block("image", Field("source", source, "The image.", is_required=True))
+    return _block("image", required("source", source, "The image."))
 
 
-def _document_block() -> tuple[str, Record]:
-    source = Tagged(
-        "type",
-        {
-            "text": Record(
-                "text document",
-                (
-                    tag("text"),
-                    Field("media_type", OneOf(("text/plain",)), "Plain text.", is_required=True),
-                    Field("data", Text(), "The text.", is_required=True),
-                ),
-            )
-        },
+def _document_block() -> Record:
+    source = record(
+        "text document",
+        tag("text"),
+        required("media_type", OneOf(("text/plain",)), "Plain text."),
+        required("data", Text(), "The text."),
     )
     return _block(
         "document",
-        Field("source", source, "Plain text; other formats are not read.", is_required=True),
+        required("source", tagged(source), "Plain text; other formats are not read."),
         Field("title", Text(), "Told to the model before the text."),
         Field("context", Text(), "Told to the model before the text."),
         refused("citations", "sources are not told apart from text", neutral=({"enabled": False},)),
     )
 
 
-def _blocks(*blocks: tuple[str, Record]) -> Shape:
-    return Either((Text(), ListOf(Tagged("type", dict(blocks)), 0, 4096)))
-
-
 def _message_shape() -> Shape:
     text, image, document = _text_block(), _image_block(), _document_block()
     result = _block(
         "tool_result",
-        Field("tool_use_id", Text(256), "The call this answers.", is_required=True),
-        Field("content", _blocks(text, image, document), "What the tool said."),
+        required("tool_use_id", Text(256), "The call this answers."),
+        Field("content", text_or_parts(text, image, document), "What the tool said."),
         Field("is_error", Flag(), "Told to the model before the content."),
     )
     use = _block(
         "tool_use",
-        Field("id", Text(256), "What the result refers to.", is_required=True),
-        Field("name", _NAME, "Of the tool.", is_required=True),
-        Field("input", FreeObject(), "Its arguments.", is_required=True),
+        required("id", Text(256), "What the result refers to."),
+        required("name", _NAME, "Of the tool."),
+        required("input", FreeObject(), "Its arguments."),
         accepted("caller", FreeObject(), "The model calls tools itself."),
     )
     thinking = _block(
@@ -116,56 +100,45 @@ def _message_shape() -> Shape:
     )
     redacted = _block("redacted_thinking", accepted("data", Text(), "It cannot be read."))
 
-    def message(role: str, *blocks: tuple[str, Record]) -> Record:
-        return Record(
+    def message(role: str, *blocks: Record) -> Record:
+        return record(
             f"{role} turn",
-            (
-                Field("role", OneOf((role,)), "Who speaks.", is_required=True),
-                Field("content", _blocks(*blocks), "A text, or blocks.", is_required=True),
-            ),
+            required("role", OneOf((role,)), "Who speaks."),
+            required("content", text_or_parts(*blocks), "A text, or blocks."),
         )
 
-    return Tagged(
-        "role",
-        {
-            "user": message("user", text, image, document, result),
-            "assistant": message("assistant", text, use, thinking, redacted),
-            "system": message("system", text),
-        },
+    return tagged(
+        message("user", text, image, document, result),
+        message("assistant", text, use, thinking, redacted),
+        message("system", text),
+        by="role",
     )
 
 
 def _tool_shape(limits: ApiLimits) -> Shape:
-    schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
-    custom = Record(
+    custom = record(
         "AnthropicTool",
-        (
-            tag("custom", "A tool of the client; no other kind is here.", is_required=False),
-            Field("name", _NAME, "What the model calls it.", is_required=True),
-            Field("description", Text(), "What it does, for the model."),
-            Field("input_schema", schema, "JSON Schema of its arguments.", is_required=True),
-            accepted("strict", Flag(), "Arguments are held to the schema either way."),
-            accepted("eager_input_streaming", Flag(), "Arguments are streamed either way."),
-            accepted("input_examples", ListOf(FreeObject()), "Templates show none."),
-            hint("defer_loading", "every tool is told to the model", neutral=(False,)),
-            refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
-            _CACHE,
-        ),
+        tag("custom", "A tool of the client; no other kind is here.", is_required=False),
+        required("name", _NAME, "What the model calls it."),
+        Field("description", Text(), "What it does, for the model."),
+        required("input_schema", schema_shape(limits), "JSON Schema of its arguments."),
+        accepted("strict", Flag(), "Arguments are held to the schema either way."),
+        accepted("eager_input_streaming", Flag(), "Arguments are streamed either way."),
+        accepted("input_examples", ListOf(FreeObject()), "Templates show none."),
+        hint("defer_loading", "every tool is told to the model", neutral=(False,)),
+        refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
+        _CACHE,
     )
-    return Tagged("type", {"custom": custom}, default="custom", ignores_others=True)
+    return tagged(custom, default="custom", ignores_others=True)
 
 
 def _tool_choice_shape() -> Shape:
     one = Field("disable_parallel_tool_use", Flag(), "true: at most one call.")
-    name = Field("name", _NAME, "Of the tool.", is_required=True)
-    return Tagged(
-        "type",
-        {
-            "auto": Record("auto choice", (tag("auto"), one)),
-            "any": Record("any choice", (tag("any"), one)),
-            "tool": Record("tool choice", (tag("tool"), name, one)),
-            "none": Record("no choice", (tag("none"),)),
-        },
+    return tagged(
+        record("auto choice", tag("auto"), one),
+        record("any choice", tag("any"), one),
+        record("tool choice", tag("tool"), required("name", _NAME, "Of the tool."), one),
+        record("no choice", tag("none")),
     )
 
 
@@ -173,44 +146,35 @@ def _thinking_shape() -> Shape:
     display = Field(
         "display", OneOf(("summarized", "omitted")), "omitted: blocks of thinking are empty."
     )
-    budget = Field("budget_tokens", Integer(1, MAX_INT32), "Tokens of thinking.", is_required=True)
-    return Tagged(
-        "type",
-        {
-            "enabled": Record("thinking on", (tag("enabled"), budget, display)),
-            "disabled": Record("thinking off", (tag("disabled"),)),
-            "adaptive": Record("thinking as needed", (tag("adaptive"), display)),
-        },
+    budget = required("budget_tokens", Integer(1, MAX_INT32), "Tokens of thinking.")
+    return tagged(
+        record("thinking on", tag("enabled"), budget, display),
+        record("thinking off", tag("disabled")),
+        record("thinking as needed", tag("adaptive"), display),
     )
 
 
 def _format_shape(limits: ApiLimits) -> Shape:
-    schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
-    return Record(
+    return record(
         "AnthropicFormat",
-        (
-            tag("json_schema"),
-            Field("schema", schema, "JSON Schema of the answer.", is_required=True),
-        ),
+        tag("json_schema"),
+        required("schema", schema_shape(limits), "JSON Schema of the answer."),
     )
 
 
 def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    system = Either((Text(), ListOf(Tagged("type", dict([_text_block()])), 0, 4096)))
-    output = Record(
+    system = text_or_parts(_text_block())
+    output = record(
         "output_config",
-        (
-            Field("format", _format_shape(limits), "JSON of a schema."),
-            Field("effort", OneOf(EFFORTS), "Bounds the thinking, where it is on."),
-        ),
+        Field("format", _format_shape(limits), "JSON of a schema."),
+        Field("effort", OneOf(EFFORTS), "Bounds the thinking, where it is on."),
     )
     return (
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
-        Field(
+        MODEL,
+        required(
             "messages",
             ListOf(_message_shape(), 1, limits.max_messages, "max_messages"),
             "The conversation; the last one may be the assistant's, to be gone on with.",
-            is_required=True,
         ),
         Field("system", system, "What the system says first."),
         Field(
@@ -235,34 +199,27 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
 def messages_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/messages``."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars", least_chars=1)
-    return Record(
+    return record(
         "CreateMessageRequest",
-        (
-            *_conversation_fields(limits),
-            Field(
-                "max_tokens",
-                Integer(1, MAX_INT32),
-                "Tokens of the answer, thinking included.",
-                is_required=True,
-            ),
-            Field(
-                "stop_sequences",
-                ListOf(stop_text, 0, limits.max_stop_texts, "max_stop_texts"),
-                "Texts that end the answer and are not part of it.",
-            ),
-            Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
-            accepted(
-                "metadata",
-                Record("metadata", (accepted("user_id", Text(), "A label."),)),
-                "Kept nowhere: it is a label for the provider's own books.",
-            ),
-            accepted("service_tier", Text(64), "There is one tier."),
-            hint("diagnostics", "there are none to be told"),
-            accepted("inference_geo", Text(), "The models run where the agents are."),
-            *sampling_fields(),
-            *cache_fields(),
+        *_conversation_fields(limits),
+        required("max_tokens", Integer(1, MAX_INT32), "Tokens of the answer, thinking included."),
+        Field(
+            "stop_sequences",
+            ListOf(stop_text, 0, limits.max_stop_texts, "max_stop_texts"),
+            "Texts that end the answer and are not part of it.",
         ),
-        "Fields beyond Anthropic's are llama.cpp's. Unknown fields are ignored and reported.",
+        Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
+        accepted(
+            "metadata",
+            record("metadata", accepted("user_id", Text(), "A label.")),
+            "Kept nowhere: it is a label for the provider's own books.",
+        ),
+        accepted("service_tier", Text(64), "There is one tier."),
+        hint("diagnostics", "there are none to be told"),
+        accepted("inference_geo", Text(), "The models run where the agents are."),
+        *sampling_fields(),
+        *cache_fields(),
+        note="Fields beyond Anthropic's are llama.cpp's. Unknown fields are ignored and reported.",
     )
 
 

@@ -12,15 +12,14 @@ import attrs
 
 from paddler_trio.apis.anthropic.anthropic_fields import count_tokens_record, messages_record
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.generation_values import sampling_of, schema_constraint
+from paddler_trio.apis.fields import list_in, object_in, text_in
+from paddler_trio.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import EFFORTS
-from paddler_trio.apis.shapes import texts
+from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Constraint, ConversationPrompt, Generate
-
-Json = dict[str, object]
 
 
 @attrs.frozen(kw_only=True)
@@ -37,24 +36,20 @@ def read_messages(
 ) -> MessagesRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = messages_record(limits).read(body, "", ignored)
-    model, thinking = values.get("model"), values.get("thinking", {})
-    assert isinstance(thinking, Mapping)
     max_tokens = values["max_tokens"]
     assert isinstance(max_tokens, int)
-    generate = Generate(
-        prompt=_conversation(values),
+    generate = generate_of(
+        values,
+        _conversation(values),
         max_tokens=max_tokens,
-        sampling=sampling_of(values),
         constraint=_constraint(values),
-        stop=tuple(texts(values.get("stop_sequences", []))),
-        reuse_prefix=values.get("cache_prompt") is not False,
-        cache_salt=str(values.get("cache_salt", "")),
+        stop=list_in(values, "stop_sequences"),
     )
     return MessagesRequest(
         generate=generate,
-        model=str(model) if model else None,
+        model=text_in(values, "model"),
         is_stream=values.get("stream") is True,
-        with_thinking=thinking.get("display") != "omitted",
+        with_thinking=object_in(values, "thinking").get("display") != "omitted",
     )
 
 
@@ -63,15 +58,12 @@ def read_count_tokens(
 ) -> tuple[ConversationPrompt, str | None]:
     """The prompt alone, and the model's name."""
     values = count_tokens_record(limits).read(body, "", ignored)
-    model = values.get("model")
-    return _conversation(values), str(model) if model else None
+    return _conversation(values), text_in(values, "model")
 
 
 def _constraint(values: Mapping[str, object]) -> Constraint | None:
-    output = values.get("output_config", {})
-    assert isinstance(output, Mapping)
     formats = {
-        "output_config.format": output.get("format"),
+        "output_config.format": object_in(values, "output_config").get("format"),
         "output_format": values.get("output_format"),
     }
     asked = {name: wanted for name, wanted in formats.items() if wanted is not None}
@@ -98,8 +90,7 @@ def _conversation(values: Mapping[str, object]) -> ConversationPrompt:
             # what the official clients know as "then without": they go on unthreaded
             details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
         )
-    turns = values["messages"]
-    assert isinstance(turns, list)
+    turns = list_in(values, "messages")
     messages: list[Json] = []
     system = values.get("system")
     if system:
@@ -111,14 +102,14 @@ def _conversation(values: Mapping[str, object]) -> ConversationPrompt:
         _check_continuable(messages, len(turns) - 1)
     tools, choice, name = _tools(values)
     thinking, budget = _thinking(values)
-    wanted = values.get("tool_choice", {})
-    assert isinstance(wanted, Mapping)
     return ConversationPrompt(
         messages=tuple(messages),
         tools=tuple(tools),
         tool_choice=choice,
         tool_name=name,
-        parallel_tool_calls=wanted.get("disable_parallel_tool_use") is not True,
+        parallel_tool_calls=(
+            object_in(values, "tool_choice").get("disable_parallel_tool_use") is not True
+        ),
         add_generation_prompt=not continues,
         continue_final_message=continues,
         thinking=thinking,
@@ -231,9 +222,7 @@ def _listed(content: object) -> list[Mapping[str, object]]:
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     """The tools, the choice among them in OpenAI's words, and the one that is named."""
     # tools of the server were left out when they were read
-    given = [
-        tool for tool in _listed(values.get("tools", [])) if tool.get("type", "custom") == "custom"
-    ]
+    given = [tool for tool in list_in(values, "tools") if tool.get("type", "custom") == "custom"]
     tools: list[Json] = [
         {
             "type": "function",
@@ -249,9 +238,8 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise invalid(f"tools has {name!r} twice", f"tools[{index}].name")
-    choice = values.get("tool_choice", {"type": "auto"})
-    assert isinstance(choice, Mapping)
-    match choice["type"]:
+    choice = object_in(values, "tool_choice")
+    match choice.get("type", "auto"):
         case "any" if not tools:
             raise invalid('tool_choice is "any", but there are no tools', "tool_choice")
         case "any":
@@ -264,17 +252,15 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
                     f"tool_choice names {name!r}; the tools are: {known}", "tool_choice.name"
                 )
             return tools, "function", name
-    return tools, str(choice["type"]), None
+    return tools, str(choice.get("type", "auto")), None
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool, int | None]:
     """Whether to think, and the bound on its tokens."""
-    thinking, output = values.get("thinking", {}), values.get("output_config", {})
-    assert isinstance(thinking, Mapping)
-    assert isinstance(output, Mapping)
+    thinking = object_in(values, "thinking")
     if thinking.get("type", "disabled") == "disabled":
         return False, None
-    effort = output.get("effort")
+    effort = object_in(values, "output_config").get("effort")
     bounds = [
         bound
         for bound in (thinking.get("budget_tokens"), EFFORTS.get(str(effort)))

@@ -12,26 +12,22 @@ from paddler_trio.apis.answer import (
     Ended,
     Prefilled,
     ReasoningDelta,
-    Stopwatch,
+    Step,
     completion_tokens,
-    timings_of,
+    logprob_with_top,
 )
 from paddler_trio.apis.api_errors import ApiError, naming_fields
-from paddler_trio.apis.backend import Backend
+from paddler_trio.apis.backend import Backend, cluster_parameters, model_name, must_generate
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.generation_settings import generation_settings
-from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
-from paddler_trio.apis.openai.chat_response import with_stop_text
+from paddler_trio.apis.openai.chat import with_stop_text
 from paddler_trio.apis.openai.completion_request import CompletionRequest, read_llama_completion
-from paddler_trio.apis.openai.completion_response import TextAnswer
-from paddler_trio.apis.openai.completions import native_prompts, prompt_text
-from paddler_trio.apis.prompt_progress import Reports
+from paddler_trio.apis.openai.completions import TextAnswer, native_prompts, prompt_text
 from paddler_trio.apis.questions import end_tokens
 from paddler_trio.apis.run_requests import gather, stream
-from paddler_trio.apis.steps import Step
+from paddler_trio.apis.shapes import Json
+from paddler_trio.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.http import sse
-
-Json = dict[str, object]
 
 _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
 
@@ -63,7 +59,7 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
 
 @attrs.define
 class CompletionEncoder:
-    """A :class:`~paddler_trio.apis.steps.StreamEncoder` of events, and the whole answer. Pure.
+    """A :class:`~paddler_trio.apis.answer.StreamEncoder` of events, and the whole answer. Pure.
 
     ``settings`` become ``generation_settings``.
     """
@@ -188,13 +184,7 @@ class CompletionEncoder:
 
 
 def _probability(entry: Mapping[str, object]) -> Json:
-    top = entry.get("top", [])
-    assert isinstance(top, list)
-    return {**_token(entry), "top_logprobs": [_token(other) for other in top]}
-
-
-def _token(entry: Mapping[str, object]) -> Json:
-    return {name: entry[name] for name in ("id", "token", "bytes", "logprob")}
+    return logprob_with_top(entry, "id", "token", "bytes", "logprob")
 
 
 def _only(body: Mapping[str, object], names: Sequence[str]) -> Json:

@@ -5,34 +5,34 @@ The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
+from pathlib import PurePath
 from urllib.parse import parse_qs
 
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.backend import Backend
-from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted
-from paddler_trio.apis.generation_settings import sampling_settings
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.model_names import (
+from paddler_trio.apis.backend import (
+    Backend,
     ServedModel,
     cluster_parameters,
     no_such_model,
     served_model,
 )
+from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.fields import Field, Record, accepted, list_in, record
+from paddler_trio.apis.generation_settings import sampling_settings
+from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_request import conversation_of
 from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask
-from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
+from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.http.asgi import HttpProblem
-from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
+from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
-
-Json = dict[str, object]
 
 DESCRIBE_S = 2.0
 """How long a list of models waits for an agent to describe the model."""
@@ -40,6 +40,7 @@ MAX_TEXTS = 1024
 """In one request to be tokenised: each is a question to an agent."""
 MAX_SLOTS_LISTED = 65536
 """Of all agents together; each is an object in one answer."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _META = {
     "vocab_type": "vocab_type",
@@ -57,21 +58,16 @@ _META = {
 
 
 async def list_models(backend: Backend, exchange: Exchange) -> None:
-    if exchange.is_exact:
-        await _list_exactly(backend, exchange)
-        return
+    """As OpenAI's schema has it, for which no agent is asked; or with what an agent describes."""
     served = served_model(backend)
+    if exchange.is_exact:
+        data = [] if served is None else [_exact_model(backend, served)]
+        await exchange.send_json(200, {"object": "list", "data": data})
+        return
     stats = {} if served is None else await _stats(backend)
     models = [] if served is None else [_ollama_model(served, stats)]
     data = [] if served is None else [_model(backend, served, stats)]
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
-
-
-async def _list_exactly(backend: Backend, exchange: Exchange) -> None:
-    """As OpenAI's schema has it; no agent is asked."""
-    served = served_model(backend)
-    data = [] if served is None else [_exact_model(backend, served)]
-    await exchange.send_json(200, {"object": "list", "data": data})
 
 
 async def get_model(backend: Backend, exchange: Exchange) -> None:
@@ -136,30 +132,26 @@ async def _stats(backend: Backend) -> Mapping[str, object]:
 @lru_cache(maxsize=8)
 def tokenize_record(limits: ApiLimits) -> Record:
     token = Integer(0, MAX_INT32)
-    return Record(
+    return record(
         "TokenizeRequest",
-        (
-            Field(
-                "content",
-                Either((Text(), ListOf(Either((token, Text()))))),
-                "The text; a list may mix texts and token ids.",
-            ),
-            Field("add_special", Flag(), "Begin as prompts do, with BOS if the model has one."),
-            Field("parse_special", Flag(), "false: texts of special tokens are text."),
-            Field("with_pieces", Flag(), "Tell the text of each token."),
-            accepted("model", Text(512), "There is one model."),
+        Field(
+            "content",
+            Either((Text(), ListOf(Either((token, Text()))))),
+            "The text; a list may mix texts and token ids.",
         ),
+        Field("add_special", Flag(), "Begin as prompts do, with BOS if the model has one."),
+        Field("parse_special", Flag(), "false: texts of special tokens are text."),
+        Field("with_pieces", Flag(), "Tell the text of each token."),
+        accepted("model", Text(512), "There is one model."),
     )
 
 
 @lru_cache(maxsize=8)
 def detokenize_record(limits: ApiLimits) -> Record:
-    return Record(
+    return record(
         "DetokenizeRequest",
-        (
-            Field("tokens", ListOf(Integer(0, MAX_INT32)), "Ids of tokens."),
-            accepted("model", Text(512), "There is one model."),
-        ),
+        Field("tokens", ListOf(Integer(0, MAX_INT32)), "Ids of tokens."),
+        accepted("model", Text(512), "There is one model."),
     )
 
 
@@ -202,9 +194,8 @@ async def _with_pieces(
 
 async def detokenize(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, detokenize_record)
-    tokens = values.get("tokens", [])
-    assert isinstance(tokens, list)
-    answer = await ask(backend, Detokenize(tokens=tuple(tokens)), exchange)
+    tokens = tuple(list_in(values, "tokens"))
+    answer = await ask(backend, Detokenize(tokens=tokens), exchange)
     await exchange.send_json(200, {"content": answer["text"]})
 
 
@@ -290,3 +281,19 @@ async def slots(backend: Backend, exchange: Exchange) -> None:
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
     await exchange.send_json(200, entries)
+
+
+async def lora_adapters(backend: Backend, exchange: Exchange) -> None:
+    """The adapters that the operator set for all agents, without the folders they lie in."""
+    adapters: list[Json] = []
+    for number, adapter in enumerate(backend.states.extras.engine.lora or ()):
+        path, scale = _adapter(adapter)
+        adapters.append({"id": number, "path": PurePath(path).name, "scale": scale})
+    await exchange.send_json(200, adapters)
+
+
+def _adapter(text: str) -> tuple[str, float]:
+    """The path and the scale of ``PATH`` or ``PATH=SCALE``."""
+    path, equals, scale = text.rpartition("=")
+    is_scaled = equals and _NUMBER.fullmatch(scale)
+    return (path, float(scale)) if is_scaled else (text, 1.0)

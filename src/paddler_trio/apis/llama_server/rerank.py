@@ -11,41 +11,37 @@ from functools import lru_cache
 
 import attrs
 
+from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError, invalid, renamed
-from paddler_trio.apis.backend import Backend
+from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted
+from paddler_trio.apis.fields import Field, Record, accepted, list_in, record, required, text_in
+from paddler_trio.apis.generation_fields import MODEL
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.model_names import model_name
+from paddler_trio.apis.openai.embeddings import split
 from paddler_trio.apis.run_requests import gather
-from paddler_trio.apis.shapes import Either, Flag, Integer, ListOf, Text
-from paddler_trio.apis.steps import Step
-from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.work import Rank
-
-Json = dict[str, object]
 
 
 @lru_cache(maxsize=8)
 def rerank_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/rerank``."""
-    wrapped = Record("ranked text", (Field("text", Text(), "The document.", is_required=True),))
+    wrapped = record("ranked text", required("text", Text(), "The document."))
     documents = ListOf(Either((Text(), wrapped)), 1, limits.max_prompts, "max_prompts")
-    return Record(
+    return record(
         "RerankRequest",
-        (
-            Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
-            Field("query", Text(), "What the documents are for.", is_required=True),
-            Field("documents", documents, "Texts, or objects with text."),
-            Field("texts", documents, "As documents; answered in TEI's shape."),
-            Field("top_n", Integer(1), "Tell only so many of the best."),
-            Field("return_documents", Flag(), "Results carry their documents."),
-            Field("return_text", Flag(), "With texts: results carry them."),
-            accepted("user", Text(), "Kept nowhere: it is a label for the provider's own books."),
-        ),
-        "Give documents or texts. Unknown fields are ignored and reported.",
+        MODEL,
+        required("query", Text(), "What the documents are for."),
+        Field("documents", documents, "Texts, or objects with text."),
+        Field("texts", documents, "As documents; answered in TEI's shape."),
+        Field("top_n", Integer(1), "Tell only so many of the best."),
+        Field("return_documents", Flag(), "Results carry their documents."),
+        Field("return_text", Flag(), "With texts: results carry them."),
+        accepted("user", Text(), "Kept nowhere: it is a label for the provider's own books."),
+        note="Give documents or texts. Unknown fields are ignored and reported.",
     )
 
 
@@ -67,11 +63,10 @@ def read_rerank(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
     if ("documents" in values) == ("texts" in values):
         raise invalid("give documents, or texts, and not both", "documents")
     is_tei = "texts" in values
-    given = values["texts" if is_tei else "documents"]
-    assert isinstance(given, list)
-    model, top_n = values.get("model"), values.get("top_n")
+    given = list_in(values, "texts" if is_tei else "documents")
+    top_n = values.get("top_n")
     return RerankRequest(
-        model=str(model) if model else None,
+        model=text_in(values, "model"),
         query=str(values["query"]),
         documents=tuple(str(each["text"] if isinstance(each, Mapping) else each) for each in given),
         top_n=top_n if isinstance(top_n, int) else None,
@@ -141,15 +136,9 @@ async def rerank(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_rerank)
     model = model_name(backend, request.model)
     batch_size = _must_rank(backend)
-    works: list[Rank] = []
-    starts: list[int] = []
-    start = 0
-    agents = max(1, len(backend.dispatcher.agents))
-    for size in split_sizes(len(request.documents), agents=agents, batch_size=batch_size):
-        part = request.documents[start : start + size]
-        works.append(Rank(query=request.query, documents=part))
-        starts.append(start)
-        start += size
+    agents = len(backend.dispatcher.agents)
+    parts, starts = split(request.documents, agents=agents, batch_size=batch_size)
+    works = [Rank(query=request.query, documents=part) for part in parts]
     ranking = Ranking(request, starts)
     try:
         await gather(backend, exchange, works, ranking.take)

@@ -1,21 +1,19 @@
-"""The prompt of a chat completion: messages, tools and thinking as the agent wants them. Pure."""
+"""The prompt of a chat completion: messages, tools and thinking as agents take them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.apis.fields import list_in, object_in
+from paddler_trio.apis.openai.chat_fields import EFFORTS, template_effort
+from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.trio.work import ConversationPrompt
-
-Json = dict[str, object]
 
 
 def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
     """The prompt, from what the table of chat completions has read."""
-    messages = values["messages"]
-    assert isinstance(messages, list)
-    adapted = [_message(message) for message in messages]
+    adapted = [_message(message) for message in list_in(values, "messages")]
     tools, choice, name = _tools(values)
     continues, opens = _turn(values, adapted)
     thinking, budget = _thinking(values)
@@ -35,7 +33,7 @@ def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
 
 
 def _message(message: object) -> Json:
-    """As templates know it: a developer is the system, a refusal is content."""
+    """As templates read it: a developer is the system, a refusal is content."""
     assert isinstance(message, dict)
     adapted: Json = {
         key: each
@@ -89,7 +87,7 @@ def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool,
 
 def _is_continued(values: Mapping[str, object], last: Json) -> bool:
     """llama-server's rule where the request leaves it open: text of the assistant that stands last
-    is the beginning of the answer. A call is no text, and wants its result first."""
+    is the beginning of the answer. A call is no text, and its result comes first."""
     is_given = "add_generation_prompt" in values
     is_begun = last["role"] == "assistant" and not last.get("tool_calls")
     return is_begun and not is_given and bool(_text_in(last.get("content")))
@@ -183,11 +181,8 @@ def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
         if isinstance(value, bool):
             requested[name] = value
 
-    thinking, reasoning = values.get("thinking", {}), values.get("reasoning", {})
-    kwargs = values.get("chat_template_kwargs", {})
-    assert isinstance(thinking, Mapping)
-    assert isinstance(reasoning, Mapping)
-    assert isinstance(kwargs, Mapping)
+    thinking, reasoning = object_in(values, "thinking"), object_in(values, "reasoning")
+    kwargs = object_in(values, "chat_template_kwargs")
     effort(values.get("reasoning_effort"), "reasoning_effort")
     effort(reasoning.get("effort"), "reasoning.effort")
     effort(values.get("think"), "think")
@@ -210,23 +205,15 @@ def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
 
 
 def _template_kwargs(values: Mapping[str, object]) -> Json:
-    kwargs = values.get("chat_template_kwargs", {})
-    reasoning = values.get("reasoning", {})
-    assert isinstance(kwargs, Mapping)
-    assert isinstance(reasoning, Mapping)
+    reasoning = object_in(values, "reasoning")
     variables: Json = {
         name: each
-        for name, each in kwargs.items()
+        for name, each in object_in(values, "chat_template_kwargs").items()
         if not (name == "enable_thinking" and isinstance(each, bool))
     }
     word = values.get("reasoning_effort", reasoning.get("effort", values.get("think")))
     if isinstance(word, str) and EFFORTS[word] != 0:
-        variables.setdefault("reasoning_effort", _template_effort(word))
+        variables.setdefault("reasoning_effort", template_effort(word))
     if "documents" in values:
         variables["documents"] = values["documents"]
     return variables
-
-
-def _template_effort(word: str) -> str:
-    """The value for a template: those that read it know three."""
-    return {"minimal": "low", "xhigh": "high", "max": "high"}.get(word, word)

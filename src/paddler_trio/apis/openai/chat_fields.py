@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paddler_trio.apis.fields import Field, Record, accepted, hint, refused, tag
+from paddler_trio.apis.fields import (
+    Field,
+    Record,
+    accepted,
+    hint,
+    record,
+    refused,
+    required,
+    tag,
+    tagged,
+)
 from paddler_trio.apis.generation_fields import (
     MAX_INT32,
+    MODEL,
     accepted_fields,
     bias_field,
     cache_fields,
@@ -16,7 +27,12 @@ from paddler_trio.apis.generation_fields import (
     sampling_fields,
 )
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.message_fields import message_shape, tool_choice_shape, tool_shape
+from paddler_trio.apis.message_fields import (
+    message_shape,
+    schema_shape,
+    tool_choice_shape,
+    tool_shape,
+)
 from paddler_trio.apis.shapes import (
     Either,
     Flag,
@@ -25,7 +41,6 @@ from paddler_trio.apis.shapes import (
     ListOf,
     OneOf,
     Shape,
-    Tagged,
     Text,
 )
 
@@ -41,49 +56,43 @@ EFFORTS: dict[str, int | None] = {
 """Tokens of reasoning that a ``reasoning_effort`` allows; 0 is no reasoning, None no bound."""
 
 
+def template_effort(effort: str) -> str:
+    """The value for a template: those that read it have three."""
+    return {"minimal": "low", "xhigh": "high", "max": "high"}.get(effort, effort)
+
+
 def response_format_shape(limits: ApiLimits) -> Shape:
-    schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
-
-    def kind(name: str) -> Field:
-        return tag(name, "The kind of format.")
-
-    described = Record(
+    schema = schema_shape(limits)
+    kind = "The kind of format."
+    described = record(
         "json_schema",
-        (
-            accepted("name", Text(256), "A label."),
-            accepted("description", Text(), "A label."),
-            Field("schema", schema, "JSON Schema of the answer; absent: any object."),
-            accepted("strict", Flag(), "Answers are held to the schema either way."),
-        ),
+        accepted("name", Text(256), "A label."),
+        accepted("description", Text(), "A label."),
+        Field("schema", schema, "JSON Schema of the answer; absent: any object."),
+        accepted("strict", Flag(), "Answers are held to the schema either way."),
     )
-    return Tagged(
-        "type",
-        {
-            "text": Record("text format", (kind("text"),)),
-            "json_object": Record(
-                "json_object format",
-                (kind("json_object"), Field("schema", schema, "Its JSON Schema.")),
-            ),
-            "json_schema": Record(
-                "json_schema format",
-                (
-                    kind("json_schema"),
-                    Field("json_schema", described, "The schema.", is_required=True),
-                ),
-            ),
-        },
+    return tagged(
+        record("text format", tag("text", kind)),
+        record(
+            "json_object format",
+            tag("json_object", kind),
+            Field("schema", schema, "Its JSON Schema."),
+        ),
+        record(
+            "json_schema format",
+            tag("json_schema", kind),
+            required("json_schema", described, "The schema."),
+        ),
     )
 
 
 def stream_fields() -> tuple[Field, ...]:
     """How an answer is delivered."""
-    options = Record(
+    options = record(
         "stream_options",
-        (
-            Field("include_usage", Flag(), "A last chunk carries the usage."),
-            hint("continuous_usage_stats", "the last chunk has the usage", neutral=(False,)),
-            hint("include_obfuscation", "chunks are not padded", neutral=(False,)),
-        ),
+        Field("include_usage", Flag(), "A last chunk carries the usage."),
+        hint("continuous_usage_stats", "the last chunk has the usage", neutral=(False,)),
+        hint("include_obfuscation", "chunks are not padded", neutral=(False,)),
     )
     return (
         Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
@@ -111,21 +120,17 @@ def verbose_field() -> Field:
 
 def thinking_fields() -> tuple[Field, ...]:
     """Whether the model reasons before it answers, and for how long."""
-    thinking = Record(
+    thinking = record(
         "thinking",
-        (
-            Field("type", OneOf(("enabled", "disabled", "adaptive")), "On or off."),
-            Field("budget_tokens", Integer(0, MAX_INT32), "Tokens of reasoning."),
-        ),
+        Field("type", OneOf(("enabled", "disabled", "adaptive")), "On or off."),
+        Field("budget_tokens", Integer(0, MAX_INT32), "Tokens of reasoning."),
     )
-    reasoning = Record(
+    reasoning = record(
         "reasoning",
-        (
-            Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort."),
-            Field("max_tokens", Integer(0, MAX_INT32), "As reasoning_budget_tokens."),
-            Field("enabled", Flag(), "As enable_thinking."),
-            Field("exclude", Flag(), "As include_reasoning: false."),
-        ),
+        Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort."),
+        Field("max_tokens", Integer(0, MAX_INT32), "As reasoning_budget_tokens."),
+        Field("enabled", Flag(), "As enable_thinking."),
+        Field("exclude", Flag(), "As include_reasoning: false."),
     )
     bounds = ", ".join(
         f"{word} {'off' if most == 0 else 'unbounded' if most is None else most}"
@@ -165,75 +170,73 @@ def thinking_fields() -> tuple[Field, ...]:
 @lru_cache(maxsize=8)
 def chat_record(limits: ApiLimits) -> Record:
     """The body of a chat completion."""
-    return Record(
+    return record(
         "CreateChatCompletionRequest",
-        (
-            Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
-            Field(
-                "messages",
-                ListOf(message_shape(), 0, limits.max_messages, "max_messages"),
-                "The conversation; if it is empty, the template's opening of an answer.",
-                is_required=True,
-            ),
-            Field("n", Integer(1, limits.max_choices), "How many answers.", aliases=("n_cmpl",)),
-            *ending_fields(limits),
-            *sampling_fields(),
-            bias_field(limits),
-            Field("logprobs", Flag(), "Report the log probability of each token of content."),
-            Field(
-                "top_logprobs",
-                Integer(0, 20),
-                "And of so many alternatives; needs logprobs.",
-            ),
-            Field("n_probs", Integer(0, 100), "llama.cpp's word for both."),
-            Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
-            *constraint_fields(limits),
-            Field(
-                "tools",
-                ListOf(tool_shape(limits), 0, limits.max_tools, "max_tools"),
-                "What the model may call.",
-            ),
-            Field("tool_choice", tool_choice_shape(), "auto if there are tools, else none."),
-            Field("parallel_tool_calls", Flag(), "false: at most one call."),
-            Field("parse_tool_calls", Flag(), "false: calls stay text of the content."),
-            *thinking_fields(),
-            *stream_fields(),
-            Field(
-                "chat_template_kwargs",
-                FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes"),
-                "Further variables of the chat template.",
-            ),
-            Field(
-                "documents",
-                ListOf(FreeObject(), 0, 1024),
-                "For templates that know documents.",
-            ),
-            Field("add_generation_prompt", Flag(), "false: no opening of an answer is added."),
-            Field(
-                "continue_final_message",
-                Flag(),
-                "The answer goes on with the last message, which is the assistant's; absent, with "
-                "add_generation_prompt absent: if there is text in it and no call.",
-            ),
-            verbose_field(),
-            *cache_fields(),
-            *accepted_fields(),
-            *refused_fields(),
-            refused("best_of", "use n", neutral=(1,)),
-            refused("echo", "use /v1/completions", neutral=(False,)),
-            refused("chat_template", "the operator sets the template"),
-            refused("add_special_tokens", "the template has them", neutral=(False,)),
-            refused("return_tokens", "use /tokenize", neutral=(False,)),
-            refused("response_fields", "use /completion", neutral=([],)),
-            refused("mm_processor_kwargs", "images are sized for the model"),
-            refused("functions", "use tools", neutral=([],)),
-            refused("function_call", "use tool_choice", neutral=("none", "auto")),
-            refused("audio", "the model says nothing"),
-            refused("modalities", "answers are text", neutral=(["text"],)),
-            hint("prediction", "drafts are not made from a text, which changes only the pace"),
-            refused("moderation", "nothing is moderated"),
-            hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
-            hint("web_search_options", "there is no web search"),
+        MODEL,
+        required(
+            "messages",
+            ListOf(message_shape(), 0, limits.max_messages, "max_messages"),
+            "The conversation; if it is empty, the template's opening of an answer.",
         ),
-        "Fields beyond OpenAI's are llama.cpp's and vLLM's. Unknown ones are ignored and reported.",
+        Field("n", Integer(1, limits.max_choices), "How many answers.", aliases=("n_cmpl",)),
+        *ending_fields(limits),
+        *sampling_fields(),
+        bias_field(limits),
+        Field("logprobs", Flag(), "Report the log probability of each token of content."),
+        Field(
+            "top_logprobs",
+            Integer(0, 20),
+            "And of so many alternatives; needs logprobs.",
+        ),
+        Field("n_probs", Integer(0, 100), "llama.cpp's word for both."),
+        Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
+        *constraint_fields(limits),
+        Field(
+            "tools",
+            ListOf(tool_shape(limits), 0, limits.max_tools, "max_tools"),
+            "What the model may call.",
+        ),
+        Field("tool_choice", tool_choice_shape(), "auto if there are tools, else none."),
+        Field("parallel_tool_calls", Flag(), "false: at most one call."),
+        Field("parse_tool_calls", Flag(), "false: calls stay text of the content."),
+        *thinking_fields(),
+        *stream_fields(),
+        Field(
+            "chat_template_kwargs",
+            FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes"),
+            "Further variables of the chat template.",
+        ),
+        Field(
+            "documents",
+            ListOf(FreeObject(), 0, 1024),
+            "For templates that know documents.",
+        ),
+        Field("add_generation_prompt", Flag(), "false: no opening of an answer is added."),
+        Field(
+            "continue_final_message",
+            Flag(),
+            "The answer goes on with the last message, which is the assistant's; absent, with "
+            "add_generation_prompt absent: if there is text in it and no call.",
+        ),
+        verbose_field(),
+        *cache_fields(),
+        *accepted_fields(),
+        *refused_fields(),
+        refused("best_of", "use n", neutral=(1,)),
+        refused("echo", "use /v1/completions", neutral=(False,)),
+        refused("chat_template", "the operator sets the template"),
+        refused("add_special_tokens", "the template has them", neutral=(False,)),
+        refused("return_tokens", "use /tokenize", neutral=(False,)),
+        refused("response_fields", "use /completion", neutral=([],)),
+        refused("mm_processor_kwargs", "images are sized for the model"),
+        refused("functions", "use tools", neutral=([],)),
+        refused("function_call", "use tool_choice", neutral=("none", "auto")),
+        refused("audio", "the model says nothing"),
+        refused("modalities", "answers are text", neutral=(["text"],)),
+        hint("prediction", "drafts are not made from a text, which changes only the pace"),
+        refused("moderation", "nothing is moderated"),
+        hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
+        hint("web_search_options", "there is no web search"),
+        note="Fields beyond OpenAI's are llama.cpp's and vLLM's. "
+        "Unknown ones are ignored and reported.",
     )

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import attrs
 
+from paddler_trio.apis.answer import AnswerReader
 from paddler_trio.apis.api_errors import invalid
-from paddler_trio.apis.generation_values import (
+from paddler_trio.apis.fields import object_in, text_in
+from paddler_trio.apis.generation_fields import (
     constraint_of,
+    generate_of,
     max_tokens_of,
-    sampling_of,
     schema_constraint,
     stop_of,
 )
@@ -19,8 +21,6 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_conversation import conversation_prompt
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
-
-Json = dict[str, object]
 
 
 @attrs.frozen(kw_only=True)
@@ -81,16 +81,14 @@ class ChatRequest:
     delivery: Delivery
     constrained_by: str | None = None
 
-    @property
-    def max_tokens(self) -> int | None:
-        """None for as many as fit."""
-        return self.generate.max_tokens
-
-    @property
-    def takes_raw_calls(self) -> bool:
-        """Tool calls are wanted as text of the content."""
-        prompt = self.generate.prompt
-        return isinstance(prompt, ConversationPrompt) and prompt.raw_tool_calls
+    def readers(self) -> list[AnswerReader]:
+        """One for each choice; reasoning that is part of the content keeps the blanks around it."""
+        prompt, delivery = self.generate.prompt, self.delivery
+        raw_calls = isinstance(prompt, ConversationPrompt) and prompt.raw_tool_calls
+        return [
+            AnswerReader(raw_calls, self.generate.max_tokens, delivery.reasoning_is_content)
+            for _ in range(self.n)
+        ]
 
     def works(self) -> list[Generate]:
         """One for each choice; those after the first sample with the next seeds."""
@@ -103,15 +101,13 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
     logprobs = _logprobs(values)
     only_streams(values, ignored)
     constrained_by, constraint = constraint_of(values, response_format_of(values))
-    generate = Generate(
-        prompt=conversation_prompt(values),
+    generate = generate_of(
+        values,
+        conversation_prompt(values),
         max_tokens=max_tokens_of(values),
-        sampling=sampling_of(values),
         constraint=constraint,
         stop=stop_of(values),
         logprobs=logprobs,
-        reuse_prefix=values.get("cache_prompt") is not False,
-        cache_salt=str(values.get("cache_salt", "")),
     )
     n = values.get("n", 1)
     assert isinstance(n, int)
@@ -142,14 +138,10 @@ def choices_of(generate: Generate, n: int) -> list[Generate]:
 
 
 def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
-    options = values.get("stream_options", {})
-    reasoning = values.get("reasoning", {})
-    assert isinstance(options, Mapping)
-    assert isinstance(reasoning, Mapping)
-    model = values.get("model")
+    options, reasoning = object_in(values, "stream_options"), object_in(values, "reasoning")
     hidden = values.get("include_reasoning") is False or reasoning.get("exclude") is True
     return Delivery(
-        model=str(model) if model else None,
+        model=text_in(values, "model"),
         is_stream=values.get("stream") is True,
         with_usage=options.get("include_usage") is True,
         with_reasoning=not hidden,

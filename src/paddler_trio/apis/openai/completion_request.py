@@ -11,20 +11,19 @@ from functools import lru_cache
 import attrs
 
 from paddler_trio.apis.api_errors import invalid
-from paddler_trio.apis.fields import Field, Record, accepted, refused
+from paddler_trio.apis.fields import Field, Record, accepted, list_in, record, refused, required
 from paddler_trio.apis.generation_fields import (
+    MODEL,
     accepted_fields,
     bias_field,
     cache_fields,
     constraint_fields,
+    constraint_of,
     ending_fields,
+    generate_of,
+    max_tokens_of,
     refused_fields,
     sampling_fields,
-)
-from paddler_trio.apis.generation_values import (
-    constraint_of,
-    max_tokens_of,
-    sampling_of,
     stop_of,
 )
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
@@ -44,12 +43,11 @@ from paddler_trio.wire.trio.work import Generate, TextPrompt, TokenPrompt
 
 def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
     return (
-        Field("model", Text(512), "Any name is fine unless --strict-model-names is set."),
-        Field(
+        MODEL,
+        required(
             "prompt",
             PromptShape(),
             "A text, token ids, both mixed, {prompt_string}, or a list of these.",
-            is_required=True,
         ),
         Field("n", Integer(1, limits.max_choices), "Answers to each prompt.", aliases=("n_cmpl",)),
         *ending_fields(limits),
@@ -66,57 +64,51 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
 @lru_cache(maxsize=8)
 def completion_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/completions``."""
-    return Record(
+    return record(
         "CreateCompletionRequest",
-        (
-            *_shared_fields(limits),
-            *stream_fields(),
-            Field("echo", Flag(), "The prompt's text stands before the answer's."),
-            Field(
-                "best_of",
-                Integer(1, limits.max_choices),
-                "Generate so many, answer with the n of the highest mean log probability.",
-            ),
-            Field(
-                "logprobs",
-                Integer(0, 20),
-                "Log probabilities of the tokens, and of so many alternatives.",
-                aliases=("n_probs",),
-            ),
-            verbose_field(),
-            refused("suffix", "the model is not asked to fill gaps", neutral=("",)),
-            refused("add_special_tokens", "give token ids for a prompt without", neutral=(True,)),
-            refused("return_tokens", "use /completion or /tokenize", neutral=(False,)),
-            refused("response_fields", "use /completion", neutral=([],)),
+        *_shared_fields(limits),
+        *stream_fields(),
+        Field("echo", Flag(), "The prompt's text stands before the answer's."),
+        Field(
+            "best_of",
+            Integer(1, limits.max_choices),
+            "Generate so many, answer with the n of the highest mean log probability.",
         ),
-        "Continues a text as it stands. Unknown fields are ignored and reported.",
+        Field(
+            "logprobs",
+            Integer(0, 20),
+            "Log probabilities of the tokens, and of so many alternatives.",
+            aliases=("n_probs",),
+        ),
+        verbose_field(),
+        refused("suffix", "the model is not asked to fill gaps", neutral=("",)),
+        refused("add_special_tokens", "give token ids for a prompt without", neutral=(True,)),
+        refused("return_tokens", "use /completion or /tokenize", neutral=(False,)),
+        refused("response_fields", "use /completion", neutral=([],)),
+        note="Continues a text as it stands. Unknown fields are ignored and reported.",
     )
 
 
 @lru_cache(maxsize=8)
 def llama_completion_record(limits: ApiLimits) -> Record:
     """The body of ``/completion``, in llama-server's own dialect."""
-    return Record(
+    return record(
         "LlamaCompletionRequest",
-        (
-            *_shared_fields(limits),
-            *(field for field in stream_fields() if field.name != "stream_options"),
-            accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
-            Field(
-                "n_probs", Integer(0, 100), "Report so many alternatives.", aliases=("logprobs",)
-            ),
-            Field("return_tokens", Flag(), "The ids of the answer's tokens are part of it."),
-            Field(
-                "response_fields",
-                ListOf(Text(256), 0, 64),
-                "Only these members of the answer; a/b stands for member b of a.",
-            ),
-            accepted("verbose", Flag(), "The last event has the prompt and all settings anyway."),
-            refused("echo", "use /v1/completions", neutral=(False,)),
-            refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
-            refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
+        *_shared_fields(limits),
+        *(field for field in stream_fields() if field.name != "stream_options"),
+        accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
+        Field("n_probs", Integer(0, 100), "Report so many alternatives.", aliases=("logprobs",)),
+        Field("return_tokens", Flag(), "The ids of the answer's tokens are part of it."),
+        Field(
+            "response_fields",
+            ListOf(Text(256), 0, 64),
+            "Only these members of the answer; a/b stands for member b of a.",
         ),
-        "llama-server's own dialect. Unknown fields are ignored and reported.",
+        accepted("verbose", Flag(), "The last event has the prompt and all settings anyway."),
+        refused("echo", "use /v1/completions", neutral=(False,)),
+        refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
+        refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
+        note="llama-server's own dialect. Unknown fields are ignored and reported.",
     )
 
 
@@ -186,12 +178,10 @@ def read_llama_completion(
     values = llama_completion_record(limits).read(body, "", ignored)
     only_streams(values, ignored)
     n_probs = _whole(values, "n_probs", 0)
-    fields = values.get("response_fields", [])
-    assert isinstance(fields, list)
     return attrs.evolve(
         _request(values, limits, logprobs=n_probs or None),
         with_tokens=values.get("return_tokens") is True,
-        response_fields=tuple(str(name) for name in fields),
+        response_fields=tuple(list_in(values, "response_fields")),
     )
 
 
@@ -201,15 +191,13 @@ def _request(
     prompts = read_prompts(values["prompt"], limits)
     n = _whole(values, "n", 1)
     constrained_by, constraint = constraint_of(values, format_of(values))
-    generate = Generate(
-        prompt=TextPrompt(text=""),
+    generate = generate_of(
+        values,
+        TextPrompt(text=""),
         max_tokens=max_tokens_of(values),
-        sampling=sampling_of(values),
         constraint=constraint,
         stop=stop_of(values),
         logprobs=logprobs,
-        reuse_prefix=values.get("cache_prompt") is not False,
-        cache_salt=str(values.get("cache_salt", "")),
     )
     choices = len(prompts.prompts) * max(n, _whole(values, "best_of", n))
     if choices > limits.max_prompts:

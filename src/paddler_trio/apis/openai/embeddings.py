@@ -1,48 +1,215 @@
-"""``/v1/embeddings`` and llama-server's ``/embedding``."""
+"""``/v1/embeddings`` and llama-server's ``/embedding``.
+
+One request becomes several sub-batches, so that all agents work on it; documents keep their place
+in the input whatever agent embeds them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TypeVar
 
-from paddler_trio.apis.api_errors import ApiError, unsupported
-from paddler_trio.apis.backend import Backend
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from paddler_trio.apis.answer import Step
+from paddler_trio.apis.api_errors import ApiError, invalid, renamed, unsupported
+from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.model_names import model_name
-from paddler_trio.apis.openai.embeddings_io import (
-    Embedded,
-    embed_works,
-    embeddings_record,
-    llama_body,
-    llama_embeddings_record,
-    openai_body,
-)
-from paddler_trio.apis.prompts import Prompt, read_prompts
+from paddler_trio.apis.fields import Field, Record, accepted, record, refused, required, text_in
+from paddler_trio.apis.generation_fields import MODEL
+from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.apis.questions import token_ids
 from paddler_trio.apis.run_requests import gather
-from paddler_trio.wire.trio.work import EmbedInput, TextInput, TokenInput
+from paddler_trio.apis.shapes import Integer, Json, OneOf, Text
+from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
+
+Vector = npt.NDArray[np.float32]
+T = TypeVar("T")
+
+
+def _shared_fields() -> tuple[Field, ...]:
+    return (
+        MODEL,
+        required(
+            "input",
+            PromptShape(),
+            "A text, token ids, both mixed, text parts, or a list of these.",
+            aliases=("content",),
+        ),
+        Field(
+            "truncate_prompt_tokens",
+            Integer(-1, -1),
+            "-1: what is longer than the batch is cut; absent: it is an error.",
+        ),
+        accepted("user", Text(), "Kept nowhere."),
+    )
+
+
+@lru_cache(maxsize=8)
+def embeddings_record(limits: ApiLimits) -> Record:
+    """The body of ``/v1/embeddings``."""
+    return record(
+        "CreateEmbeddingRequest",
+        *_shared_fields(),
+        Field("encoding_format", OneOf(("float", "base64")), "base64: 32-bit little-endian."),
+        Field(
+            "dimensions",
+            Integer(1, 2**20),
+            "Vectors are cut to so many numbers and made of length 1 again.",
+        ),
+        refused("embd_normalize", "vectors have length 1", neutral=(2,)),
+        refused("input_type", "write the model's prefix into the input yourself"),
+        refused("task", "write the model's prefix into the input yourself"),
+        note="Vectors of length 1, one for each input. Unknown fields are ignored and reported.",
+    )
+
+
+@lru_cache(maxsize=8)
+def llama_embeddings_record(limits: ApiLimits) -> Record:
+    """The body of ``/embedding``, in llama-server's own dialect."""
+    return record(
+        "LlamaEmbeddingRequest",
+        *_shared_fields(),
+        Field("embd_normalize", Integer(-1, 2), "2: length 1; -1: as the model gives them."),
+        note="llama-server's own dialect. Unknown fields are ignored and reported.",
+    )
+
+
+def split(
+    items: Sequence[T], *, agents: int, batch_size: int
+) -> tuple[list[tuple[T, ...]], list[int]]:
+    """The parts that go to agents, and for each the place of its first item."""
+    sizes = split_sizes(len(items), agents=max(1, agents), batch_size=max(1, batch_size))
+    starts = list(accumulate(sizes, initial=0))
+    return [tuple(items[start:end]) for start, end in pairwise(starts)], starts[:-1]
+
+
+@attrs.define
+class Embedded:
+    """The vectors that the sub-batches produced so far.
+
+    Args:
+      starts: the place of the first input of each sub-batch.
+      per_token: takes vectors of each token, where the model has no others.
+    """
+
+    count: int
+    starts: Sequence[int]
+    per_token: bool = False
+    num_tokens: int = 0
+    vectors: dict[int, Vector] = attrs.field(factory=dict)
+    """By place: one vector, or one for each token."""
+
+    def take(self, step: Step) -> None:
+        """ApiError 400 for an input that is too long, or a model without a vector for texts."""
+        start = self.starts[step.choice]
+        for result in step.results:
+            match result:
+                case {"Embedding": {"embedding": vector, "source_document_id": str(name)}}:
+                    self.vectors[start + int(name)] = np.asarray(vector, np.float32)
+                case {"TokenEmbeddings": {"embeddings": vectors, "source_document_id": str(name)}}:
+                    if not self.per_token:
+                        raise ApiError(
+                            400,
+                            "pooling_type None gives a vector for each token and none for a text; "
+                            "set pooling_type to Mean, Cls or Last, or use /embedding",
+                            code="no_pooling",
+                        )
+                    self.vectors[start + int(name)] = np.asarray(vectors, np.float32)
+                case {"Usage": {"prompt_tokens": int(tokens)}}:
+                    self.num_tokens += tokens
+                case {"DocumentExceedsBatchSize": dict(excess)}:
+                    raise _too_large(start, excess)
+                case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
+                    place = f"input[{start + int(name)}]"
+                    raise invalid(renamed(why, f"document {name!r}", place), place)
+
+    def in_order(self) -> Iterator[Vector]:
+        """ApiError 500 if one is missing."""
+        for place in range(self.count):
+            if place not in self.vectors:
+                raise ApiError(500, f"input[{place}] was not embedded", code="no_embeddings")
+            yield self.vectors[place]
+
+
+def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
+    place = start + int(str(excess["source_document_id"]))
+    tokens, most = excess["document_tokens"], excess["n_batch"]
+    return ApiError(
+        400,
+        f"input[{place}] is too large: it has {tokens} tokens, one batch holds {most}; shorten it, "
+        "raise n_batch, or send truncate_prompt_tokens: -1",
+        param=f"input[{place}]",
+        type="exceed_context_size_error",
+        code="context_length_exceeded",
+        details={"n_prompt_tokens": tokens, "n_ctx": most},
+    )
+
+
+def openai_body(embedded: Embedded, *, model: str, values: Mapping[str, object]) -> Json:
+    """OpenAI's list of embeddings."""
+    dimensions = values.get("dimensions")
+    is_base64 = values.get("encoding_format") == "base64"
+    data: list[Json] = []
+    for index, vector in enumerate(embedded.in_order()):
+        short = _cut(vector, dimensions) if isinstance(dimensions, int) else vector
+        encoded = base64.b64encode(short.astype("<f4").tobytes()).decode() if is_base64 else None
+        data.append(
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": short.tolist() if encoded is None else encoded,
+            }
+        )
+    tokens = embedded.num_tokens
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def _cut(vector: Vector, dimensions: int) -> Vector:
+    if dimensions > len(vector):
+        raise ApiError(
+            400,
+            f"dimensions is {dimensions}, the model's vectors have {len(vector)}",
+            param="dimensions",
+            code="invalid_value",
+        )
+    short = vector[:dimensions]
+    norm = float(np.linalg.norm(short))
+    return short / np.float32(norm) if norm > 0 else short
+
+
+def llama_body(embedded: Embedded) -> list[Json]:
+    """llama-server's own: for each input a list of vectors."""
+    return [
+        {"index": index, "embedding": vector.tolist() if vector.ndim == 2 else [vector.tolist()]}
+        for index, vector in enumerate(embedded.in_order())
+    ]
 
 
 async def embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, embeddings_record)
-    model = _model(backend, values)
+    model = model_name(backend, text_in(values, "model"))
     embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
     await exchange.send_json(200, openai_body(embedded, model=model, values=values))
 
 
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, llama_embeddings_record)
-    _model(backend, values)
+    model_name(backend, text_in(values, "model"))
     norm = values.get("embd_normalize", 2)
     if norm not in {2, -1}:
         raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
     normalize = "l2" if norm == 2 else "none"
     embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
     await exchange.send_json(200, llama_body(embedded))
-
-
-def _model(backend: Backend, values: Mapping[str, object]) -> str:
-    asked = values.get("model")
-    return model_name(backend, str(asked) if asked else None)
 
 
 async def _embed(
@@ -65,13 +232,10 @@ async def _embed(
             code="embeddings_disabled",
         )
     batch_size = 256 if applicable is None else applicable.inference_parameters.embedding_batch_size
-    works, starts = embed_works(
-        [await _native(backend, prompt) for prompt in prompts],
-        agents=len(backend.dispatcher.agents),
-        batch_size=max(1, batch_size),
-        normalize=normalize,
-        oversize="truncate" if "truncate_prompt_tokens" in values else "report",
-    )
+    oversize = "truncate" if "truncate_prompt_tokens" in values else "report"
+    inputs = [await _native(backend, prompt) for prompt in prompts]
+    parts, starts = split(inputs, agents=len(backend.dispatcher.agents), batch_size=batch_size)
+    works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
     embedded = Embedded(len(prompts), starts, per_token=per_token)
     await gather(backend, exchange, works, embedded.take)
     return embedded

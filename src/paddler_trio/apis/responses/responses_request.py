@@ -1,26 +1,103 @@
-"""A body of the Responses API as one native request: pure, every field honoured or refused."""
+"""A body of the Responses API as one native request: pure, every field honoured or refused.
+
+A turn of the assistant is several items there (reasoning, message, calls) and one message of a
+conversation here, because that is what chat templates take.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.generation_values import sampling_of, schema_constraint
+from paddler_trio.apis.fields import list_in, object_in, text_in
+from paddler_trio.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.openai.chat_fields import EFFORTS
+from paddler_trio.apis.openai.chat_fields import EFFORTS, template_effort
 from paddler_trio.apis.openai.chat_request import only_streams, ping_s_of
 from paddler_trio.apis.responses.responses_fields import (
     LOGPROBS,
     input_tokens_record,
     responses_record,
 )
-from paddler_trio.apis.responses.responses_items import Item, input_items, messages_of
+from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
 
-Json = dict[str, object]
+Item = Mapping[str, object]
+
+
+def input_items(value: object) -> list[Item]:
+    """What was given as ``input``, as a list of items."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        part = {"type": "input_text", "text": value}
+        return [{"type": "message", "role": "user", "content": [part]}]
+    assert isinstance(value, list)
+    return value
+
+
+def messages_of(items: Iterable[Item]) -> list[Json]:
+    """The conversation, in OpenAI's shape of chat messages."""
+    messages: list[Json] = []
+    for item in items:
+        match item.get("type", "message"):
+            case "reasoning":
+                turn = _assistant_turn(messages, unless=("content", "tool_calls"))
+                turn["reasoning_content"] = str(turn.get("reasoning_content", "")) + _thought(item)
+            case "function_call":
+                calls = _assistant_turn(messages).setdefault("tool_calls", [])
+                assert isinstance(calls, list)
+                called = {"name": item["name"], "arguments": item["arguments"]}
+                calls.append({"id": item["call_id"], "type": "function", "function": called})
+            case "function_call_output":
+                answered = item["call_id"]
+                content = _content(item["output"])
+                messages.append({"role": "tool", "tool_call_id": answered, "content": content})
+            case _ if item["role"] == "assistant":
+                turn = _assistant_turn(messages, unless=("content",))
+                turn["content"] = _content(item["content"])
+            case _:
+                role = "system" if item["role"] == "developer" else item["role"]
+                messages.append({"role": role, "content": _content(item["content"])})
+    for message in messages:
+        message.setdefault("content", "")
+    return messages
+
+
+def _assistant_turn(messages: list[Json], *, unless: Sequence[str] = ()) -> Json:
+    """The newest message if it is the assistant's and has none of ``unless``, else a new one."""
+    if messages:
+        last = messages[-1]
+        if last["role"] == "assistant" and not any(name in last for name in unless):
+            return last
+    messages.append({"role": "assistant"})
+    return messages[-1]
+
+
+def _thought(item: Item) -> str:
+    """Its content, or where there is none its summary."""
+    parts = item.get("content") or item.get("summary") or []
+    assert isinstance(parts, list)
+    return "".join(str(part["text"]) for part in parts)
+
+
+def _content(value: object) -> object:
+    """Text alone as one text, which every template can read; with an image, the parts."""
+    if isinstance(value, str):
+        return value
+    assert isinstance(value, list)
+    parts: list[Json] = []
+    for part in value:
+        if part["type"] == "input_image":
+            parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
+        else:
+            parts.append({"type": "text", "text": part.get("text", part.get("refusal", ""))})
+    if all(part["type"] == "text" for part in parts):
+        return "".join(str(part["text"]) for part in parts)
+    return parts
 
 
 @attrs.frozen(kw_only=True)
@@ -37,13 +114,11 @@ class ResponsesRequest:
 
     @property
     def model(self) -> str | None:
-        model = self.values.get("model")
-        return str(model) if model else None
+        return text_in(self.values, "model")
 
     @property
     def previous_response_id(self) -> str | None:
-        previous = self.values.get("previous_response_id")
-        return str(previous) if previous else None
+        return text_in(self.values, "previous_response_id")
 
     @property
     def is_stream(self) -> bool:
@@ -71,11 +146,10 @@ class ResponsesRequest:
     @property
     def logprobs(self) -> int | None:
         """How many alternatives are reported with each token; None for no report at all."""
-        top, include = self.values.get("top_logprobs"), self.values.get("include", [])
-        assert isinstance(include, list)
+        top = self.values.get("top_logprobs")
         if isinstance(top, int):
             return top
-        return 0 if LOGPROBS in include else None
+        return 0 if LOGPROBS in list_in(self.values, "include") else None
 
     def exactly(self, ignored: IgnoredFields) -> ResponsesRequest:
         """The same without fields that OpenAI's own schema lacks; ``ignored`` collects them."""
@@ -119,16 +193,13 @@ class ResponsesRequest:
 
     def generate(self, before: Sequence[Item]) -> Generate:
         """The native request."""
-        values = self.values
-        most = values.get("max_output_tokens")
-        return Generate(
-            prompt=self.conversation(before),
+        most = self.values.get("max_output_tokens")
+        return generate_of(
+            self.values,
+            self.conversation(before),
             max_tokens=most if isinstance(most, int) else None,
-            sampling=sampling_of(values),
-            constraint=_constraint(values),
+            constraint=_constraint(self.values),
             logprobs=self.logprobs,
-            reuse_prefix=values.get("cache_prompt") is not False,
-            cache_salt=str(values.get("cache_salt", "")),
         )
 
 
@@ -160,9 +231,7 @@ def _functions(tools: object) -> list[Mapping[str, object]]:
 
 
 def _constraint(values: Mapping[str, object]) -> Constraint | None:
-    text = values.get("text", {})
-    assert isinstance(text, Mapping)
-    match text.get("format"):
+    match object_in(values, "text").get("format"):
         case {"type": "json_schema", "schema": schema}:
             return schema_constraint(schema)
         case {"type": "json_object"}:
@@ -212,13 +281,10 @@ def _must_be_there(name: str, tools: Mapping[str, Json], path: str) -> None:
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:
     """Whether to reason (None: as the template has it), the bound, and the template's words."""
-    reasoning = values.get("reasoning", {})
-    assert isinstance(reasoning, Mapping)
-    effort = reasoning.get("effort")
+    effort = object_in(values, "reasoning").get("effort")
     if not isinstance(effort, str):
         return None, None, {}
     bound = EFFORTS[effort]
     if bound == 0:
         return False, None, {}
-    words = {"minimal": "low", "xhigh": "high", "max": "high"}.get(effort, effort)
-    return True, bound, {"reasoning_effort": words}
+    return True, bound, {"reasoning_effort": template_effort(effort)}

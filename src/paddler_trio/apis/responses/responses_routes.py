@@ -9,28 +9,29 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
-from paddler_trio.apis.answer import Stopwatch
+from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError, invalid, naming_fields
-from paddler_trio.apis.backend import Backend
+from paddler_trio.apis.backend import Backend, cluster_parameters, model_name, must_generate
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.image_fetch import fetch_images
-from paddler_trio.apis.model_names import cluster_parameters, model_name, must_generate
-from paddler_trio.apis.prompt_progress import Reports
 from paddler_trio.apis.questions import count_tokens
-from paddler_trio.apis.responses.responses_items import Item
-from paddler_trio.apis.responses.responses_output import Output, new_id
 from paddler_trio.apis.responses.responses_request import (
+    Item,
     ResponsesRequest,
     read_input_tokens,
     read_responses,
 )
-from paddler_trio.apis.responses.responses_response import ResponseHeading, ResponseStream
+from paddler_trio.apis.responses.responses_response import (
+    Output,
+    ResponseHeading,
+    ResponseStream,
+    new_id,
+)
 from paddler_trio.apis.responses.responses_store import ResponseStore, StoredResponse, not_stored
 from paddler_trio.apis.run_requests import gather, stream
-from paddler_trio.apis.steps import Step
+from paddler_trio.apis.shapes import Json
+from paddler_trio.apis.timings import Reports, Stopwatch
 from paddler_trio.http.client_identity import KEY_NAME
-
-Json = dict[str, object]
 
 INPUT_ITEMS = "/input_items"
 

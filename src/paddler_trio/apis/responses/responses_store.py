@@ -12,11 +12,9 @@ from collections.abc import Sequence
 import attrs
 
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.responses.responses_items import Item
+from paddler_trio.apis.responses.responses_request import Item
+from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.codec import dumps, loads
-
-Json = dict[str, object]
-
 
 ENTRY_BYTES = 1024
 """The size of an entry beside its texts, rounded up: objects, keys, its place in the store."""

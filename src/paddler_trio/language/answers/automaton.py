@@ -15,13 +15,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.language.answers.marker_set import MarkerSet
-from paddler_trio.language.answers.pieces import Piece, TokenClass
-from paddler_trio.language.answers.string_tracker import StringTracker
+from paddler_trio.language.answers.text_source import MarkerSet
+from paddler_trio.language.answers.value_tracker import StringTracker, Tracker
+
+
+class TokenClass(Enum):
+    """The four classes of visible text; the values are for logs, not for the wire."""
+
+    CONTENT = "content"
+    REASONING = "reasoning"
+    TOOL_CALL = "tool_call"
+    UNDETERMINABLE = "undeterminable"
+
+
+@attrs.frozen
+class Piece:
+    """Some text of one class.
+
+    ``section`` counts the markers passed before it: two tool call pieces belong to the same
+    stretch between markers exactly when their sections are equal. ``recipient`` is the tool that
+    the marker before a tool call named, in formats that name it there. ``came_from`` is the other
+    class that the text before its section was of; None while there was none.
+    """
+
+    token_class: TokenClass
+    text: str
+    section: int
+    recipient: str | None = None
+    came_from: TokenClass | None = None
+
 
 MAX_HEADER_CHARS = 256
 _PROBED_CHARS = 1024  # no opening probe looks further
@@ -71,17 +97,6 @@ class ProbeResult(Enum):
 OpeningProbe: TypeAlias = Callable[[str], ProbeResult]
 
 
-class Tracker(Protocol):
-    """Follows the values of a section of calls while it is written."""
-
-    @property
-    def is_inside(self) -> bool:
-        """The text so far ends inside a value."""
-
-    def feed(self, text: str) -> None:
-        """More of the section."""
-
-
 class SectionRules:
     """The markers of every class. Immutable; made once a template, used by all its answers."""
 
@@ -95,7 +110,7 @@ class SectionRules:
         """Where two markers of one class have the same text, the later one counts.
 
         Args:
-          new_tracker: knows a section's values, for markers that spare them.
+          new_tracker: follows a section's values, for markers that spare them.
         """
         self.new_tracker = new_tracker
         self._by_text = {
@@ -103,9 +118,10 @@ class SectionRules:
         }
         self._sets = {kind: MarkerSet(self._by_text[kind]) for kind in _KINDS}
 
-    def __bool__(self) -> bool:
-        """Whether there is anything to look for."""
-        return any(self._by_text.values())
+    @property
+    def texts(self) -> frozenset[str]:
+        """Every marker, of whatever class."""
+        return frozenset().union(*self._by_text.values())
 
     def markers_of(self, kind: TokenClass) -> MarkerSet:
         """What to look for in text of this class."""
@@ -124,23 +140,25 @@ _OPEN_CLASSES = frozenset({TokenClass.UNDETERMINABLE, TokenClass.CONTENT})
 class Automaton:
     """The sections of one answer; never raises, whatever the model writes.
 
-    ``marks`` are the markers passed, as far as the answer wrote them and they are no part of a
-    section; the first led to section 1.
+    ``current`` is the class of the section that the next character falls into, markers passed;
+    ``came_from`` the other class that the text before it was of. ``section``: how many markers
+    were passed. ``held_back``: text that may still become a marker. ``marks``: the markers passed,
+    as far as the answer wrote them and they are no part of a section; the first led to section 1.
     """
 
     __slots__ = (
-        "_came_from",
-        "_class",
-        "_held_back",
         "_hidden",
         "_is_fresh",
         "_probe",
         "_recipient",
         "_rules",
-        "_section",
         "_shown_section",
         "_tracker",
+        "came_from",
+        "current",
+        "held_back",
         "marks",
+        "section",
     )
 
     def __init__(
@@ -150,37 +168,17 @@ class Automaton:
         probe: OpeningProbe | None = None,
     ) -> None:
         self._rules = rules
-        self._class = opening
+        self.current = opening
+        self.came_from: TokenClass | None = None
+        self.section = 0
+        self.held_back = ""
         self._probe = probe
-        self._came_from: TokenClass | None = None
         self._recipient: str | None = None
-        self._held_back = ""
         self._hidden = 0  # so much of what is held back belongs to the prompt
         self._is_fresh = True
-        self._section = 0
         self._shown_section = -1
         self._tracker = rules.new_tracker()
         self.marks: list[str] = []
-
-    @property
-    def current(self) -> TokenClass:
-        """The class of the section that the next character falls into, markers passed."""
-        return self._class
-
-    @property
-    def section(self) -> int:
-        """How many markers were passed; see ``Piece``."""
-        return self._section
-
-    @property
-    def came_from(self) -> TokenClass | None:
-        """The other class that the text before the current section was of."""
-        return self._came_from
-
-    @property
-    def held_back(self) -> str:
-        """Text that may still become a marker."""
-        return self._held_back
 
     def begin_with(self, prompt_end: str) -> None:
         """Pass the end of the prompt, where the answer begins: its markers count, its text not.
@@ -188,28 +186,28 @@ class Automaton:
         A marker that the prompt begins may be completed by the answer.
         """
         self.feed(prompt_end)
-        self._hidden = len(self._held_back)
-        self._section, self._shown_section = 0, -1
+        self._hidden = len(self.held_back)
+        self.section, self._shown_section = 0, -1
         self.marks.clear()
         self._is_fresh = True
 
     def doubt(self) -> None:
         """Take the class that the prompt leaves the answer in for a guess."""
-        if self._class is TokenClass.CONTENT:
-            self._class = TokenClass.UNDETERMINABLE
-            self._came_from = None
+        if self.current is TokenClass.CONTENT:
+            self.current = TokenClass.UNDETERMINABLE
+            self.came_from = None
 
     def feed(self, text: str) -> list[Piece]:
         """The pieces that ``text`` decides, in order; empty ones only where they call a tool."""
-        return self._advance(self._held_back + text, is_end=False)
+        return self._advance(self.held_back + text, is_end=False)
 
     def flush(self) -> list[Piece]:
         """The answer has ended: what looked like a marker was none."""
-        return self._advance(self._held_back, is_end=True)
+        return self._advance(self.held_back, is_end=True)
 
     def _advance(self, text: str, *, is_end: bool) -> list[Piece]:
         pieces: list[Piece] = []
-        self._held_back = ""
+        self.held_back = ""
         start = 0  # everything before is decided
         searched = 0  # markers before turned out to be plain text
         looked_in: TokenClass | None = None  # what `found` and `undecided` are true of
@@ -221,16 +219,16 @@ class Automaton:
                 searched = max(searched, start)
                 beginning = text[start : start + _PROBED_CHARS]
                 if self._waits_for_call(self._probe, beginning, is_end=is_end):
-                    self._held_back = text[start:]
+                    self.held_back = text[start:]
                     return pieces
             place = undecided if found is None else min(undecided, found.start())
-            if looked_in is not self._class or place < searched:
-                looked_in = self._class
+            if looked_in is not self.current or place < searched:
+                looked_in = self.current
                 markers = self._rules.markers_of(looked_in)
                 found = markers.search(text, searched)
                 undecided = len(text) if is_end else markers.undecided_from(text, searched)
                 place = undecided if found is None else min(undecided, found.start())
-            if self._probe is not None and self._class in _OPEN_CLASSES:
+            if self._probe is not None and self.current in _OPEN_CLASSES:
                 # Every line may begin with a call.
                 line_end = text.find("\n", searched, place)
                 if line_end >= 0:
@@ -240,11 +238,11 @@ class Automaton:
                     continue
             if found is None or undecided < found.start():
                 self._emit(text[start:undecided], pieces)
-                self._held_back = text[undecided:]
+                self.held_back = text[undecided:]
                 if is_end:
                     self._emit_silence(pieces)
                 return pieces
-            marker = self._rules.marker(self._class, found.group())
+            marker = self._rules.marker(self.current, found.group())
             if marker.spares_values:
                 self._emit(text[start : found.start()], pieces)
                 start = found.start()
@@ -257,7 +255,7 @@ class Automaton:
                 end = text.find(marker.until, after, after + longest)
                 if end < 0 and not is_end and len(text) < after + longest:
                     self._emit(text[start : found.start()], pieces)
-                    self._held_back = text[found.start() :]
+                    self.held_back = text[found.start() :]
                     return pieces
                 header_goal = marker.read_header(text[after:end]) if end >= 0 else None
                 if header_goal is None:
@@ -271,7 +269,7 @@ class Automaton:
             start, searched = after - marker.kept, after
             mark = text[shown_to + self._hidden : start]
             self._hidden = max(0, self._hidden - (start - shown_to))
-            self._turn_to(goal, marker.text_was or self._class, mark)
+            self._turn_to(goal, marker.text_was or self.current, mark)
             self._is_fresh, looked_in = True, None
 
     def _pass_blanks(self, text: str, start: int, pieces: list[Piece]) -> int:
@@ -284,9 +282,9 @@ class Automaton:
 
     def _turn_to(self, goal: Goal, was: TokenClass, mark: str = "") -> None:
         if was is not goal.token_class:
-            self._came_from = was
-        self._class, self._recipient = goal.token_class, goal.recipient
-        self._section += 1
+            self.came_from = was
+        self.current, self._recipient = goal.token_class, goal.recipient
+        self.section += 1
         self.marks.append(mark)
         self._tracker = self._rules.new_tracker()
 
@@ -295,12 +293,12 @@ class Automaton:
         if not rest:
             return False
         likeness = ProbeResult.IS_NONE
-        if self._class in _OPEN_CLASSES:
+        if self.current in _OPEN_CLASSES:
             likeness = probe(rest)
         if likeness is ProbeResult.MAY_BECOME_ONE and not is_end:
             return True
         if likeness is ProbeResult.IS_CALL:
-            self._turn_to(Goal(TokenClass.TOOL_CALL), self._class)
+            self._turn_to(Goal(TokenClass.TOOL_CALL), self.current)
         self._is_fresh = False
         return False
 
@@ -308,16 +306,16 @@ class Automaton:
         visible = text[self._hidden :]
         self._hidden = max(0, self._hidden - len(text))
         if visible:
-            self._shown_section = self._section
-            if self._class is TokenClass.TOOL_CALL:
+            self._shown_section = self.section
+            if self.current is TokenClass.TOOL_CALL:
                 self._tracker.feed(visible)
             self._is_fresh = self._is_fresh and visible.isspace()
             pieces.append(
-                Piece(self._class, visible, self._section, self._recipient, self._came_from)
+                Piece(self.current, visible, self.section, self._recipient, self.came_from)
             )
 
     def _emit_silence(self, pieces: list[Piece]) -> None:
         """A message to a tool with nothing in it is a call all the same."""
-        if self._recipient is not None and self._shown_section != self._section:
-            self._shown_section = self._section
-            pieces.append(Piece(self._class, "", self._section, self._recipient, self._came_from))
+        if self._recipient is not None and self._shown_section != self.section:
+            self._shown_section = self.section
+            pieces.append(Piece(self.current, "", self.section, self._recipient, self.came_from))

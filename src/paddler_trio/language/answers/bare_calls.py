@@ -13,6 +13,8 @@ from collections.abc import Iterable
 import attrs
 
 from paddler_trio.language.answers.automaton import OpeningProbe, ProbeResult
+from paddler_trio.language.answers.call_syntax import QuotedObjects
+from paddler_trio.language.answers.model_format import ModelFormat
 
 MAX_HELD_CHARS = 400
 
@@ -36,25 +38,21 @@ _SKELETONS = tuple(
 _BLANKS = re.compile(r"\s+")
 
 
-def bare_call_probe(
-    tool_names: Iterable[str], *, pythonic: bool = False, prefix: str = ""
-) -> OpeningProbe | None:
-    """A probe for calls to these tools; None without tools.
-
-    Args:
-      pythonic: also look for ``[f(...)]``.
-      prefix: look for ``f{`` behind it, and for nothing else.
-    """
+def probe_of(form: ModelFormat, tool_names: Iterable[str]) -> OpeningProbe | None:
+    """Recognises a call to one of these tools without a marker; None where calls have one, or there
+    are no tools."""
     names = frozenset(tool_names)
-    return BareCallProbe(names, pythonic, prefix) if names else None
+    if form.calls is None or not form.calls.needs_probe or not names:
+        return None
+    syntax = form.calls.syntax
+    return _BareCallProbe(names, syntax.before_name if isinstance(syntax, QuotedObjects) else "")
 
 
 @attrs.frozen
-class BareCallProbe:
-    """See :func:`bare_call_probe`."""
+class _BareCallProbe:
+    """With a ``prefix`` it looks for ``f{`` behind that, and for nothing else."""
 
     names: frozenset[str]
-    pythonic: bool
     prefix: str
 
     def __call__(self, text: str) -> ProbeResult:
@@ -88,7 +86,7 @@ class BareCallProbe:
         skeleton = _BLANKS.sub("", text)
         if any(known.startswith(skeleton) for known in _SKELETONS):
             return ProbeResult.MAY_BECOME_ONE
-        if self.pythonic and text.startswith("["):
+        if text.startswith("["):
             call = _PYTHON_NAME.match(text)
             if call is not None:
                 return ProbeResult.IS_CALL if call[1] in self.names else ProbeResult.IS_NONE

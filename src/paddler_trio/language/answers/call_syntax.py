@@ -66,7 +66,7 @@ class TaggedCalls:
     ``before_key`` key ``key_end`` ... ``before_value`` value ``value_end``. Where attributes may
     stand is written "..." here; where there are none, ``head_end`` or ``before_value`` is empty.
     ``value_blank`` stands around every value, ``blank`` after every tag. ``text_attribute`` is an
-    attribute that says whether the value is a text or JSON. Where values are ``exact`` a line break
+    attribute that marks the value as a text or as JSON. Where values are ``exact`` a line break
     at their ends is theirs, elsewhere it may be layout. ``quoted``: texts stand in JSON's quotes.
     ``escapes``: ``&`` and quotes in names and keys are written as XML does.
     """
@@ -131,65 +131,53 @@ QWEN_CODER = TaggedCalls(
     call_end="</function>",
     value_blank="\n",
 )
-GLM = TaggedCalls(
-    before_name="",
-    name_end="",
-    before_key="<arg_key>",
-    key_end="</arg_key>",
-    before_value="<arg_value>",
-    value_end="</arg_value>",
-)
-INVOKE = TaggedCalls(
-    before_name='<invoke name="',
-    name_end='"',
-    head_end=">",
-    before_key='<parameter name="',
-    key_end='"',
-    before_value=">",
-    value_end="</parameter>",
-    call_end="</invoke>",
-)
-DSML = TaggedCalls(
-    before_name='<｜DSML｜invoke name="',  # noqa: RUF001 - as DeepSeek writes it
-    name_end='"',
-    head_end=">",
-    before_key='<｜DSML｜parameter name="',  # noqa: RUF001
-    key_end='"',
-    before_value=">",
-    value_end="</｜DSML｜parameter>",  # noqa: RUF001
-    call_end="</｜DSML｜invoke>",  # noqa: RUF001
-    text_attribute="string",
-    exact=True,
-)
-GCML = attrs.evolve(
-    DSML,
-    before_name='<｜GCML｜invoke name="',  # noqa: RUF001 - as GigaChat writes it
-    before_key='<｜GCML｜parameter name="',  # noqa: RUF001
-    value_end="</｜GCML｜parameter>",  # noqa: RUF001
-    call_end="</｜GCML｜invoke>",  # noqa: RUF001
-)
-ATEM = TaggedCalls(
-    before_name='<atem:invoke name="',
-    name_end='"',
-    head_end=">",
-    before_key='<atem:parameter name="',
-    key_end='"',
-    before_value=">",
-    value_end="</atem:parameter>",
-    call_end="</atem:invoke>",
-    exact=True,
-)
-STEP_ML = TaggedCalls(
-    before_name='<steptml:invoke name="',
-    name_end='"',
-    head_end=">",
-    before_key='<steptml:parameter name="',
-    key_end='"',
-    before_value=">",
-    value_end="</steptml:parameter>",
-    call_end="</steptml:invoke>",
-    blank="",
-)
+
+
+def argument_tags(
+    prefix: str = "",
+    suffix: str = "",
+    *,
+    before_name: str = "",
+    name_end: str = "",
+    call_end: str = "",
+) -> TaggedCalls:
+    """``f<arg_key>k</arg_key><arg_value>v</arg_value>``, GLM's tags with affixes to their names."""
+    return TaggedCalls(
+        before_name=before_name,
+        name_end=name_end,
+        before_key=f"<{prefix}arg_key{suffix}>",
+        key_end=f"</{prefix}arg_key{suffix}>",
+        before_value=f"<{prefix}arg_value{suffix}>",
+        value_end=f"</{prefix}arg_value{suffix}>",
+        call_end=call_end,
+    )
+
+
+def invoke_tags(
+    prefix: str = "", *, blank: str = "\n", text_attribute: str = "", exact: bool = False
+) -> TaggedCalls:
+    """``<invoke name="f"><parameter name="k">v</parameter></invoke>``, ``prefix`` in every tag."""
+    return TaggedCalls(
+        before_name=f'<{prefix}invoke name="',
+        name_end='"',
+        head_end=">",
+        before_key=f'<{prefix}parameter name="',
+        key_end='"',
+        before_value=">",
+        value_end=f"</{prefix}parameter>",
+        call_end=f"</{prefix}invoke>",
+        blank=blank,
+        text_attribute=text_attribute,
+        exact=exact,
+    )
+
+
+GLM = argument_tags()
+INVOKE = invoke_tags()
+DSML = invoke_tags("｜DSML｜", text_attribute="string", exact=True)  # noqa: RUF001 - as DeepSeek
+GCML = invoke_tags("｜GCML｜", text_attribute="string", exact=True)  # noqa: RUF001 - as GigaChat
+ATEM = invoke_tags("atem:", exact=True)
+STEP_ML = invoke_tags("steptml:", blank="")
 PARAM = TaggedCalls(
     before_name='<function name="',
     name_end='"',

@@ -1,29 +1,30 @@
 # ruff: noqa: RUF001 - markers as their families write them
 """The model families that are known: one table, one entry for each way of writing.
 
-To add a family, add one :class:`Family` to :data:`FAMILIES`:
+To add a family, add one entry to :data:`FAMILIES`:
 
-1. ``mentions``: texts that all of its chat templates have in common and that no entry above asks
-   for. The first entry that matches counts, so one that asks for more texts stands further up.
-2. ``format``: a :class:`~paddler_trio.language.answers.model_format.ModelFormat`, whose ``calls``
-   name a syntax of ``call_syntax``: the reader, the markers and the grammar of its calls follow
-   from that. The first :data:`REASONING_MARKS` that the template mentions mark its reasoning,
-   unless the entry has marks of its own. Where the format depends on more of the template than an
-   entry can say, ``format`` is a function of the template's source.
+1. its mentions: texts that all of its chat templates have in common and that no entry above asks
+   for. The first entry that matches counts, so one that asks for more texts stands further up;
+2. the fields of its :class:`~paddler_trio.language.answers.model_format.ModelFormat`, whose
+   ``calls`` name a syntax of ``call_syntax``: the reader, the markers and the grammar of its calls
+   follow from that. The first :data:`REASONING_MARKS` that the template mentions mark its
+   reasoning, unless the entry has marks of its own. Where the format depends on more of the
+   template, it is a function of the template's source.
 
-Only a call that is written in no known syntax needs more: a kind of syntax and its reader. A case
-in ``tests/unit/language/answers/answer_cases.py`` proves an entry; a template that no entry matches
-is probed instead (``probing``).
+Only a call in an unknown syntax needs more: a kind of syntax and its reader. A case in
+``tests/unit/language/answers/answer_cases.py`` proves an entry; a template that no entry matches
+is probed instead (``format_detection``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Goal, Marker
+from paddler_trio.language.answers.automaton import Goal, Marker, TokenClass
 from paddler_trio.language.answers.call_syntax import (
     ATEM,
     DEEPSEEK_FENCED,
@@ -48,9 +49,9 @@ from paddler_trio.language.answers.call_syntax import (
     PythonCalls,
     QuotedObjects,
     TaggedCalls,
+    argument_tags,
 )
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
-from paddler_trio.language.answers.pieces import TokenClass
 
 _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
 _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
@@ -93,6 +94,11 @@ class Family:
         return self.format if isinstance(self.format, ModelFormat) else self.format(source)
 
 
+def _family(mentions: tuple[str, ...], *, lacks: tuple[str, ...] = (), **format_: Any) -> Family:
+    """An entry whose format is a :class:`ModelFormat` with these fields."""
+    return Family(mentions=mentions, lacks=lacks, format=ModelFormat(**format_))
+
+
 # ------------------------------------------------------------ what several entries have in common
 
 
@@ -126,7 +132,7 @@ _END_OF_FUNCTION = (
 _RECIPIENT = re.compile(r"\bto=([^\s<|]+)")
 
 
-# ------------------------------------------------------- headers: who a message is for, what it is
+# ----------------------------------------------------- headers: recipients and channels of messages
 
 
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -226,13 +232,10 @@ def _hunyuan(source: str) -> ModelFormat:
         reasoning_close=f"</think{end}>",
         calls=_between_tags(
             f"tool_calls{end}",
-            TaggedCalls(
+            argument_tags(
+                suffix=end,
                 before_name=f"<tool_call{end}>",
                 name_end=f"<tool_sep{end}>" if separates else "",
-                before_key=f"<arg_key{end}>",
-                key_end=f"</arg_key{end}>",
-                before_value=f"<arg_value{end}>",
-                value_end=f"</arg_value{end}>",
                 call_end=f"</tool_call{end}>",
             ),
             between="\n",
@@ -347,236 +350,206 @@ _HERMES = ModelFormat(
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family(
-        mentions=("<atem:function_calls>", "<|message|>"),
-        format=ModelFormat(
-            name="muse",
-            reasoning_open="<|start|>assistant to=self<|message|>",
-            reasoning_close="<|eom|>",
-            turn_open="<|start|>assistant",
-            content_open=" to=user<|message|>",
-            more_markers=_in_every_class(
-                Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_muse_goal),
-                Marker("<|eom|>", _CONTENT),
-                Marker("<|eot|>", _CONTENT),
+    _family(
+        ("<atem:function_calls>", "<|message|>"),
+        name="muse",
+        reasoning_open="<|start|>assistant to=self<|message|>",
+        reasoning_close="<|eom|>",
+        turn_open="<|start|>assistant",
+        content_open=" to=user<|message|>",
+        more_markers=_in_every_class(
+            Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_muse_goal),
+            Marker("<|eom|>", _CONTENT),
+            Marker("<|eot|>", _CONTENT),
+        ),
+        calls=CallFormat(
+            opener="<|start|>assistant to=",
+            after_header_name="<|message|><atem:function_calls>\n",
+            closer="</atem:function_calls>",
+            syntax=ATEM,
+            in_header=True,
+            one_a_section=True,
+            between="<|eom|>",
+        ),
+    ),
+    _family(
+        ("<|channel|>", "<|message|>", "<|start|>"),
+        name="gpt-oss",
+        calls=CallFormat(
+            opener="<|start|>assistant<|channel|>commentary to=functions.",
+            after_header_name=" <|constrain|>json<|message|>",
+            closer="<|call|>",
+            syntax=NamedJson(header_names=True),
+            in_header=True,
+            one_a_section=True,
+        ),
+        reasoning_open="<|channel|>analysis<|message|>",
+        reasoning_close="<|end|>",
+        turn_open="<|start|>assistant",
+        content_open="<|channel|>final<|message|>",
+        more_markers=(
+            *_in_every_class(
+                Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_harmony_goal),
+                _HARMONY_CHANNEL,
+                Marker("<|end|>", _CONTENT),
+                Marker("<|return|>", _CONTENT),
+                Marker("<|call|>", _CONTENT),
             ),
-            calls=CallFormat(
-                opener="<|start|>assistant to=",
-                after_header_name="<|message|><atem:function_calls>\n",
-                closer="</atem:function_calls>",
-                syntax=ATEM,
-                in_header=True,
-                one_a_section=True,
-                between="<|eom|>",
+            # Between messages the model forgets <|start|>, or repeats the next channel's name.
+            *(
+                (_CONTENT, attrs.evolve(_HARMONY_CHANNEL, text=f"{stray}<|channel|>"))
+                for stray in ("assistant", "analysis", "commentary")
             ),
         ),
     ),
-    Family(
-        mentions=("<|channel|>", "<|message|>", "<|start|>"),
-        format=ModelFormat(
-            name="gpt-oss",
-            calls=CallFormat(
-                opener="<|start|>assistant<|channel|>commentary to=functions.",
-                after_header_name=" <|constrain|>json<|message|>",
-                closer="<|call|>",
-                syntax=NamedJson(header_names=True),
-                in_header=True,
-                one_a_section=True,
+    _family(
+        ("<|open|>", "<|close|>", "<|sep|>"),
+        name="kimi-k3",
+        reasoning_open="<|open|>think<|sep|>",
+        reasoning_close="<|close|>think<|sep|>",
+        content_open="<|open|>response<|sep|>",
+        calls=CallFormat(
+            opener="<|open|>tools<|sep|>", closer="<|close|>tools<|sep|>", syntax=KIMI_K3
+        ),
+        content_marks=(
+            "<|open|>response<|sep|>",
+            "<|close|>response<|sep|>",
+            "<|close|>message<|sep|>",
+            "<|end_of_msg|>",
+        ),
+        more_markers=((_REASONING, Marker("<|open|>response<|sep|>", _CONTENT)),),
+    ),
+    _family(
+        ("<|tool_call:begin|>", "<|tool_calls|>"),
+        name="solar-open",
+        reasoning_open="<|think|>",
+        reasoning_close="<|end|>",
+        turn_open="<|begin|>assistant",
+        content_open="<|content|>",
+        calls=CallFormat(opener="<|tool_calls|>", closer="<|calls|>", syntax=SOLAR),
+        content_marks=("<|begin|>assistant", "<|content|>", "<|end|>"),
+        more_markers=(
+            (_REASONING, Marker("<|content|>", _CONTENT)),
+            (_UNDETERMINABLE, Marker("<|end|>", _CONTENT)),
+            (_REASONING, Marker("<|end|>", _CONTENT)),
+            (_CALL, Marker("<|end|>", _CONTENT)),
+        ),
+    ),
+    _family(
+        ("<|tool_call:start|>", "<|tool_arg:value|>"),
+        name="solar-open-2",
+        calls=CallFormat(
+            opener="<|tool_call:start|>",
+            kept=len("<|tool_call:start|>"),
+            syntax=TaggedCalls(
+                before_name="<|tool_call:start|>",
+                name_end="\n",
+                before_key="<|tool_arg:start|>",
+                key_end="<|tool_arg:value|>",
+                value_end="<|tool_arg:end|>",
+                call_end="<|tool_call:end|>",
+                exact=True,
             ),
-            reasoning_open="<|channel|>analysis<|message|>",
-            reasoning_close="<|end|>",
-            turn_open="<|start|>assistant",
-            content_open="<|channel|>final<|message|>",
-            more_markers=(
-                *_in_every_class(
-                    Marker("<|start|>", _CONTENT, until="<|message|>", read_header=_harmony_goal),
-                    _HARMONY_CHANNEL,
-                    Marker("<|end|>", _CONTENT),
-                    Marker("<|return|>", _CONTENT),
-                    Marker("<|call|>", _CONTENT),
-                ),
-                # Between messages the model forgets <|start|>, or repeats the next channel's name.
-                *(
-                    (_CONTENT, attrs.evolve(_HARMONY_CHANNEL, text=f"{stray}<|channel|>"))
-                    for stray in ("assistant", "analysis", "commentary")
-                ),
+            one_a_section=True,
+            between="\n",
+        ),
+        # A close token behind a call that ended the reasoning is a token, never a text.
+        content_marks=("<|think:end|>",),
+    ),
+    _family(
+        ("<|plamo:begin_tool_requests:plamo|>",),
+        name="plamo-3",
+        calls=CallFormat(
+            opener="<|plamo:begin_tool_requests:plamo|>",
+            closer="<|plamo:end_tool_requests:plamo|>",
+            syntax=NamedJson(
+                before_name="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
+                after_name="<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
+                "<|plamo:constrain|>json<|plamo:msg|>",
+                after_arguments="<|plamo:end_tool_arguments:plamo|>"
+                "<|plamo:end_tool_request:plamo|>",
             ),
         ),
     ),
-    Family(
-        mentions=("<|open|>", "<|close|>", "<|sep|>"),
-        format=ModelFormat(
-            name="kimi-k3",
-            reasoning_open="<|open|>think<|sep|>",
-            reasoning_close="<|close|>think<|sep|>",
-            content_open="<|open|>response<|sep|>",
-            calls=CallFormat(
-                opener="<|open|>tools<|sep|>", closer="<|close|>tools<|sep|>", syntax=KIMI_K3
-            ),
-            content_marks=(
-                "<|open|>response<|sep|>",
-                "<|close|>response<|sep|>",
-                "<|close|>message<|sep|>",
-                "<|end_of_msg|>",
-            ),
-            more_markers=((_REASONING, Marker("<|open|>response<|sep|>", _CONTENT)),),
+    _family(
+        ("assistant/think", "-> tool/function_call"),
+        name="hyperclova",
+        calls=CallFormat(
+            opener="<|im_start|>assistant -> tool/function_call\n",
+            closer="<|im_end|>",
+            syntax=_LIST,
+            between=", ",
         ),
-    ),
-    Family(
-        mentions=("<|tool_call:begin|>", "<|tool_calls|>"),
-        format=ModelFormat(
-            name="solar-open",
-            reasoning_open="<|think|>",
-            reasoning_close="<|end|>",
-            turn_open="<|begin|>assistant",
-            content_open="<|content|>",
-            calls=CallFormat(opener="<|tool_calls|>", closer="<|calls|>", syntax=SOLAR),
-            content_marks=("<|begin|>assistant", "<|content|>", "<|end|>"),
-            more_markers=(
-                (_REASONING, Marker("<|content|>", _CONTENT)),
-                (_UNDETERMINABLE, Marker("<|end|>", _CONTENT)),
-                (_REASONING, Marker("<|end|>", _CONTENT)),
-                (_CALL, Marker("<|end|>", _CONTENT)),
+        reasoning_open="<|im_start|>assistant/think\n",
+        reasoning_close="<|im_end|>",
+        turn_open="\n<|im_start|>assistant",
+        content_open="\n",
+        more_markers=_in_every_class(
+            Marker(
+                "<|im_start|>assistant",
+                _CONTENT,
+                until="\n",
+                read_header=lambda header: _HYPERCLOVA_GOALS.get(header.strip()),
             ),
-        ),
-    ),
-    Family(
-        mentions=("<|tool_call:start|>", "<|tool_arg:value|>"),
-        format=ModelFormat(
-            name="solar-open-2",
-            calls=CallFormat(
-                opener="<|tool_call:start|>",
-                kept=len("<|tool_call:start|>"),
-                syntax=TaggedCalls(
-                    before_name="<|tool_call:start|>",
-                    name_end="\n",
-                    before_key="<|tool_arg:start|>",
-                    key_end="<|tool_arg:value|>",
-                    value_end="<|tool_arg:end|>",
-                    call_end="<|tool_call:end|>",
-                    exact=True,
-                ),
-                one_a_section=True,
-                between="\n",
-            ),
-            # A close token behind a call that ended the reasoning is a token, never a text.
-            content_marks=("<|think:end|>",),
-        ),
-    ),
-    Family(
-        mentions=("<|plamo:begin_tool_requests:plamo|>",),
-        format=ModelFormat(
-            name="plamo-3",
-            calls=CallFormat(
-                opener="<|plamo:begin_tool_requests:plamo|>",
-                closer="<|plamo:end_tool_requests:plamo|>",
-                syntax=NamedJson(
-                    before_name="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
-                    after_name="<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
-                    "<|plamo:constrain|>json<|plamo:msg|>",
-                    after_arguments="<|plamo:end_tool_arguments:plamo|>"
-                    "<|plamo:end_tool_request:plamo|>",
-                ),
-            ),
-        ),
-    ),
-    Family(
-        mentions=("assistant/think", "-> tool/function_call"),
-        format=ModelFormat(
-            name="hyperclova",
-            calls=CallFormat(
-                opener="<|im_start|>assistant -> tool/function_call\n",
-                closer="<|im_end|>",
-                syntax=_LIST,
-                between=", ",
-            ),
-            reasoning_open="<|im_start|>assistant/think\n",
-            reasoning_close="<|im_end|>",
-            turn_open="\n<|im_start|>assistant",
-            content_open="\n",
-            more_markers=_in_every_class(
-                Marker(
-                    "<|im_start|>assistant",
-                    _CONTENT,
-                    until="\n",
-                    read_header=lambda header: _HYPERCLOVA_GOALS.get(header.strip()),
-                ),
-                Marker("<|im_end|>", _CONTENT),
-                Marker("<|endofturn|>", _CONTENT),
-                Marker("<|stop|>", _CONTENT),
-            ),
+            Marker("<|im_end|>", _CONTENT),
+            Marker("<|endofturn|>", _CONTENT),
+            Marker("<|stop|>", _CONTENT),
         ),
     ),
     Family(mentions=(">>>all", "<|start_header_id|>"), format=_FUNCTIONARY_3_2),
     Family(mentions=(">>>${recipient}",), format=_FUNCTIONARY_3_2),
-    Family(
-        mentions=("]<]minimax[>[",),
-        format=ModelFormat(
-            name="minimax-m3",
-            calls=CallFormat(
-                opener="]<]minimax[>[<tool_call>",
-                closer="]<]minimax[>[</tool_call>",
-                syntax=MINIMAX_M3,
-                between="\n",
-            ),
+    _family(
+        ("]<]minimax[>[",),
+        name="minimax-m3",
+        calls=CallFormat(
+            opener="]<]minimax[>[<tool_call>",
+            closer="]<]minimax[>[</tool_call>",
+            syntax=MINIMAX_M3,
+            between="\n",
         ),
     ),
-    Family(
-        mentions=("<minimax:tool_call>",),
-        format=ModelFormat(name="minimax-m2", calls=_between_tags("minimax:tool_call", INVOKE)),
+    _family(
+        ("<minimax:tool_call>",),
+        name="minimax-m2",
+        calls=_between_tags("minimax:tool_call", INVOKE),
     ),
     Family(mentions=("｜DSML｜", "function_calls"), format=_dsml("function_calls")),
     Family(mentions=("｜DSML｜",), format=_dsml("tool_calls")),
-    Family(
-        mentions=("｜GCML｜",),
-        format=ModelFormat(
-            name="gigachat-3.5",
-            calls=_between_tags("｜GCML｜tool_calls", GCML),
-            other_openers=(_begins_call(GCML.before_name),),
+    _family(
+        ("｜GCML｜",),
+        name="gigachat-3.5",
+        calls=_between_tags("｜GCML｜tool_calls", GCML),
+        other_openers=(_begins_call(GCML.before_name),),
+    ),
+    _family(
+        ("<dots_function_call>",), name="dots", calls=_between_tags("dots_function_call", INVOKE)
+    ),
+    _family(
+        ("<ifm|tool_call>",),
+        name="k2-horizon",
+        reasoning_open="<ifm|think>",
+        reasoning_close="</ifm|think>",
+        calls=_between_tags(
+            "ifm|tool_calls",
+            argument_tags("ifm|", before_name="<ifm|tool_call>", call_end="</ifm|tool_call>"),
+            between="\n",
+        ),
+        other_openers=(_begins_call("<ifm|tool_call>"),),
+        more_markers=tuple(
+            (kind, marker)
+            for effort in ("think_fast", "think_faster")
+            for kind, marker in (
+                (_UNDETERMINABLE, Marker(f"<ifm|{effort}>", _REASONING)),
+                (_UNDETERMINABLE, Marker(f"</ifm|{effort}>", _CONTENT, text_was=_REASONING)),
+                (_CONTENT, Marker(f"<ifm|{effort}>", _REASONING)),
+                (_REASONING, Marker(f"</ifm|{effort}>", _CONTENT)),
+            )
         ),
     ),
-    Family(
-        mentions=("<dots_function_call>",),
-        format=ModelFormat(name="dots", calls=_between_tags("dots_function_call", INVOKE)),
-    ),
-    Family(
-        mentions=("<ifm|tool_call>",),
-        format=ModelFormat(
-            name="k2-horizon",
-            reasoning_open="<ifm|think>",
-            reasoning_close="</ifm|think>",
-            calls=_between_tags(
-                "ifm|tool_calls",
-                TaggedCalls(
-                    before_name="<ifm|tool_call>",
-                    name_end="",
-                    before_key="<ifm|arg_key>",
-                    key_end="</ifm|arg_key>",
-                    before_value="<ifm|arg_value>",
-                    value_end="</ifm|arg_value>",
-                    call_end="</ifm|tool_call>",
-                ),
-                between="\n",
-            ),
-            other_openers=(_begins_call("<ifm|tool_call>"),),
-            more_markers=tuple(
-                (kind, marker)
-                for effort in ("think_fast", "think_faster")
-                for kind, marker in (
-                    (_UNDETERMINABLE, Marker(f"<ifm|{effort}>", _REASONING)),
-                    (_UNDETERMINABLE, Marker(f"</ifm|{effort}>", _CONTENT, text_was=_REASONING)),
-                    (_CONTENT, Marker(f"<ifm|{effort}>", _REASONING)),
-                    (_REASONING, Marker(f"</ifm|{effort}>", _CONTENT)),
-                )
-            ),
-        ),
-    ),
-    Family(
-        mentions=("<iquestcoder_tool_call>",),
-        format=ModelFormat(
-            name="iquest-coder-2",
-            calls=_between_tags("iquestcoder_tool_call", GLM, one_a_section=True, between="\n"),
-        ),
+    _family(
+        ("<iquestcoder_tool_call>",),
+        name="iquest-coder-2",
+        calls=_between_tags("iquestcoder_tool_call", GLM, one_a_section=True, between="\n"),
     ),
     Family(
         mentions=("<｜tool▁call▁begin｜>", "```json"),
@@ -585,26 +558,22 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         mentions=("<｜tool▁call▁begin｜>",), format=_deepseek("deepseek-v3.1", DEEPSEEK_V3_1, "")
     ),
-    Family(
-        mentions=("<steptml:invoke",),
-        format=ModelFormat(
-            name="step-3",
-            calls=CallFormat(
-                opener="<｜tool_calls_begin｜>", closer="<｜tool_calls_end｜>", syntax=STEP_ML
-            ),
+    _family(
+        ("<steptml:invoke",),
+        name="step-3",
+        calls=CallFormat(
+            opener="<｜tool_calls_begin｜>", closer="<｜tool_calls_end｜>", syntax=STEP_ML
         ),
     ),
-    Family(
-        mentions=("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
-        format=ModelFormat(
-            name="kimi-k2",
-            calls=CallFormat(
-                opener="<|tool_calls_section_begin|>",
-                closer="<|tool_calls_section_end|>",
-                syntax=KIMI_K2,
-            ),
-            other_openers=(_begins_call("<|tool_call_begin|>"),),
+    _family(
+        ("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
+        name="kimi-k2",
+        calls=CallFormat(
+            opener="<|tool_calls_section_begin|>",
+            closer="<|tool_calls_section_end|>",
+            syntax=KIMI_K2,
         ),
+        other_openers=(_begins_call("<|tool_call_begin|>"),),
     ),
     Family(mentions=("<tool_sep", "<arg_key"), format=_hunyuan),
     Family(mentions=("<tool_calls", "<arg_key"), format=_hunyuan),
@@ -617,218 +586,177 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(mentions=("<|START_ACTION|>", "<|START_TEXT|>"), format=_command_r7b("<|START_TEXT|>")),
     Family(mentions=("<|START_ACTION|>",), format=_command_r7b("")),
-    Family(
-        mentions=("Action:", "```json", "<|CHATBOT_TOKEN|>"),
-        format=ModelFormat(
-            name="command-r",
-            calls=CallFormat(
-                opener="Action:\n```json\n",
-                closer="```",
-                syntax=attrs.evolve(_COHERE, id_key=None),
-                between=",\n",
-            ),
-            content_marks=("<|CHATBOT_TOKEN|>",),
+    _family(
+        ("Action:", "```json", "<|CHATBOT_TOKEN|>"),
+        name="command-r",
+        calls=CallFormat(
+            opener="Action:\n```json\n",
+            closer="```",
+            syntax=attrs.evolve(_COHERE, id_key=None),
+            between=",\n",
+        ),
+        content_marks=("<|CHATBOT_TOKEN|>",),
+    ),
+    _family(
+        ("<|tool_call>", "<tool_call|>"),
+        name="gemma-4",
+        reasoning_open="<|channel>thought",
+        reasoning_close="<channel|>",
+        calls=CallFormat(
+            opener="<|tool_call>",
+            closer="<tool_call|>",
+            syntax=QuotedObjects(),
+            one_a_section=True,
+            may_be_bare=True,
+        ),
+        # A stray close token is a token, never a character that the model meant to write.
+        content_marks=("<channel|>", "<|channel>final", "<|tool_response>"),
+        more_markers=tuple(
+            (kind, Marker("<|channel><|channel>thought", _REASONING))
+            for kind in (_UNDETERMINABLE, _CONTENT)
         ),
     ),
-    Family(
-        mentions=("<|tool_call>", "<tool_call|>"),
-        format=ModelFormat(
-            name="gemma-4",
-            reasoning_open="<|channel>thought",
-            reasoning_close="<channel|>",
-            calls=CallFormat(
-                opener="<|tool_call>",
-                closer="<tool_call|>",
-                syntax=QuotedObjects(),
-                one_a_section=True,
-                may_be_bare=True,
-            ),
-            # A stray close token is a token, never a character that the model meant to write.
-            content_marks=("<channel|>", "<|channel>final", "<|tool_response>"),
-            more_markers=tuple(
-                (kind, Marker("<|channel><|channel>thought", _REASONING))
-                for kind in (_UNDETERMINABLE, _CONTENT)
-            ),
-        ),
-    ),
-    Family(
-        mentions=("<seed:",),
-        format=ModelFormat(
-            name="seed-oss",
-            reasoning_open="<seed:think>",
-            reasoning_close="</seed:think>",
-            calls_end_reasoning=False,
-            calls=_between_tags(
-                "seed:tool_call",
-                attrs.evolve(QWEN_CODER, value_blank=""),
-                one_a_section=True,
-                between="\n",
-            ),
+    _family(
+        ("<seed:",),
+        name="seed-oss",
+        reasoning_open="<seed:think>",
+        reasoning_close="</seed:think>",
+        calls_end_reasoning=False,
+        calls=_between_tags(
+            "seed:tool_call",
+            attrs.evolve(QWEN_CODER, value_blank=""),
+            one_a_section=True,
+            between="\n",
         ),
     ),
     Family(mentions=("<|tool_call_start|>",), format=_LFM2),
     Family(mentions=("<|tool_list_start|>",), format=_LFM2),
     Family(mentions=("List of tools: [", "keep_past_thinking"), format=_LFM2),
-    Family(
-        mentions=("<|tools_prefix|>",),
-        format=ModelFormat(
-            name="apertus",
-            calls=CallFormat(
-                opener="<|tools_prefix|>",
-                closer="<|tools_suffix|>",
-                syntax=attrs.evolve(_LIST, name_is_key=True),
-                between=", ",
-            ),
-            # Its calls stand inside the inner block, which may be closed behind them.
-            content_marks=("<|inner_suffix|>",),
+    _family(
+        ("<|tools_prefix|>",),
+        name="apertus",
+        calls=CallFormat(
+            opener="<|tools_prefix|>",
+            closer="<|tools_suffix|>",
+            syntax=attrs.evolve(_LIST, name_is_key=True),
+            between=", ",
         ),
+        # Its calls stand inside the inner block, which may be closed behind them.
+        content_marks=("<|inner_suffix|>",),
     ),
-    Family(
-        mentions=("<TOOLCALL>",),
-        format=ModelFormat(name="nemotron", calls=_between_tags("TOOLCALL", _LIST, between=", ")),
-    ),
-    Family(
-        mentions=("<|tool|>", "<|/tool|>"),
-        format=ModelFormat(
-            name="phi-4-mini",
-            calls=CallFormat(
-                opener="<|tool_call|>", closer="<|/tool_call|>", syntax=_LIST, between=", "
-            ),
-            other_openers=(_FUNCTIONS_LIST,),
+    _family(("<TOOLCALL>",), name="nemotron", calls=_between_tags("TOOLCALL", _LIST, between=", ")),
+    _family(
+        ("<|tool|>", "<|/tool|>"),
+        name="phi-4-mini",
+        calls=CallFormat(
+            opener="<|tool_call|>", closer="<|/tool_call|>", syntax=_LIST, between=", "
         ),
+        other_openers=(_FUNCTIONS_LIST,),
     ),
-    Family(
-        mentions=("<|tool_call|>",),
-        format=ModelFormat(
-            name="granite-3",
-            calls=CallFormat(opener="<|tool_call|>", syntax=_LIST, between=", "),
-            other_openers=(Marker("<tool_call>", _CALL),),
-            content_marks=("<response>", "</response>"),
-        ),
+    _family(
+        ("<|tool_call|>",),
+        name="granite-3",
+        calls=CallFormat(opener="<|tool_call|>", syntax=_LIST, between=", "),
+        other_openers=(Marker("<tool_call>", _CALL),),
+        content_marks=("<response>", "</response>"),
     ),
-    Family(
-        mentions=("functools[",),
-        format=ModelFormat(
-            name="firefunction",
-            calls=CallFormat(opener=" functools[", kept=1, syntax=_LIST, between=", "),
-            other_openers=(_FUNCTIONS_LIST,),
-        ),
+    _family(
+        ("functools[",),
+        name="firefunction",
+        calls=CallFormat(opener=" functools[", kept=1, syntax=_LIST, between=", "),
+        other_openers=(_FUNCTIONS_LIST,),
     ),
-    Family(
-        mentions=("<function=", "<|python_tag|>"),
+    _family(
+        ("<function=", "<|python_tag|>"),
         lacks=("<parameter=",),
-        format=ModelFormat(
-            name="functionary-v3.1",
-            calls=CallFormat(
-                opener="<function=",
-                kept=len("<function="),
-                syntax=attrs.evolve(FUNCTION_JSON, code_tool="python"),
-                one_a_section=True,
-            ),
-            other_openers=(Marker("<|python_tag|>", _CALL),),
-            more_markers=_END_OF_FUNCTION,
+        name="functionary-v3.1",
+        calls=CallFormat(
+            opener="<function=",
+            kept=len("<function="),
+            syntax=attrs.evolve(FUNCTION_JSON, code_tool="python"),
+            one_a_section=True,
+        ),
+        other_openers=(Marker("<|python_tag|>", _CALL),),
+        more_markers=_END_OF_FUNCTION,
+    ),
+    _family(
+        ("<|python_start|>",),
+        name="llama-4",
+        calls=CallFormat(
+            opener="<|python_start|>",
+            closer="<|python_end|>",
+            syntax=PythonCalls(),
+            between=", ",
+            may_be_bare=True,
         ),
     ),
-    Family(
-        mentions=("<|python_start|>",),
-        format=ModelFormat(
-            name="llama-4",
-            calls=CallFormat(
-                opener="<|python_start|>",
-                closer="<|python_end|>",
-                syntax=PythonCalls(),
-                between=", ",
-                may_be_bare=True,
-            ),
+    _family(
+        ("<start_function_call>",),
+        name="functiongemma",
+        calls=CallFormat(
+            opener="<start_function_call>",
+            closer="<end_function_call>",
+            syntax=QuotedObjects(quote="<escape>"),
+            one_a_section=True,
+            may_be_bare=True,
         ),
     ),
-    Family(
-        mentions=("<start_function_call>",),
-        format=ModelFormat(
-            name="functiongemma",
-            calls=CallFormat(
-                opener="<start_function_call>",
-                closer="<end_function_call>",
-                syntax=QuotedObjects(quote="<escape>"),
-                one_a_section=True,
-                may_be_bare=True,
-            ),
+    _family(
+        ("<longcat_arg_key>",),
+        name="longcat",
+        calls=_between_tags(
+            "longcat_tool_call",
+            argument_tags("longcat_"),
+            one_a_section=True,
+            between="\n",
         ),
     ),
-    Family(
-        mentions=("<longcat_arg_key>",),
-        format=ModelFormat(
-            name="longcat",
-            calls=_between_tags(
-                "longcat_tool_call",
-                attrs.evolve(
-                    GLM,
-                    before_key="<longcat_arg_key>",
-                    key_end="</longcat_arg_key>",
-                    before_value="<longcat_arg_value>",
-                    value_end="</longcat_arg_value>",
-                ),
-                one_a_section=True,
-                between="\n",
-            ),
+    _family(
+        ("<|start_header_id|>", '"parameters": '),
+        name="llama-3",
+        calls=CallFormat(
+            opener="",
+            syntax=JsonCalls(arguments_key="parameters", code_tool="ipython"),
+            between="; ",
+        ),
+        other_openers=(Marker("<|python_tag|>", _CALL),),
+        content_marks=("<|eom_id|>",),
+        more_markers=((_CALL, Marker("<|eom_id|>", _CONTENT)),),
+    ),
+    _family(
+        ("<|function_call|>", "<|role_sep|>"),
+        name="gigachat-3.1",
+        calls=CallFormat(opener="<|function_call|>", syntax=JsonCalls()),
+    ),
+    _family(
+        ("function call", "<|role_sep|>", "<|message_sep|>"),
+        name="gigachat-3",
+        calls=CallFormat(
+            opener="<|message_sep|>\n\nfunction call<|role_sep|>\n", syntax=JsonCalls()
         ),
     ),
-    Family(
-        mentions=("<|start_header_id|>", '"parameters": '),
-        format=ModelFormat(
-            name="llama-3",
-            calls=CallFormat(
-                opener="",
-                syntax=JsonCalls(arguments_key="parameters", code_tool="ipython"),
-                between="; ",
-            ),
-            other_openers=(Marker("<|python_tag|>", _CALL),),
-            content_marks=("<|eom_id|>",),
-            more_markers=((_CALL, Marker("<|eom_id|>", _CONTENT)),),
+    _family(
+        ('<function name="', '<param name="'),
+        name="minicpm",
+        calls=CallFormat(
+            opener='<function name="',
+            kept=len('<function name="'),
+            syntax=PARAM,
+            one_a_section=True,
+            between="\n",
         ),
+        more_markers=_END_OF_FUNCTION,
     ),
-    Family(
-        mentions=("<|function_call|>", "<|role_sep|>"),
-        format=ModelFormat(
-            name="gigachat-3.1", calls=CallFormat(opener="<|function_call|>", syntax=JsonCalls())
-        ),
+    _family(
+        ("<arg_key>", "<tool_call>"),
+        name="glm",
+        calls=_between_tags("tool_call", GLM, one_a_section=True, between="\n"),
     ),
-    Family(
-        mentions=("function call", "<|role_sep|>", "<|message_sep|>"),
-        format=ModelFormat(
-            name="gigachat-3",
-            calls=CallFormat(
-                opener="<|message_sep|>\n\nfunction call<|role_sep|>\n", syntax=JsonCalls()
-            ),
-        ),
-    ),
-    Family(
-        mentions=('<function name="', '<param name="'),
-        format=ModelFormat(
-            name="minicpm",
-            calls=CallFormat(
-                opener='<function name="',
-                kept=len('<function name="'),
-                syntax=PARAM,
-                one_a_section=True,
-                between="\n",
-            ),
-            more_markers=_END_OF_FUNCTION,
-        ),
-    ),
-    Family(
-        mentions=("<arg_key>", "<tool_call>"),
-        format=ModelFormat(
-            name="glm", calls=_between_tags("tool_call", GLM, one_a_section=True, between="\n")
-        ),
-    ),
-    Family(
-        mentions=("<parameter=", "<tool_call>"),
-        format=ModelFormat(
-            name="qwen-coder",
-            calls=_between_tags("tool_call", QWEN_CODER, one_a_section=True, between="\n"),
-            other_openers=(_begins_call("<function="),),
-        ),
+    _family(
+        ("<parameter=", "<tool_call>"),
+        name="qwen-coder",
+        calls=_between_tags("tool_call", QWEN_CODER, one_a_section=True, between="\n"),
+        other_openers=(_begins_call("<function="),),
     ),
     Family(
         mentions=("<|action_start|> <|plugin|>",),
@@ -838,24 +766,20 @@ FAMILIES: tuple[Family, ...] = (
         mentions=("<|action_start|>", "<|plugin|>"),
         format=_internlm("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
     ),
-    Family(
-        mentions=("<|function_call_library|>", "<function_call>"),
-        format=ModelFormat(
-            name="granite-20b-fc",
-            calls=CallFormat(
-                opener="<function_call>",
-                syntax=JsonCalls(before=" "),
-                one_a_section=True,
-                between="\n",
-            ),
+    _family(
+        ("<|function_call_library|>", "<function_call>"),
+        name="granite-20b-fc",
+        calls=CallFormat(
+            opener="<function_call>",
+            syntax=JsonCalls(before=" "),
+            one_a_section=True,
+            between="\n",
         ),
     ),
-    Family(
-        mentions=("<function_calls>", "</function_calls>"),
-        format=ModelFormat(
-            name="olmo-3",
-            calls=_between_tags("function_calls", PythonCalls(in_list=False), between="\n"),
-        ),
+    _family(
+        ("<function_calls>", "</function_calls>"),
+        name="olmo-3",
+        calls=_between_tags("function_calls", PythonCalls(in_list=False), between="\n"),
     ),
     Family(mentions=("<tool_calls>",), format=_tool_calls_tag),
     Family(

@@ -1,8 +1,8 @@
 """How one model writes its answers: its reasoning, its tool calls, and the marks around them.
 
-A format is found once, when a template is loaded (``families``, ``probing``), and is plain data
-from then on: the classifier takes its markers from it, the tool-call reader its syntax, and the
-grammar of calls all of it.
+A format is found once, when a template is loaded (``families``, ``format_detection``), and is plain
+data from then on: the classifier takes its markers from it, the tool-call reader its syntax, and
+the grammar of calls all of it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from functools import cached_property, partial
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Marker, SectionRules
+from paddler_trio.language.answers.automaton import Marker, SectionRules, TokenClass
 from paddler_trio.language.answers.call_syntax import CallSyntax, JsonCalls, NamedJson, TaggedCalls
-from paddler_trio.language.answers.pieces import TokenClass
 from paddler_trio.language.answers.value_tracker import ValueTracker
 
 _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
@@ -62,11 +61,11 @@ class ModelFormat:
     Args:
       name: of the family, for people.
       reasoning_open, reasoning_close: None where the model does not reason in the open.
-      calls: None where the model has no way to call tools that we know.
+      calls: None where no way to call tools is known of the model.
       calls_end_reasoning: an opener of calls ends reasoning that was not closed; otherwise it is
         part of the reasoning, as in the thoughts of a model that quotes its own markers.
       other_openers: further texts that begin calls.
-      content_marks: texts that only say that content begins or ends; they are not shown.
+      content_marks: texts that only mark where content begins or ends; they are not shown.
       turn_open: what the model writes behind ``reasoning_close`` before anything else.
       content_open: what it writes before every text for the user.
       more_markers: further markers of the classifier, by the class they count in.

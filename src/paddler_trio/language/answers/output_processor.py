@@ -1,6 +1,6 @@
 """From token bytes to results: the one path every sampled token takes.
 
-bytes -> UTF-8 carry -> class -> stop texts -> tool-call reader -> result, with usage counted on the
+bytes -> characters -> class -> stop texts -> tool-call reader -> result, with usage counted on the
 way, and everything held back flushed on every ending (W1-W4). Pure and synchronous: one object an
 answer.
 
@@ -11,12 +11,13 @@ part of the answer, so a stop text in them ends nothing.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Automaton
-from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
+from paddler_trio.language.answers.call_events import Remainder
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import (
     Parsed,
@@ -24,13 +25,13 @@ from paddler_trio.language.answers.tool_calls import (
     ParseFailed,
     ToolCallOutcome,
     ToolCallReader,
-    Unrecognized,
     ValidationFailed,
 )
-from paddler_trio.language.answers.utf8_carry import Utf8Carry
 from paddler_trio.wire.engine.engine_pipe import Ending, Progress, TokenLogprob
 
 RawResult = dict[str, object]
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 
 _LEAST_LOGPROB = -9999.0
 """JSON has no infinity; OpenAI reports this number for what cannot be sampled."""
@@ -66,7 +67,8 @@ class OutputProcessor:
     stop: StopTexts | None = None
     is_extended: bool = False
     without_layout_from: int | None = None
-    _carry: Utf8Carry = attrs.field(factory=Utf8Carry, init=False)
+    _decoder: codecs.IncrementalDecoder = attrs.field(factory=lambda: _UTF8("replace"), init=False)
+    """A token may end inside a character: its first bytes are held back."""
     _counts: dict[TokenClass, int] = attrs.field(init=False)
     _num_replayed: int = attrs.field(default=0, init=False)
     _has_content: bool = attrs.field(default=False, init=False)
@@ -100,7 +102,7 @@ class OutputProcessor:
         if ends_turn:
             self._counts[opened] += 1
             return []
-        pieces = self.classifier.feed(self._carry.feed(text))
+        pieces = self.classifier.feed(self._decoder.decode(text))
         # a marker counts in the section it opens or closes: closing belongs to what it closes
         passed = self.classifier.section != before
         closing = passed and self.classifier.current is TokenClass.CONTENT
@@ -125,7 +127,8 @@ class OutputProcessor:
         """Everything still held back, then the one ending result."""
         results: list[RawResult] = []
         if not self.is_complete:
-            pieces = self.classifier.feed(self._carry.flush()) + self.classifier.flush()
+            rest = self._decoder.decode(b"", final=True)
+            pieces = self.classifier.feed(rest) + self.classifier.flush()
             results = self._shown(self._without_layout(pieces))
             results += self._end_search()
         if self.tools is not None:
@@ -298,13 +301,8 @@ def _logprob(entry: TokenLogprob) -> dict[str, object]:
 
 
 def _broke_off(outcome: ToolCallOutcome) -> bool:
-    """Of an answer that was cut off inside a call: its ending already says so."""
-    match outcome:
-        case Unrecognized(is_last=is_last):
-            return is_last
-        case ParseFailed():
-            return True
-    return False
+    """Of an answer that was cut off inside a call, which its ending reports already."""
+    return isinstance(outcome, ParseFailed) or (isinstance(outcome, Remainder) and outcome.is_last)
 
 
 def _outcomes(outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:
@@ -315,7 +313,7 @@ def _outcomes(outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:
                 results.append({"ToolCallParsed": [_call(call) for call in calls]})
             case ValidationFailed(messages):
                 results.append({"ToolCallValidationFailed": list(messages)})
-            case Unrecognized(text, message):
+            case Remainder(text, message):
                 results.append(
                     {"UnrecognizedToolCallFormat": {"text": text, "ffi_error_message": message}}
                 )

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 
 from paddler_trio.language.answers.call_events import Emit, NotACallError, ToolSchemas
-from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
-from paddler_trio.language.answers.text_source import Reading, Source, stops_of
+from paddler_trio.language.answers.read_tagged import ArgumentsWriter
+from paddler_trio.language.answers.text_source import MAX_NAME_CHARS, Reading, Source, stops_of
 from paddler_trio.language.answers.typed_values import TextValue
 
 CODE_TOOLS = ("python", "ipython", "code_interpreter")

@@ -65,18 +65,8 @@ def read_json_list(source: Source, syntax: JsonCalls | None, emit: Emit) -> Read
       NotACallError: it ends inside a call, or is no JSON.
     """
     has_item = False
-    while True:
-        char = yield from source.skip_blank()
-        if char == "" and has_item:  # only the list's end was forgotten
-            return
-        if char == "":
-            raise NotACallError("the list of calls does not end")
-        if char == "]":
-            source.take(1)
-            return
-        if char == ",":
-            source.take(1)
-        elif char == "{":
+    while char := (yield from source.next_member("]", whole="the list of calls", may_end=has_item)):
+        if char == "{":
             yield from read_json_call(source, syntax, emit)
             has_item = True
         else:
@@ -144,16 +134,7 @@ def _read_object(
     name_keys = _NAME_KEYS if syntax is None else _NAME_KEYS | {syntax.name_key}
     argument_keys = _ARGUMENTS_KEYS if syntax is None else _ARGUMENTS_KEYS | {syntax.arguments_key}
     source.take(1)
-    while True:
-        char = yield from source.skip_blank()
-        if char == "":
-            raise NotACallError("the call does not end")
-        if char == "}":
-            source.take(1)
-            return
-        if char == ",":
-            source.take(1)
-            continue
+    while char := (yield from source.next_member("}")):
         if char != '"':
             raise NotACallError(f"expected a key in quotes, found {char!r}")
         key = yield from read_json_string(source)

@@ -8,7 +8,7 @@ import re
 from paddler_trio.language.answers.call_events import Emit, NotACallError, Remainder, ToolSchemas
 from paddler_trio.language.answers.call_syntax import QuotedObjects
 from paddler_trio.language.answers.literals import parse_literal
-from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
+from paddler_trio.language.answers.read_tagged import ArgumentsWriter
 from paddler_trio.language.answers.text_source import Reading, Sink, Source, stops_of
 from paddler_trio.language.answers.typed_values import expected_of, json_of, json_types
 
@@ -26,21 +26,14 @@ def read_python_list(source: Source, emit: Emit) -> Reading[None]:
       NotACallError: it ends inside a call, or holds something else than calls with named arguments.
     """
     has_item = False
-    while True:
-        char = yield from source.skip_blank()
-        if char == "" and has_item:  # only the list's end was forgotten
-            return
-        if char == "":
-            raise NotACallError("the list of calls does not end")
-        if char in ",;":
-            source.take(1)
-        elif char == "]":
-            source.take(1)
-            return
-        else:
-            name = yield from _read_until_open(source, "(")
-            yield from read_python_call(source, name, emit)
-            has_item = True
+    while (
+        yield from source.next_member(
+            "]", whole="the list of calls", separators=",;", may_end=has_item
+        )
+    ):
+        name, _ = yield from source.take_word("(")
+        yield from read_python_call(source, name, emit)
+        has_item = True
 
 
 def read_python_call(source: Source, name: str, emit: Emit) -> Reading[None]:
@@ -55,17 +48,8 @@ def read_python_call(source: Source, name: str, emit: Emit) -> Reading[None]:
     writer = ArgumentsWriter(name, emit)
     pairs: list[str] = []
     wrong = ""
-    while True:
-        char = yield from source.skip_blank()
-        if char == "":
-            raise NotACallError("the call does not end")
-        if char == ")":
-            source.take(1)
-            break
-        if char == ",":
-            source.take(1)
-            continue
-        key = (yield from _read_until_open(source, "=")).strip()
+    while (yield from source.next_member(")")):
+        key = (yield from source.take_word("="))[0].strip()
         if not _NAME.fullmatch(key):
             raise NotACallError(f"{key[:80]!r} is no name of an argument")
         if not wrong:
@@ -91,26 +75,17 @@ def read_python_call(source: Source, name: str, emit: Emit) -> Reading[None]:
 def read_quoted_object(
     source: Source, syntax: QuotedObjects, schemas: ToolSchemas, emit: Emit
 ) -> Reading[None]:
-    """One call of Gemma's; ``call:`` was taken. Its schema knows better than quotes what is a text.
+    """One call of Gemma's; ``call:`` was taken. Its schema, not its quotes, decides what is a text.
 
     Raises:
       NotACallError: it does not end, or its values cannot be read.
     """
-    name = (yield from _read_until_open(source, "{")).strip()
+    name = (yield from source.take_word("{"))[0].strip()
     if not name:
         raise NotACallError("a call without a name")
     writer = ArgumentsWriter(name, emit)
-    while True:
-        char = yield from source.skip_blank()
-        if char == "":
-            raise NotACallError("the call does not end")
-        if char == "}":
-            source.take(1)
-            break
-        if char == ",":
-            source.take(1)
-            continue
-        key = (yield from _read_until_open(source, ":")).strip()
+    while (yield from source.next_member("}")):
+        key = (yield from source.take_word(":"))[0].strip()
         for quote in (syntax.quote, '"'):
             if len(key) >= 2 * len(quote) and key.startswith(quote) and key.endswith(quote):
                 key = key[len(quote) : -len(quote)]
@@ -130,23 +105,6 @@ def read_quoted_object(
         else:
             writer.grow(json.dumps(value, ensure_ascii=False))
     writer.end()
-
-
-def _read_until_open(source: Source, mark: str) -> Reading[str]:
-    """A short name up to ``mark``, which is taken."""
-    parts: list[str] = []
-    length = 0
-
-    def keep(text: str) -> None:
-        nonlocal length
-        length += len(text)
-        if length <= MAX_NAME_CHARS:
-            parts.append(text)
-
-    stop = yield from source.take_until(stops_of(mark), keep)
-    if stop is None or length > MAX_NAME_CHARS:
-        raise NotACallError(f"{''.join(parts)[:80]!r} is not followed by {mark!r}")
-    return "".join(parts)
 
 
 def _read_balanced(source: Source, quotes: tuple[str, ...], sink: Sink) -> Reading[None]:

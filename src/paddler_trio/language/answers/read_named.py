@@ -18,7 +18,6 @@ from paddler_trio.language.answers.call_events import (
     WrittenCall,
 )
 from paddler_trio.language.answers.call_syntax import NamedJson
-from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS
 from paddler_trio.language.answers.streamed_json import arguments_of, parse_json, read_json_text
 from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 
@@ -139,7 +138,7 @@ def _read_unnamed_call(
 
 
 def _fits(arguments: Arguments, schema: Mapping[str, object]) -> bool:
-    """Whether a tool knows all these arguments and requires no others."""
+    """Whether a tool has all these arguments and requires no others."""
     known, required = schema.get("properties", {}), schema.get("required")
     return (
         isinstance(arguments, dict)
@@ -152,9 +151,5 @@ def _fits(arguments: Arguments, schema: Mapping[str, object]) -> bool:
 def _read_word(source: Source, *marks: str) -> Reading[tuple[str, str]]:
     """A short text before one of ``marks``, without the blanks around it, and that mark."""
     yield from source.skip_blank()
-    parts: list[str] = []
-    stop = yield from source.take_until(stops_of(*dict.fromkeys(marks)), parts.append)
-    text = "".join(parts)
-    if stop is None or len(text) > MAX_NAME_CHARS:
-        raise NotACallError(f"{text[:80]!r} is not followed by {marks[0]!r}")
-    return text.strip(), stop
+    text, mark = yield from source.take_word(*marks)
+    return text.strip(), mark

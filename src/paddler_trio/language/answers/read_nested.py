@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from paddler_trio.language.answers.call_events import Emit, NotACallError, ToolSchemas
 from paddler_trio.language.answers.call_syntax import NestedTags
-from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, ArgumentsWriter
+from paddler_trio.language.answers.read_tagged import ArgumentsWriter
 from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 from paddler_trio.language.answers.typed_values import Expected, expected_of, json_of
 
@@ -28,11 +28,8 @@ def read_nested_call(
     Raises:
       NotACallError: it does not end, or its tags do not match.
     """
-    parts: list[str] = []
-    if (yield from source.take_until(stops_of('">'), parts.append)) is None:
-        raise NotACallError("a call without a name")
-    name = "".join(parts).strip()
-    if not name or len(name) > MAX_NAME_CHARS:
+    name = (yield from source.take_word('">'))[0].strip()
+    if not name:
         raise NotACallError("a call without a name")
     writer = ArgumentsWriter(name, emit)
     body: list[str] = []

@@ -42,8 +42,8 @@ from paddler_trio.language.answers.read_loose import (
 )
 from paddler_trio.language.answers.read_named import read_arguments, read_named_call
 from paddler_trio.language.answers.read_nested import read_nested_call
-from paddler_trio.language.answers.read_tagged import MAX_NAME_CHARS, read_tagged_call
-from paddler_trio.language.answers.text_source import Reading, Source, stops_of
+from paddler_trio.language.answers.read_tagged import read_tagged_call
+from paddler_trio.language.answers.text_source import MAX_NAME_CHARS, Reading, Source, stops_of
 
 _BETWEEN = (
     "<tool_call>",
@@ -251,7 +251,7 @@ class SectionReader:
             yield
 
     def _read_word_first(self) -> Reading[None]:
-        """A call that begins with its name; what follows the name says which syntax it is."""
+        """A call that begins with its name; what follows the name decides on its syntax."""
         source = self._source
         parts: list[str] = []
         while text := source.take_match(_WORD):
@@ -271,7 +271,7 @@ class SectionReader:
         char = yield from source.skip_blank()
         start = start_of(self._syntax)
         if start and (yield from source.starts_with(start + name)) is not None:
-            return  # the call says its name again
+            return  # the call repeats its name
         tagged = self._tags_after_name()
         if (yield from source.starts_with(tagged.before_key)) is not None or (
             char == "" and self._takes_bare_name(name)

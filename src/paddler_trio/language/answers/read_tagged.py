@@ -25,8 +25,6 @@ from paddler_trio.language.answers.typed_values import (
     without_layout,
 )
 
-MAX_NAME_CHARS = 1024
-
 _TEXT = frozenset({"string"})
 _WRAPPERS = frozenset({"arguments", "input", "parameters", "properties"})
 """What models call an argument that holds all the others; DeepSeek and MiniCPM do so at times."""
@@ -145,11 +143,11 @@ def _without_doubling(name: str, schemas: ToolSchemas) -> str:
 def _read_name(source: Source, syntax: TaggedCalls) -> Reading[str]:
     # Where nothing ends the name, or that was forgotten, what comes after it does.
     ends = (syntax.name_end, syntax.before_key, syntax.call_end)
-    name, end = yield from _read_to(source, *(text for text in ends if text))
+    name, end = yield from source.take_word(*filter(None, ends))
     if end != syntax.name_end:
         source.give_back(len(end))
     elif syntax.head_end:
-        yield from _read_short(source, syntax.head_end)
+        yield from source.take_word(syntax.head_end)
     name = _unescaped(name.strip(), syntax)
     if not name:
         raise NotACallError("a call without a name")
@@ -158,22 +156,6 @@ def _read_name(source: Source, syntax: TaggedCalls) -> Reading[str]:
 
 def _unescaped(text: str, syntax: TaggedCalls) -> str:
     return text.replace("&quot;", '"').replace("&amp;", "&") if syntax.escapes else text
-
-
-def _read_short(source: Source, end: str) -> Reading[str]:
-    """A short text up to ``end``, which is taken."""
-    text, _ = yield from _read_to(source, end)
-    return text
-
-
-def _read_to(source: Source, *ends: str) -> Reading[tuple[str, str]]:
-    """A short text up to one of ``ends``, which is taken, and that."""
-    parts: list[str] = []
-    stop = yield from source.take_until(stops_of(*ends), parts.append)
-    text = "".join(parts)
-    if stop is None or len(text) > MAX_NAME_CHARS:
-        raise NotACallError(f"{text[:80]!r} is not followed by {ends[0]!r}")
-    return text, stop
 
 
 def _read_argument(
@@ -188,10 +170,11 @@ def _read_argument(
     Args:
       missing: the tool's arguments that did not come yet; this one is taken out.
     """
-    key = _unescaped((yield from _read_short(source, syntax.key_end)).strip(), syntax)
+    key, _ = yield from source.take_word(syntax.key_end)
+    key = _unescaped(key.strip(), syntax)
     attributes = ""
     if syntax.before_value:
-        attributes, end = yield from _read_to(source, syntax.before_value, syntax.before_key)
+        attributes, end = yield from source.take_word(syntax.before_value, syntax.before_key)
         if end != syntax.before_value:  # a key that got no value, and the next one
             return True
     missing.discard(key)
@@ -237,7 +220,7 @@ def _read_argument(
 def _write_wrapped(
     key: str, text: str, types: frozenset[str], known: object, writer: ArgumentsWriter
 ) -> None:
-    """All arguments in one that the tool does not know; as it stands if they are none of its."""
+    """All arguments in one that the tool does not have; as it stands if they are none of its."""
     value = parse_json(json_of(text, frozenset({"object"})))
     assert isinstance(known, Mapping)
     if isinstance(value, dict) and value and value.keys() <= known.keys():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paddler_trio.language.answers.marker_set import MarkerSet
+from paddler_trio.language.answers.text_source import MarkerSet
 
 
 class StopTexts:

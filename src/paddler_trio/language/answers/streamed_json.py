@@ -1,7 +1,6 @@
 """JSON as models write it: passed on while it is written, and validated when it is complete.
 
-Every text in an accepted value can be sent as UTF-8 and every number is finite, although JSON can
-say otherwise.
+Every text in an accepted value can be sent as UTF-8 and every number is finite; JSON allows others.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def arguments_of(value: object) -> Arguments:
 def read_json_text(source: Source, sink: Sink) -> Reading[bool]:
     """Pass one JSON value on to ``sink`` as it comes; blanks before it were taken.
 
-    Only strings and brackets are followed: whether it is JSON is for ``parse_json`` to say.
+    Only strings and brackets are followed; ``parse_json`` decides whether it is JSON.
 
     Returns:
       Whether the value is complete; a bare word or number may end with the text.

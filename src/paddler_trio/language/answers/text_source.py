@@ -2,18 +2,59 @@
 
 A reader is a generator: it takes what it can from a :class:`Source` and yields when it needs more.
 Its owner feeds the source and resumes it. What was taken is forgotten at once, so reading a text of
-any length, however it is cut, costs time in proportion to its length.
+any length, however it is cut, costs time in proportion to its length. A :class:`MarkerSet` finds
+fixed texts, whatever pieces the text comes in.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
-from paddler_trio.language.answers.marker_set import MarkerSet
+from paddler_trio.language.answers.call_events import NotACallError
+
+
+class MarkerSet:
+    """Some texts to look for. Immutable; none of them is empty.
+
+    Of two texts that start at the same place the shorter one counts, the moment it is complete:
+    so it does not matter how the text was cut.
+    """
+
+    __slots__ = ("_firsts", "_longest", "_pattern", "_sorted", "texts")
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = frozenset(texts)
+        alternatives = "|".join(re.escape(text) for text in sorted(self.texts, key=len))
+        self._pattern = re.compile(alternatives) if alternatives else None
+        self._sorted = sorted(text for text in self.texts if len(text) > 1)
+        self._firsts = frozenset(text[0] for text in self._sorted)
+        self._longest = max(map(len, self._sorted), default=1) - 1
+
+    def search(self, text: str, start: int = 0) -> re.Match[str] | None:
+        """The first of the texts at or after ``start``."""
+        return None if self._pattern is None else self._pattern.search(text, start)
+
+    def match(self, text: str, start: int = 0) -> re.Match[str] | None:
+        """One of the texts exactly at ``start``."""
+        return None if self._pattern is None else self._pattern.match(text, start)
+
+    def undecided_from(self, text: str, start: int = 0) -> int:
+        """Where the longest end of ``text`` starts that may still become one of the texts."""
+        for begin in range(max(start, len(text) - self._longest), len(text)):
+            if text[begin] in self._firsts and self._is_beginning(text[begin:]):
+                return begin
+        return len(text)
+
+    def _is_beginning(self, text: str) -> bool:
+        """Whether one of the texts begins with this and goes on."""
+        place = bisect_right(self._sorted, text)  # what goes on sorts right behind it
+        return place < len(self._sorted) and self._sorted[place].startswith(text)
+
 
 T = TypeVar("T")
 Reading: TypeAlias = Generator[None, None, T]
@@ -21,6 +62,7 @@ Reading: TypeAlias = Generator[None, None, T]
 
 Sink: TypeAlias = Callable[[str], object]
 
+MAX_NAME_CHARS = 1024
 _BLANK = re.compile(r"\s*")
 
 
@@ -121,6 +163,43 @@ class Source:
             return False
         self.take(len(text))
         return True
+
+    def next_member(
+        self, closing: str, *, whole: str = "the call", separators: str = ",", may_end: bool = False
+    ) -> Reading[str]:
+        """Take blanks and separators; the character that the next member begins with, not taken.
+
+        Args:
+          whole: what the members are of, for the error.
+          may_end: the text may end where ``closing`` was forgotten.
+
+        Returns:
+          "" if ``closing`` comes instead, which is taken.
+
+        Raises:
+          NotACallError: the text ends before.
+        """
+        while (char := (yield from self.skip_blank())) and char in separators:
+            self.take(1)
+        if not char and not may_end:
+            raise NotACallError(f"{whole} does not end")
+        if char == closing:
+            self.take(1)
+            return ""
+        return char
+
+    def take_word(self, *ends: str) -> Reading[tuple[str, str]]:
+        """A short text up to one of ``ends``, which is taken, and that end.
+
+        Raises:
+          NotACallError: none comes within ``MAX_NAME_CHARS``.
+        """
+        parts: list[str] = []
+        end = yield from self.take_until(stops_of(*ends), parts.append)
+        text = "".join(parts)
+        if end is None or len(text) > MAX_NAME_CHARS:
+            raise NotACallError(f"{text[:80]!r} is not followed by {ends[0]!r}")
+        return text, end
 
     def take_until(self, stops: MarkerSet, sink: Sink) -> Reading[str | None]:
         """Give everything before the first stop to ``sink`` as it comes, and take the stop.

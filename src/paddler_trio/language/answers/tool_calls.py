@@ -9,12 +9,14 @@ different for every call of an answer. Sections are bounded; a longer one is rep
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
 
+from paddler_trio.language.answers.automaton import Piece, TokenClass
 from paddler_trio.language.answers.call_events import (
     Arguments,
     ArgumentsGrew,
@@ -25,13 +27,14 @@ from paddler_trio.language.answers.call_events import (
     WrittenCall,
 )
 from paddler_trio.language.answers.call_syntax import CallSyntax
-from paddler_trio.language.answers.pieces import Piece, TokenClass
+from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.read_section import SectionReader
 from paddler_trio.language.tool_schemas import ToolSchema, ToolSchemaError
 
 MAX_SECTION_CHARS = 256 * 1024
 _MAX_NAME_CHARS = 200
 _MAX_ID_CHARS = 200
+_ID_CHARS = 24
 
 
 @attrs.frozen
@@ -50,7 +53,7 @@ class ToolCallDelta:
 
 @attrs.frozen
 class ParsedCall:
-    """A call that may be run; ``arguments`` is raw text only for tools without a schema."""
+    """A call; ``arguments`` is raw text for tools without a schema, or if it is no JSON object."""
 
     id: str
     name: str
@@ -72,30 +75,28 @@ class ValidationFailed:
 
 
 @attrs.frozen
-class Unrecognized:
-    """Text of a section that is no tool call in a known format.
-
-    ``is_last``: the section ended in it, so it may be a call that broke off.
-    """
-
-    text: str
-    message: str
-    is_last: bool = False
-
-
-@attrs.frozen
 class ParseFailed:
     """The section could not be read at all."""
 
     message: str
 
 
-ToolCallOutcome: TypeAlias = Parsed | ValidationFailed | Unrecognized | ParseFailed
+ToolCallOutcome: TypeAlias = Parsed | ValidationFailed | Remainder | ParseFailed
+"""What became of a section, or of a part of it; a remainder may be a call that broke off."""
 
 
-def random_call_id() -> str:
-    """An id in the manner of OpenAI's."""
-    return f"call_{secrets.token_hex(12)}"
+@attrs.define
+class CallIds:
+    """Makes ids in the manner of OpenAI's, or of ``length`` characters; equal for equal seeds."""
+
+    seed: int = attrs.field(factory=lambda: secrets.randbits(64))
+    length: int | None = None
+    _count: int = attrs.field(default=0, init=False)
+
+    def __call__(self) -> str:
+        digest = hashlib.sha256(f"{self.seed}/{self._count}".encode()).hexdigest()
+        self._count += 1
+        return f"call_{digest[:_ID_CHARS]}" if self.length is None else digest[: self.length]
 
 
 class ToolSet:
@@ -120,43 +121,36 @@ class ToolSet:
         return bool(self.validators)
 
 
+def _tool_set(tools: Sequence[Mapping[str, object]] | ToolSet) -> ToolSet:
+    return tools if isinstance(tools, ToolSet) else ToolSet(tools)
+
+
+@attrs.define(slots=False, eq=False)
 class ToolCallReader:
-    """Reads the tool calls of one answer."""
+    """Reads the tool calls of one answer.
 
-    def __init__(
-        self,
-        tools: Sequence[Mapping[str, object]] | ToolSet,
-        *,
-        new_id: Callable[[], str] = random_call_id,
-        max_section_chars: int = MAX_SECTION_CHARS,
-        syntax: CallSyntax | None = None,
-        keeps_model_ids: bool = False,
-        accepts_any_tool: bool = False,
-    ) -> None:
-        """Prepare for calls to ``tools``, see :class:`ToolSet`.
+    Args:
+      tools: those that may be called; ToolSchemaError if one is not usable.
+      new_id: makes ids; random ones by default.
+      syntax: how the model's family writes calls; decides only what is ambiguous otherwise.
+      keeps_model_ids: take ids that the model wrote, where it wrote any.
+      accepts_any_tool: calls to tools that are not among ``tools`` are good.
+    """
 
-        Args:
-          syntax: how the model's family writes calls; decides only what is ambiguous otherwise.
-          keeps_model_ids: take ids that the model wrote, where it wrote any.
-          accepts_any_tool: calls to tools that are not among ``tools`` are good.
+    _tools: ToolSet = attrs.field(converter=_tool_set)
+    _new_id: Callable[[], str] = attrs.field(factory=CallIds, kw_only=True)
+    _max_section_chars: int = attrs.field(default=MAX_SECTION_CHARS, kw_only=True)
+    _syntax: CallSyntax | None = attrs.field(default=None, kw_only=True)
+    _keeps_model_ids: bool = attrs.field(default=False, kw_only=True)
+    _accepts_any_tool: bool = attrs.field(default=False, kw_only=True)
+    complete: set[int] = attrs.field(factory=set, init=False)
+    """The indexes of the calls that were written to their end, good or not."""
+    _ids: set[str] = attrs.field(factory=set, init=False)
+    _n_begun: int = attrs.field(default=0, init=False)
+    _deltas: list[ToolCallDelta] = attrs.field(factory=list, init=False)
+    _section: int | None = attrs.field(default=None, init=False)
 
-        Raises:
-          ToolSchemaError: as :class:`ToolSet`.
-        """
-        tool_set = tools if isinstance(tools, ToolSet) else ToolSet(tools)
-        self._schemas = tool_set.schemas
-        self._validators = tool_set.validators
-        self._new_id = new_id
-        self._max_section_chars = max_section_chars
-        self._syntax = syntax
-        self._keeps_model_ids = keeps_model_ids
-        self._accepts_any_tool = accepts_any_tool
-        self._ids: set[str] = set()
-        self._n_begun = 0
-        self.complete: set[int] = set()
-        """The indexes of the calls that were written to their end, good or not."""
-        self._deltas: list[ToolCallDelta] = []
-        self._section: int | None = None
+    def __attrs_post_init__(self) -> None:
         self._open_section()
 
     def _open_section(self) -> None:
@@ -178,7 +172,7 @@ class ToolCallReader:
             return
         if self._reader is None:
             self._reader = SectionReader(
-                self._take, self._schemas, syntax=self._syntax, recipient=recipient
+                self._take, self._tools.schemas, syntax=self._syntax, recipient=recipient
             )
         try:
             self._reader.feed(text)
@@ -247,8 +241,8 @@ class ToolCallReader:
                     self._findings_of_section.extend(wrong)
                 else:
                     self._good.append(ParsedCall(self._call_id, name, arguments))
-            case Remainder(text=text, message=message, is_last=is_last):
-                self._unread.append(Unrecognized(text, message, is_last=is_last))
+            case Remainder():
+                self._unread.append(event)
 
     def _id_for(self, model_id: str | None) -> str:
         call_id = model_id if self._keeps_model_ids else None
@@ -258,16 +252,42 @@ class ToolCallReader:
         return call_id
 
     def _findings(self, call: WrittenCall) -> list[str]:
-        if call.name not in self._validators:
+        if call.name not in self._tools.validators:
             if self._accepts_any_tool:
                 return []
             return [f"tool {call.name[:_MAX_NAME_CHARS]!r}: there is no tool of this name"]
-        validator = self._validators[call.name]
+        validator = self._tools.validators[call.name]
         if validator is None:
             return []
         if isinstance(call.arguments, str):
             return [f"tool {call.name!r}: the arguments are not a JSON object"]
         return validator.findings(call.arguments)
+
+
+def reader_of_calls(
+    form: ModelFormat,
+    tools: Sequence[Mapping[str, object]] | ToolSet,
+    *,
+    seed: int | None = None,
+    accepts_any_tool: bool = False,
+) -> ToolCallReader:
+    """A reader for one answer in this format, which keeps the ids that the model writes.
+
+    Args:
+      seed: of the ids of other calls; None for random ones.
+
+    Raises:
+      ToolSchemaError: one of the tools is not usable.
+    """
+    calls = form.calls
+    length = None if calls is None else calls.id_chars
+    return ToolCallReader(
+        tools,
+        new_id=CallIds(length=length) if seed is None else CallIds(seed, length),
+        syntax=None if calls is None else calls.syntax,
+        keeps_model_ids=True,
+        accepts_any_tool=accepts_any_tool,
+    )
 
 
 def _name_and_schema(tool: Mapping[str, object]) -> tuple[str, Mapping[str, object] | None]:

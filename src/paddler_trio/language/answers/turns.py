@@ -1,4 +1,4 @@
-"""Where an answer begins and ends in the text around it.
+"""Where an answer begins and ends in the text around it, and how much of it the prompt contains.
 
 The prompt may begin the answer: some templates open the reasoning section for the model, open and
 close it at once to skip reasoning, or write the first half of a marker. And the raw text of an
@@ -10,10 +10,69 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import attrs
+
 from paddler_trio.errors import ChatTemplateError
+from paddler_trio.language.answers.automaton import Automaton, TokenClass
+from paddler_trio.language.answers.format_detection import common_start, format_of
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.templates.chat_messages import text_of
 from paddler_trio.language.templates.chat_template import ChatTemplate
+from paddler_trio.language.templates.conversation import PreparedConversation
+from paddler_trio.language.templates.token_escaping import unescaped
+from paddler_trio.wire.trio.desired_state_extras import Markers
+from paddler_trio.wire.trio.work import ConversationPrompt
+
+
+@attrs.frozen
+class AnswerStart:
+    """How an answer begins: the model's format, and what its prompt leaves open.
+
+    ``prompt_end`` is the prompt after the conversation: the answer's beginning as far as
+    the template writes it. ``opening``: the class of the answer's first character.
+    """
+
+    form: ModelFormat
+    prompt_end: str = ""
+    opening: TokenClass = TokenClass.UNDETERMINABLE
+
+
+def rendered_prompt(
+    conversation: ConversationPrompt,
+    prepared: PreparedConversation,
+    markers: Markers | None = None,
+) -> tuple[str, AnswerStart]:
+    """The prompt of a conversation, control tokens in its messages escaped, and how its answer
+    begins.
+
+    Raises:
+      ChatTemplateError: the template does not take the conversation.
+    """
+    form = format_of(prepared.model.template, markers)
+    text = prepared.text(add_generation_prompt=conversation.add_generation_prompt)
+    plain = unescaped(text)
+    last_text = _last_text_before_answer(conversation)
+    if conversation.continue_final_message:
+        # The assistant's turn is open: all of it is the answer's beginning.
+        end = plain.rpartition(last_text)[2] if last_text else ""
+    elif conversation.add_generation_prompt:
+        without = unescaped(prepared.text(add_generation_prompt=False))
+        end = prompt_end(plain, without, form, last_text=last_text)
+    else:
+        end = ""
+    automaton = Automaton(form.rules)
+    automaton.begin_with(end)
+    return text, AnswerStart(form, end, automaton.current)
+
+
+def _last_text_before_answer(conversation: ConversationPrompt) -> str:
+    """The text of the last message that is not the assistant's, as templates print it."""
+    for message in reversed(conversation.messages):
+        text = text_of(message.get("content")).strip()
+        if message.get("role") != "assistant" and text:
+            return text
+    return ""
+
 
 _TURN_ENDS = (
     "<|im_end|>",
@@ -73,8 +132,7 @@ def prompt_end(with_prompt: str, without: str, form: ModelFormat, *, last_text: 
     if not with_prompt.startswith(without):
         # The template ends the conversation differently without a generation prompt. Go back to
         # the first difference, and further to the start of a marker that it may have cut.
-        shared = zip(with_prompt, without, strict=False)
-        start = next((i for i, (a, b) in enumerate(shared) if a != b), len(with_prompt))
+        start = len(common_start(with_prompt, without))
         start = _start_of_cut_marker(with_prompt, start, form)
     elif start == len(with_prompt) and last_text and last_text in with_prompt:
         start = with_prompt.rindex(last_text) + len(last_text)
@@ -82,9 +140,8 @@ def prompt_end(with_prompt: str, without: str, form: ModelFormat, *, last_text: 
 
 
 def _start_of_cut_marker(text: str, start: int, form: ModelFormat) -> int:
-    markers = {marker for kind in TokenClass for marker in form.rules.markers_of(kind).texts}
     found = start
-    for marker in markers:
+    for marker in form.rules.texts:
         for begin in range(max(0, start - len(marker) + 1), start):
             if text.startswith(marker, begin):
                 found = min(found, begin)
@@ -116,8 +173,7 @@ def turn_ends_of(template: ChatTemplate, form: ModelFormat, *, eos_token: str = 
     mark = _MARK.match(rendered.rpartition(_PROBE_TEXT)[2])
     if mark is not None and _PROBE_TEXT in rendered:
         ends.add(mark[1])
-    markers = {marker for kind in TokenClass for marker in form.rules.markers_of(kind).texts}
-    return sorted(ends - markers, key=len, reverse=True)
+    return sorted(ends - form.rules.texts, key=len, reverse=True)
 
 
 def without_turn_end(answer: str, ends: Iterable[str]) -> str:

@@ -1,19 +1,62 @@
-"""Whether a call that is still being written between tags has got into one of its values.
+"""Whether a section of calls that is still being written ends inside a value.
 
-Values are bare text, and code may speak about tags: what looks like the end of the section inside
-a value is text, and so is a tag that ends a value where neither an argument nor the call's end
-follows. A value whose end tag the model forgot must not swallow what follows, so right behind the
-end of a call nothing counts as a value.
+What looks like the end of the section inside a value is text. But models forget quotes and end
+tags, and such a value must not swallow what follows.
 """
 
 from __future__ import annotations
 
+import re
+from typing import TypeAlias
+
 from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.text_source import stops_of
 
+_TELLING = re.compile(r'\\.|\\\Z|"|\n', re.DOTALL)
+
+
+class StringTracker:
+    """Follows the quotes of JSON, in whatever pieces the text comes.
+
+    A string that a line break runs through is none, and one whose last character is a closing
+    bracket has probably lost its closing quote.
+    """
+
+    __slots__ = ("_ends_in_bracket", "_is_escaping", "_is_open")
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._is_escaping = False
+        self._ends_in_bracket = False
+
+    @property
+    def is_inside(self) -> bool:
+        """The text so far ends inside a string that looks like one."""
+        return self._is_open and not self._ends_in_bracket
+
+    def feed(self, text: str) -> None:
+        """More of the text."""
+        start = 1 if self._is_escaping and text else 0
+        self._is_escaping = self._is_escaping and not text
+        for match in _TELLING.finditer(text, start):
+            found = match.group()
+            if found == '"':
+                self._is_open = not self._is_open
+            elif found == "\n":
+                self._is_open = False
+            elif len(found) == 1:
+                self._is_escaping = True
+        stripped = text.rstrip()
+        if stripped:
+            self._ends_in_bracket = stripped[-1] in "}]"
+
 
 class ValueTracker:
-    """Follows the tags around arguments, in whatever pieces the text comes."""
+    """Follows the tags around arguments, in whatever pieces the text comes.
+
+    Values are bare text that may contain tags: a tag ends a value only where an argument or the
+    call's end follows. Right behind the end of a call nothing is a value.
+    """
 
     __slots__ = ("_is_open", "_last", "_syntax", "_undecided")
 
@@ -59,3 +102,7 @@ class ValueTracker:
             elif any(tag.startswith(text[start : start + len(tag)]) for tag in may_follow):
                 self._undecided = syntax.value_end + text[start:]  # blanks decide nothing
                 return
+
+
+Tracker: TypeAlias = StringTracker | ValueTracker
+"""Follows the values of a section of calls while it is written."""

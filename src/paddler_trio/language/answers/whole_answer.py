@@ -1,4 +1,4 @@
-"""A whole answer: its content, its reasoning and its calls, as a person or an API wants them.
+"""A whole answer: its content, its reasoning and its calls, as people and APIs read them.
 
 What stands between sections is layout: the line breaks models are trained to write around their
 markers. It is left out here, the way model makers' own parsers do: reasoning has no blanks at its
@@ -9,42 +9,28 @@ it is. Text of a section of calls that is no call is content. The APIs stream by
 
 from __future__ import annotations
 
-import secrets
-import string
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Automaton, OpeningProbe
-from paddler_trio.language.answers.bare_calls import bare_call_probe
-from paddler_trio.language.answers.call_events import Arguments
-from paddler_trio.language.answers.call_syntax import QuotedObjects, TaggedCalls
+from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
+from paddler_trio.language.answers.bare_calls import probe_of
+from paddler_trio.language.answers.call_events import Arguments, Remainder
+from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.pieces import Piece, TokenClass
 from paddler_trio.language.answers.streamed_json import parse_json
 from paddler_trio.language.answers.tool_calls import (
+    ParsedCall,
     ParseFailed,
     ToolCallDelta,
     ToolCallOutcome,
-    ToolCallReader,
     ToolSet,
-    Unrecognized,
     ValidationFailed,
-    random_call_id,
+    reader_of_calls,
 )
 
 _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
 _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
-_ID_LETTERS = string.ascii_letters + string.digits
-
-
-@attrs.frozen
-class ReadCall:
-    """A tool call; ``arguments`` is raw text where it is no JSON object, or not complete."""
-
-    name: str
-    arguments: Arguments
-    id: str
 
 
 @attrs.frozen
@@ -53,46 +39,8 @@ class WholeAnswer:
 
     content: str
     reasoning: str
-    tool_calls: tuple[ReadCall, ...]
+    tool_calls: tuple[ParsedCall, ...]
     problems: tuple[str, ...]
-
-
-def reader_of_calls(
-    form: ModelFormat,
-    tools: Sequence[Mapping[str, object]] | ToolSet,
-    *,
-    accepts_any_tool: bool = False,
-) -> ToolCallReader:
-    """A reader for one answer in this format, which keeps the ids that the model writes.
-
-    Raises:
-      ToolSchemaError: one of the tools is not usable.
-    """
-    calls = form.calls
-    new_id = random_call_id
-    if calls is not None and calls.id_chars is not None:
-        length = calls.id_chars
-
-        def new_id() -> str:
-            return "".join(secrets.choice(_ID_LETTERS) for _ in range(length))
-
-    return ToolCallReader(
-        tools,
-        new_id=new_id,
-        syntax=None if calls is None else calls.syntax,
-        keeps_model_ids=True,
-        accepts_any_tool=accepts_any_tool,
-    )
-
-
-def probe_of(form: ModelFormat, tool_names: Iterable[str]) -> OpeningProbe | None:
-    """Recognises a call without a marker; None where calls have one, or there are no tools."""
-    if form.calls is None or not form.calls.needs_probe:
-        return None
-    syntax = form.calls.syntax
-    if isinstance(syntax, QuotedObjects):
-        return bare_call_probe(tool_names, prefix=syntax.before_name)
-    return bare_call_probe(tool_names, pythonic=True)
 
 
 @attrs.define
@@ -197,14 +145,14 @@ class AnswerReader:
     def _note(self, outcomes: Iterable[ToolCallOutcome], *, breaks_off: bool = False) -> None:
         self._deltas += self._calls.take_deltas()
         outcomes = tuple(outcomes)
-        is_unread = bool(outcomes) and all(isinstance(each, Unrecognized) for each in outcomes)
+        is_unread = bool(outcomes) and all(isinstance(each, Remainder) for each in outcomes)
         if is_unread and not breaks_off:
             self._keep_section()
         for outcome in outcomes:
             match outcome:
                 case ValidationFailed(messages=messages):
                     self._problems.extend(messages)
-                case Unrecognized(text=text, message=message, is_last=is_last):
+                case Remainder(text=text, message=message, is_last=is_last):
                     self._problems.append(f"no tool call: {message}: {text[:200]!r}")
                     if breaks_off and is_last:
                         self._breaks_off = True
@@ -264,7 +212,7 @@ class AnswerReader:
             gap = _layout(blanks if text else gap + blanks)
         return content
 
-    def _read_calls(self) -> Iterable[ReadCall]:
+    def _read_calls(self) -> Iterable[ParsedCall]:
         begun: dict[int, tuple[str, str, list[str]]] = {}
         for delta in self._deltas:
             if delta.name is not None and delta.id is not None:
@@ -273,9 +221,9 @@ class AnswerReader:
         for index, (name, call_id, parts) in begun.items():
             text = "".join(parts)
             if index in self._calls.complete:
-                yield ReadCall(name, _object_or_text(text), call_id)
+                yield ParsedCall(call_id, name, _object_or_text(text))
             elif self._breaks_off and index == len(begun) - 1:
-                yield ReadCall(name, text, call_id)
+                yield ParsedCall(call_id, name, text)
 
 
 def _layout(blanks: str) -> str:

@@ -1,7 +1,7 @@
 """Grammars for tool calls, in the syntax that a model was trained to write them in.
 
 The syntaxes are those of ``answers/call_syntax.py``, which the readers use too: what is written
-here can be read there. A grammar knows the names of the tools and the schemas of their arguments,
+here can be read there. A grammar has the names of the tools and the schemas of their arguments,
 so a call to an unknown tool or with arguments of another shape cannot be written.
 
 No string in a call may contain the text that ends the section, since readers end it there.
@@ -9,7 +9,7 @@ No string in a call may contain the text that ends the section, since readers en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -22,11 +22,12 @@ from paddler_trio.language.answers.call_syntax import (
     TaggedCalls,
 )
 from paddler_trio.language.answers.model_format import CallFormat
+from paddler_trio.language.grammars.finite_automaton import intersection, texts_but, write
 from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
-from paddler_trio.language.grammars.gemma_calls import QuotedWriter
-from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
-from paddler_trio.language.grammars.tagged_calls import Bare, write_tagged_arguments
+from paddler_trio.language.grammars.string_schemas import bare_text
+from paddler_trio.language.grammars.tagged_calls import BARE_KEYS, PYTHON, TaggedArguments
 
 MAX_CALLS = 64
 _ID = "[A-Za-z0-9] [A-Za-z0-9_-]{0,31}"
@@ -38,6 +39,10 @@ class Tool:
 
     name: str
     parameters: object = None
+
+    @property
+    def schema(self) -> object:
+        return {} if self.parameters is None else self.parameters
 
 
 @attrs.frozen(kw_only=True)
@@ -151,42 +156,30 @@ def _call(
 
 def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
     syntax = place.form.syntax
+    schemas = SchemaWriter(writer, tool.schema, avoided=place.avoided)
     match syntax:
         case NamedJson(header_names=True):
-            return _json_arguments(place, tool, writer, SchemaWriter)
+            return _json_arguments(tool, schemas)
         case JsonCalls():
-            return _json_call(syntax, place, tool, writer)
+            return _json_call(syntax, place, tool, schemas)
         case NamedJson():
-            return _named_call(syntax, place, tool, writer)
-        case TaggedCalls():
-            return _joined(
-                literal(f"{syntax.before_name}{tool.name}{syntax.name_end}{syntax.head_end}"),
-                write_tagged_arguments(syntax, tool.parameters, place.avoided, writer),
-                literal(syntax.call_end),
-            )
-        case NestedTags():
-            tags = _tags_of(syntax)
+            return _named_call(syntax, place, tool, schemas)
+        case TaggedCalls() | NestedTags():
+            tags = _tags_of(syntax) if isinstance(syntax, NestedTags) else syntax
             return _joined(
                 literal(f"{tags.before_name}{tool.name}{tags.name_end}{tags.head_end}"),
-                write_tagged_arguments(tags, tool.parameters, place.avoided, writer),
+                TaggedArguments(tags, tool.schema, place.avoided, writer).written(),
                 literal(tags.call_end),
             )
         case PythonCalls():
-            arguments = write_tagged_arguments(
-                _PYTHON, tool.parameters, place.avoided, writer, words=("True", "False", "None")
-            )
+            words = ("True", "False", "None")
+            arguments = TaggedArguments(PYTHON, tool.schema, place.avoided, writer, words).written()
             return _joined(literal(f"{tool.name}{syntax.after_name}("), arguments, '")"')
         case QuotedObjects():
-            arguments = _json_arguments(
-                place,
-                tool,
-                writer,
-                lambda *args, **kwargs: QuotedWriter(*args, quote=syntax.quote, **kwargs),
+            quoted = QuotedWriter(writer, tool.schema, place.avoided, syntax.quote)
+            return _joined(
+                literal(f"{syntax.before_name}{tool.name}"), _json_arguments(tool, quoted)
             )
-            return _joined(literal(f"{syntax.before_name}{tool.name}"), arguments)
-
-
-_PYTHON = Bare(separator=", ", key_end="=")
 
 
 def _tags_of(syntax: NestedTags) -> TaggedCalls:
@@ -203,23 +196,16 @@ def _tags_of(syntax: NestedTags) -> TaggedCalls:
     )
 
 
-def _json_arguments(
-    place: CallPlace,
-    tool: Tool,
-    writer: GrammarWriter,
-    make: Callable[..., SchemaWriter],
-) -> str:
-    schema: object = {} if tool.parameters is None else tool.parameters
-    schemas = make(writer, schema, root="$", avoided=place.avoided)
+def _json_arguments(tool: Tool, schemas: SchemaWriter) -> str:
+    schema = tool.schema
     if isinstance(schema, Mapping) and schema.get("type") == "object":
         return schemas.value(schema, "$")
     return schemas.value({"allOf": [{"type": "object"}, schema]}, "$")
 
 
-def _json_call(syntax: JsonCalls, place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
-    schemas = SchemaWriter(writer, {}, avoided=place.avoided)
+def _json_call(syntax: JsonCalls, place: CallPlace, tool: Tool, schemas: SchemaWriter) -> str:
     blanks = schemas.blanks
-    arguments = _json_arguments(place, tool, writer, SchemaWriter)
+    arguments = _json_arguments(tool, schemas)
     if syntax.name_is_key:
         return f'"{{" {blanks} {schemas.quoted(tool.name)} ":" {blanks} {arguments} {blanks} "}}"'
     pairs = [
@@ -234,7 +220,7 @@ def _json_call(syntax: JsonCalls, place: CallPlace, tool: Tool, writer: GrammarW
     return f'"{{" {blanks} {inside} {blanks} "}}"'
 
 
-def _named_call(syntax: NamedJson, place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
+def _named_call(syntax: NamedJson, place: CallPlace, tool: Tool, schemas: SchemaWriter) -> str:
     parts = [literal(syntax.before_name)]
     if syntax.id_mark and syntax.id_comes_first:
         parts += [_id(place), literal(syntax.id_mark)]
@@ -243,10 +229,8 @@ def _named_call(syntax: NamedJson, place: CallPlace, tool: Tool, writer: Grammar
         parts += [literal(syntax.index_mark), '("0" | [1-9] [0-9]{0,2})']
     if syntax.id_mark and not syntax.id_comes_first:
         parts += [literal(syntax.id_mark), _id(place)]
-    parts.append(literal(syntax.after_name))
-    parts.append(_json_arguments(place, tool, writer, SchemaWriter))
-    parts.append(literal(syntax.after_arguments))
-    return _joined(*parts)
+    parts += [literal(syntax.after_name), _json_arguments(tool, schemas)]
+    return _joined(*parts, literal(syntax.after_arguments))
 
 
 def _id(place: CallPlace) -> str:
@@ -256,3 +240,39 @@ def _id(place: CallPlace) -> str:
 
 def _joined(*parts: str) -> str:
     return " ".join(part for part in parts if part not in ("", '""'))
+
+
+class QuotedWriter(SchemaWriter):
+    """JSON values as Gemma writes them: bare keys, texts in a quote token, nothing escaped."""
+
+    def __init__(
+        self, writer: GrammarWriter, document: object, avoided: Sequence[str], quote: str
+    ) -> None:
+        """``quote``: the token that quotes texts; no text can contain it."""
+        super().__init__(writer, document, avoided=(*avoided, quote))
+        self._quote = quote
+        self.blanks = '""'
+
+    def text(self, rules: Schema, path: str) -> str:
+        """The rule for a string; SchemaError."""
+        quote = literal(self._quote)
+        return self.grammar.rule(f"{quote} {bare_text(rules, path, self)} {quote}", "string")
+
+    def key(self, name: str) -> str:
+        """GBNF for a key; SchemaError if it cannot be written without quotes."""
+        if not BARE_KEYS.accepts(name):
+            raise SchemaError("$", f"properties: {name!r} cannot be a key in this model's calls")
+        return literal(name)
+
+    def any_key(self, names: list[str]) -> str:
+        """The rule for a key that is none of ``names``."""
+        automaton = intersection(BARE_KEYS, texts_but(names)) if names else BARE_KEYS
+        return write(automaton, self.grammar, in_json=False, hint="key")
+
+    def quoted(self, value: object) -> str:
+        """GBNF for a text or a number."""
+        if not isinstance(value, str):
+            return super().quoted(value)
+        if any(text in value for text in self.avoided):
+            raise SchemaError("$", f"enum: {value!r} cannot be written in this model's calls")
+        return literal(f"{self._quote}{value}{self._quote}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from paddler_trio.language.grammars.gbnf_writer import GrammarWriter
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
 from paddler_trio.language.grammars.string_schemas import Place, count_of
 
@@ -132,6 +133,24 @@ def _object_of(
         some = f"{extra} {after}"
         if not pairs and most is not None:
             some = f"{extra} {grammar.counted(following, 0, most - 1)}"
+    some, may_end = chained(pairs, f'"," {blanks}', grammar, some=some, after=after)
+    inside = f"({some} {blanks})?" if may_end and not is_filled else f"{some} {blanks}"
+    return grammar.rule(f'"{{" {blanks} {inside} "}}"', "object")
+
+
+def chained(
+    pairs: list[tuple[str, bool]],
+    separator: str,
+    grammar: GrammarWriter,
+    *,
+    some: str = "",
+    after: str = "",
+) -> tuple[str, bool]:
+    """A rule for pairs in their order, each with whether it is required; and whether none is.
+
+    Args:
+      some, after: what may stand in the place of all pairs, and behind them.
+    """
     may_end = True
     for pair, is_required in reversed(pairs):
         ways = [f"{pair} {after}".rstrip()]
@@ -139,10 +158,9 @@ def _object_of(
             ways.append(some)
         may_end = may_end and not is_required
         some = grammar.rule(" | ".join(ways), "some")
-        after = f'"," {blanks} {some}'
-        after = grammar.rule(f"({after})?" if may_end else after, "after")
-    inside = f"({some} {blanks})?" if may_end and not is_filled else f"{some} {blanks}"
-    return grammar.rule(f'"{{" {blanks} {inside} "}}"', "object")
+        following = f"{separator} {some}".lstrip()
+        after = grammar.rule(f"({following})?" if may_end else following, "after")
+    return some, may_end
 
 
 def _shape(rules: Schema, path: str) -> tuple[dict[str, object], frozenset[str], object]:

@@ -12,7 +12,7 @@ Source:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -213,20 +213,37 @@ def lengths(least: int, most: int | None) -> Automaton:
     return trimmed(edges, accepting)
 
 
-def texts_without(avoided: Sequence[str]) -> Automaton:
-    """Every text that contains none of ``avoided``, which are not empty."""
-    children: list[dict[str, int]] = [{}]
-    ends = {0: False}
-    for text in avoided:
+Trie: TypeAlias = list[dict[str, int]]
+"""Of each node, the child by character; node 0 is the root."""
+
+
+def _trie(texts: Sequence[str]) -> tuple[Trie, set[int]]:
+    """The trie of these texts, and the nodes at which one of them ends."""
+    children: Trie = [{}]
+    ends = set()
+    for text in texts:
         node = 0
         for character in text:
             if character not in children[node]:
                 children[node][character] = len(children)
-                ends[len(children)] = False
                 children.append({})
             node = children[node][character]
-        ends[node] = True
-    leads: list[dict[str, int]] = [{} for _ in children]
+        ends.add(node)
+    return children, ends
+
+
+def _edges(leads: Mapping[str, int]) -> list[tuple[Ranges, int]]:
+    return [(((ord(character), ord(character)),), target) for character, target in leads.items()]
+
+
+def _others(leads: Iterable[str]) -> Ranges:
+    return but(ranges_of((ord(character), ord(character)) for character in leads))
+
+
+def texts_without(avoided: Sequence[str]) -> Automaton:
+    """Every text that contains none of ``avoided``, which are not empty."""
+    children, ends = _trie(avoided)
+    leads: Trie = [{} for _ in children]
     fallback = [0] * len(children)
     order = [0]
     for node in order:
@@ -234,58 +251,30 @@ def texts_without(avoided: Sequence[str]) -> Automaton:
         leads[node] = {**inherited, **children[node]}
         for character, child in children[node].items():
             fallback[child] = inherited.get(character, 0)
-            ends[child] = ends[child] or ends[fallback[child]]
+            if fallback[child] in ends:
+                ends.add(child)
             order.append(child)
     edges: list[list[tuple[Ranges, int]]] = []
     for lead in leads:
         targets: dict[int, list[tuple[int, int]]] = {}
         for character, target in lead.items():
             targets.setdefault(target, []).append((ord(character), ord(character)))
-        named = ranges_of((ord(character), ord(character)) for character in lead)
         spans = [(ranges_of(characters), target) for target, characters in targets.items()]
-        edges.append([(r, t) for r, t in [*spans, (but(named), 0)] if not ends[t]])
-    return trimmed(edges, {node for node in range(len(children)) if not ends[node]})
+        edges.append([(r, t) for r, t in [*spans, (_others(lead), 0)] if t not in ends])
+    return trimmed(edges, set(range(len(children))) - ends)
 
 
 def one_of(choices: Sequence[str]) -> Automaton:
     """Exactly these texts."""
-    children: list[dict[str, int]] = [{}]
-    accepting = set()
-    for text in choices:
-        node = 0
-        for character in text:
-            if character not in children[node]:
-                children[node][character] = len(children)
-                children.append({})
-            node = children[node][character]
-        accepting.add(node)
-    edges = [
-        [(((ord(character), ord(character)),), child) for character, child in node.items()]
-        for node in children
-    ]
-    return trimmed(edges, accepting)
+    children, ends = _trie(choices)
+    return trimmed([_edges(leads) for leads in children], ends)
 
 
 def texts_but(names: Sequence[str]) -> Automaton:
     """Every text but these."""
-    children: list[dict[str, int]] = [{}]
-    ends = set()
-    for name in names:
-        node = 0
-        for character in name:
-            if character not in children[node]:
-                children[node][character] = len(children)
-                children.append({})
-            node = children[node][character]
-        ends.add(node)
+    children, ends = _trie(names)
     other = len(children)
-    edges: list[list[tuple[Ranges, int]]] = []
-    for leads in children:
-        out: list[tuple[Ranges, int]] = [
-            (((ord(character), ord(character)),), child) for character, child in leads.items()
-        ]
-        out.append((but(ranges_of((ord(character), ord(character)) for character in leads)), other))
-        edges.append(out)
+    edges = [[*_edges(leads), (_others(leads), other)] for leads in children]
     edges.append([(ANY_CHARACTER, other)])
     return trimmed(edges, set(range(other + 1)) - ends)
 

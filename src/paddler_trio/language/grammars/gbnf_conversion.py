@@ -11,12 +11,19 @@ from functools import lru_cache
 from typing import NoReturn
 
 from paddler_trio.language.grammars.finite_automaton import one_of, write
+from paddler_trio.language.grammars.gbnf_reader import (
+    Rules,
+    closed_rules,
+    components,
+    empty_rules,
+    leftmost,
+    read_gbnf,
+)
 from paddler_trio.language.grammars.gbnf_writer import (
     MAX_GRAMMAR_CHARS,
     GrammarError,
     GrammarWriter,
 )
-from paddler_trio.language.grammars.inspection import LeftRecursionError, inspect
 from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
 from paddler_trio.language.grammars.regex_automaton import automaton_of
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
@@ -24,6 +31,40 @@ from paddler_trio.language.grammars.schema_writer import SchemaWriter
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_CHOICES = 2000
 MAX_CHOICE_CHARS = 64 * 1024
+
+
+class LeftRecursionError(GrammarError):
+    """A rule that begins with itself."""
+
+
+def inspect(grammar: str) -> Rules:
+    """The rules of a grammar that the engine can be given, groups included.
+
+    A rule that begins with itself, or may do so behind rules that are empty, has texts that can
+    never be written; llama.cpp refuses such grammars, so they are refused here.
+
+    Raises:
+      GrammarError: it cannot be read, or is refused; the text gives the reason.
+    """
+    rules = read_gbnf(grammar)
+    plainly_empty = {name for name, ways in rules.items() if [] in ways}
+    if _returns(rules, plainly_empty):
+        raise LeftRecursionError("the grammar has a rule that begins with itself (left recursion)")
+    if any(_returns(rules, empty_rules(rules))):
+        raise LeftRecursionError("the grammar has a rule that may begin with itself")
+    return rules
+
+
+def _returns(rules: Rules, empty: set[str]) -> list[bool]:
+    """For each way in which a rule leads back to itself: whether anything is left to be read."""
+    edges = {name: list(leftmost(ways, empty)) for name, ways in rules.items()}
+    component = components({name: [item for item, _ in out] for name, out in edges.items()})
+    return [
+        follows
+        for name, out in edges.items()
+        for item, follows in out
+        if component[name] == component[item]
+    ]
 
 
 class SchemaNotConvertibleError(GrammarError):
@@ -104,10 +145,17 @@ def any_json_to_gbnf() -> str:
 def refuse_endless(grammar: str, root: str) -> None:
     """GrammarError for a grammar of ours in which a text can begin that can never end."""
     try:
-        inspection = inspect(grammar)
+        rules = inspect(grammar)
     except LeftRecursionError as error:
         raise GrammarError("$ref: it leads back to itself with nothing in between") from error
-    if inspection.endless(root):
+    reached = {root}
+    waiting = [root]
+    while waiting:
+        for item in (item for way in rules[waiting.pop()] for item in way):
+            if isinstance(item, str) and item not in reached:
+                reached.add(item)
+                waiting.append(item)
+    if reached - closed_rules(rules, is_given=lambda item: not isinstance(item, str)):
         raise GrammarError("it contains itself in a way that no finite text fits")
 
 

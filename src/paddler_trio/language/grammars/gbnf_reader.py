@@ -365,26 +365,38 @@ def leftmost(ways: Ways, empty: set[str]) -> Iterator[tuple[str, bool]]:
                 break
 
 
-def bottom_up(edges: Mapping[str, Iterable[str]]) -> tuple[list[str], bool]:
-    """Every name after those it leads to, and whether one leads to itself."""
-    order: list[str] = []
-    has_cycle = False
-    state: dict[str, bool] = {}  # False: entered, True: left
+def components(edges: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Which names lead to each other: Tarjan's strongly connected components, without recursion.
+
+    Those of a component have one number. A component comes after all that it leads to.
+    """
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    component: dict[str, int] = {}
+    waiting: list[str] = []
     for start in edges:
-        if start in state:
+        if start in index:
             continue
-        state[start] = False
+        index[start] = low[start] = len(index)
+        waiting.append(start)
         path = [(start, iter(edges[start]))]
         while path:
             name, out = path[-1]
             following = next(out, None)
             if following is None:
-                state[name] = True
-                order.append(name)
                 path.pop()
-            elif following not in state:
-                state[following] = False
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[name])
+                if low[name] == index[name]:
+                    while True:
+                        member = waiting.pop()
+                        component[member] = index[name]
+                        if member == name:
+                            break
+            elif following not in index:
+                index[following] = low[following] = len(index)
+                waiting.append(following)
                 path.append((following, iter(edges[following])))
-            else:
-                has_cycle = has_cycle or not state[following]
-    return order, has_cycle
+            elif following not in component:
+                low[name] = min(low[name], index[following])
+    return component

@@ -25,7 +25,6 @@ _BLOCK = 64
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Inclusive ranges of code points, sorted, not touching."""
 
-NO_CHARACTER: Ranges = ()
 ANY_CHARACTER: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
 """What UTF-8 can encode, but for NUL, which ends texts in C."""
 

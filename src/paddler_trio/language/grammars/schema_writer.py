@@ -24,29 +24,28 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 
+from paddler_trio.language.answers.typed_values import json_types
 from paddler_trio.language.grammars.container_schemas import write_array, write_object
 from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
 from paddler_trio.language.grammars.number_schemas import Bounds, integer, number
 from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     NothingMatchesError,
+    Resolver,
     Schema,
     SchemaError,
     all_of,
-    types_in,
-)
-from paddler_trio.language.grammars.schema_resolving import (
-    Resolver,
     canonical,
     checked,
-    kinds_of_value,
+    types_in,
 )
-from paddler_trio.language.grammars.string_formats import (
+from paddler_trio.language.grammars.string_schemas import (
     INTEGER_FORMATS,
     NUMBER_FORMATS,
     TEXT_FORMATS,
+    json_key,
+    json_string,
 )
-from paddler_trio.language.grammars.string_schemas import json_key, json_string
 
 MAX_DEPTH = 64
 MAX_ALTERNATIVES = 2000
@@ -88,7 +87,7 @@ class SchemaWriter:
         Args:
           root: what error messages call the document.
           avoided: texts that no string may contain as they are, such as what ends a tool call.
-          null_where_nullable: OpenAPI's ``nullable``, which JSON Schema does not know, adds null.
+          null_where_nullable: OpenAPI's ``nullable``, which JSON Schema lacks, adds null.
           words: how true, false and nothing are written.
         """
         self._document = document
@@ -297,7 +296,7 @@ class SchemaWriter:
             values = [value for value in values if canonical(value) == wanted]
         if "type" in rules:
             allowed = set(types_in(rules["type"], path))
-            values = [value for value in values if allowed & kinds_of_value(value)]
+            values = [value for value in values if allowed & json_types(value)]
         ways = [self._constant(value, path) for value in values]
         if not ways:
             raise NothingMatchesError(path, "enum: no value has the type")
@@ -403,7 +402,7 @@ class SchemaWriter:
 
 
 def _kind(value: object) -> str:
-    kinds = kinds_of_value(value)
+    kinds = json_types(value)
     return "number" if "number" in kinds else min(kinds)
 
 

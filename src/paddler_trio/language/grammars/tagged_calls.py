@@ -13,6 +13,7 @@ import attrs
 
 from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.typed_values import ANY, expected_of
+from paddler_trio.language.grammars.container_schemas import chained
 from paddler_trio.language.grammars.finite_automaton import (
     Automaton,
     intersection,
@@ -26,7 +27,8 @@ from paddler_trio.language.grammars.schema_writer import SchemaWriter
 from paddler_trio.language.grammars.string_schemas import bare_text
 
 _TEXT = frozenset({"string"})
-_ANY_KEY = "[A-Za-z_][A-Za-z0-9_]{0,63}"
+BARE_KEYS = automaton_of("[A-Za-z_][A-Za-z0-9_]{0,63}", anchored=True)
+"""Keys that need no quotes."""
 _LOOSE_WORDS = ["true", "false", "null", "True", "False", "None"]
 
 
@@ -38,46 +40,38 @@ class Bare:
     key_end: str
 
 
-def write_tagged_arguments(
-    syntax: TaggedCalls | Bare,
-    parameters: object,
-    avoided: tuple[str, ...],
-    writer: GrammarWriter,
-    *,
-    words: tuple[str, str, str] = ("true", "false", "null"),
-) -> str:
-    """GBNF for the arguments that a tool takes, in the order of its schema.
+PYTHON = Bare(separator=", ", key_end="=")
 
-    Args:
-      parameters: the tool's schema; None for any arguments.
-      avoided: texts that end the section of calls.
 
-    Raises:
-      SchemaError: the arguments are no object of named properties, or cannot be expressed.
+@attrs.define
+class TaggedArguments:
+    """The arguments that a tool takes, in the order of its schema, ``schema``.
+
+    ``avoided``: texts that end the section of calls. ``words``: how true, false and nothing are
+    written.
     """
-    return _Arguments(syntax, parameters, avoided, writer, words).written()
 
+    syntax: TaggedCalls | Bare
+    schema: object
+    avoided: tuple[str, ...]
+    grammar: GrammarWriter
+    words: tuple[str, str, str] = ("true", "false", "null")
+    _schemas: SchemaWriter = attrs.field(init=False)
 
-class _Arguments:
-    def __init__(
-        self,
-        syntax: TaggedCalls | Bare,
-        parameters: object,
-        avoided: tuple[str, ...],
-        writer: GrammarWriter,
-        words: tuple[str, str, str],
-    ) -> None:
-        self._syntax = syntax
-        self._grammar = writer
+    def __attrs_post_init__(self) -> None:
+        syntax = self.syntax
         own: tuple[str, ...] = (syntax.value_end,) if isinstance(syntax, TaggedCalls) else ()
         own += ("<![CDATA[",) if isinstance(syntax, TaggedCalls) and syntax.has_cdata else ()
-        self._schema: object = {} if parameters is None else parameters
-        self._schemas = SchemaWriter(
-            writer, self._schema, avoided=tuple(dict.fromkeys((*own, *avoided))), words=words
-        )
+        avoided = tuple(dict.fromkeys((*own, *self.avoided)))
+        self._schemas = SchemaWriter(self.grammar, self.schema, avoided=avoided, words=self.words)
 
     def written(self) -> str:
-        parts = self._schemas.plain({"allOf": [{"type": "object"}, self._schema]}, "$")
+        """GBNF for them.
+
+        Raises:
+          SchemaError: they are no object of named properties, or cannot be expressed.
+        """
+        parts = self._schemas.plain({"allOf": [{"type": "object"}, self.schema]}, "$")
         if len(parts) != 1:
             reason = "anyOf, oneOf: arguments of several shapes cannot be expressed in these calls"
             raise (SchemaError if parts else NothingMatchesError)("$", reason)
@@ -103,40 +97,31 @@ class _Arguments:
 
     def _chain(self, declared: Mapping[str, object], required: frozenset[str]) -> str:
         """Each argument leads to the next; those that are not required may be left out."""
-        separator = literal(self._syntax.separator) if isinstance(self._syntax, Bare) else ""
-        some = after = ""
-        may_end = True
-        for name, schema in reversed(list(declared.items())):
-            is_required = name in required
+        separator = literal(self.syntax.separator) if isinstance(self.syntax, Bare) else ""
+        arguments: list[tuple[str, bool]] = []
+        for name, schema in declared.items():
             try:
-                argument = self._argument(name, schema)
+                arguments.append((self._argument(name, schema), name in required))
             except NothingMatchesError:
-                if is_required:
+                if name in required:
                     raise
-                continue
-            ways = [f"{argument} {after}".rstrip()]
-            if some and not is_required:
-                ways.append(some)
-            may_end = may_end and not is_required
-            some = self._grammar.rule(" | ".join(ways), "some")
-            following = f"{separator} {some}".lstrip()
-            after = self._grammar.rule(f"({following})?" if may_end else following, "after")
+        some, may_end = chained(arguments, separator, self.grammar)
         if not some:
             return self._blank()
         return f"{self._blank()} {f'({some})?' if may_end else some}"
 
     def _argument(self, name: str, schema: object) -> str:
         path = f"$.{name}"
-        syntax = self._syntax
+        syntax = self.syntax
         if isinstance(syntax, Bare):
-            if not automaton_of(_ANY_KEY, anchored=True).accepts(name):
+            if not BARE_KEYS.accepts(name):
                 raise SchemaError(path, f"{name!r} cannot be a key in this model's calls")
             value = self._schemas.value(schema, path)
-            return self._grammar.rule(f"{literal(name + syntax.key_end)} {value}", "argument")
+            return self.grammar.rule(f"{literal(name + syntax.key_end)} {value}", "argument")
         if any(text and text in name for text in (syntax.key_end, *self._schemas.avoided)):
             raise SchemaError(path, f"{name!r} cannot be a key in this model's calls")
-        assert isinstance(self._schema, Mapping), "it has properties"
-        types = expected_of(self._schema, name).types
+        assert isinstance(self.schema, Mapping), "it has properties"
+        types = expected_of(self.schema, name).types
         closing = name if _key_closes(syntax) else ""
         ways: list[str] = []
         if "string" not in types or types == ANY or syntax.quoted:
@@ -149,7 +134,7 @@ class _Arguments:
             ways += [self._tag(literal(name), "value", other, closing) for other in others]
         if not ways:
             raise NothingMatchesError(path, "no value fits")
-        return self._grammar.rule(" | ".join(ways), "argument")
+        return self.grammar.rule(" | ".join(ways), "argument")
 
     def _split(self, schema: object, path: str, *, is_text: bool) -> tuple[list[str], list[str]]:
         """Rules for the texts that fit a schema, and for its other values."""
@@ -173,18 +158,18 @@ class _Arguments:
 
     def _readable(self, *, is_text: bool) -> Automaton:
         """Texts that are read as they were written."""
-        assert isinstance(self._syntax, TaggedCalls), "only tags have bare texts"
+        assert isinstance(self.syntax, TaggedCalls), "only tags have bare texts"
         if not is_text:
             # Blanks at its ends are read away where a value may be JSON.
             words = automaton_of(r"[A-Za-z](?:[\s\S]*\S)?", anchored=True)
             return intersection(words, texts_but(_LOOSE_WORDS))
-        if self._syntax.value_blank or self._syntax.exact:
+        if self.syntax.value_blank or self.syntax.exact:
             return automaton_of(r"[\s\S]*", anchored=True)
         return automaton_of(r"(?:[^\n][\s\S]*)?", anchored=True)  # a line break would be layout
 
     def _tag(self, key: str, kind: str, value: str, closing_key: str = "") -> str:
         """One argument in tags; ``key`` and ``value`` are GBNF."""
-        syntax = self._syntax
+        syntax = self.syntax
         assert isinstance(syntax, TaggedCalls), "only tags are written here"
         attribute = ""
         if syntax.text_attribute == "type":
@@ -209,20 +194,19 @@ class _Arguments:
 
     def _any_arguments(self) -> str:
         """Any keys, each with any text or value."""
-        grammar, syntax = self._grammar, self._syntax
-        keys = automaton_of(_ANY_KEY, anchored=True)
-        key = write(keys, grammar, in_json=False, hint="key")
+        grammar, syntax = self.grammar, self.syntax
+        key = write(BARE_KEYS, grammar, in_json=False, hint="key")
         if isinstance(syntax, Bare):
             value = self._schemas.anything()
             pair = grammar.rule(f"{key} {literal(syntax.key_end)} {value}", "argument")
             return f"({pair} ({literal(syntax.separator)} {pair})*)?"
         if _key_closes(syntax):
-            return ""  # a grammar cannot close a tag by a name it did not know
+            return ""  # a grammar cannot close a tag by a name that is any text
         text = self._schemas.anything() if syntax.quoted else bare_text({}, "$", self._schemas)
         return f"{grammar.rule(self._tag(key, 'text', text), 'argument')}*"
 
     def _blank(self) -> str:
-        return '"\\n"?' if isinstance(self._syntax, TaggedCalls) and self._syntax.blank else '""'
+        return '"\\n"?' if isinstance(self.syntax, TaggedCalls) and self.syntax.blank else '""'
 
 
 def _key_closes(syntax: TaggedCalls) -> bool:

@@ -116,7 +116,7 @@ def _opened(content: bytes) -> Pillow.Image:
     except UnidentifiedImageError as error:
         formats = ", ".join(FORMATS)
         raise ImageError(f"the image is of no known format: {formats} and SVG are") from error
-    except Exception as error:  # a decoder was fed bytes of anybody's
+    except Exception as error:  # a decoder read untrusted bytes
         raise ImageError(f"the image is broken: {_words(error)}") from error
     width, height = image.size
     if width * height > MAX_PIXELS:
@@ -142,7 +142,7 @@ def _decode(content: bytes, *, fit: int, budget: PixelBudget) -> Pillow.Image:
             return _fitted(_flat(ImageOps.exif_transpose(image)), fit)
         except (ImageError, MemoryError):
             raise
-        except Exception as error:  # a decoder was fed bytes of anybody's
+        except Exception as error:  # a decoder read untrusted bytes
             raise ImageError(f"the {image.format} image is broken: {_words(error)}") from error
 
 

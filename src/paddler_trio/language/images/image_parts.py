@@ -55,12 +55,7 @@ def show_images(conversation: ConversationPrompt, *, fit: int) -> Shown:
     budget = PixelBudget()
     num_bytes = 0
     messages = [_cleaned(message) for message in conversation.messages]
-    for path, part in _image_parts(messages):
-        url = _url_of(part)
-        if url is None:
-            raise _undecodable(path, "expected an address in image_url.url, got none")
-        if len(images) >= MAX_IMAGES:
-            raise _undecodable(path, f"more than {MAX_IMAGES} images in one request")
+    for path, part, url in _image_parts(messages):
         if url not in known:
             try:
                 known[url] = read_image(url, fit=fit, budget=budget)
@@ -91,12 +86,7 @@ def check_images(conversation: ConversationPrompt) -> None:
     Raises:
       Refusal: ``ImageDecodingFailed``, naming the part.
     """
-    for number, (path, part) in enumerate(_image_parts(conversation.messages)):
-        url = _url_of(part)
-        if url is None:
-            raise _undecodable(path, "expected an address in image_url.url, got none")
-        if number >= MAX_IMAGES:
-            raise _undecodable(path, f"more than {MAX_IMAGES} images in one request")
+    for path, _, url in _image_parts(conversation.messages):
         try:
             check_image(url)
         except ImageError as error:
@@ -132,12 +122,20 @@ def readable(text: str) -> str:
 
 def _image_parts(
     messages: Sequence[Mapping[str, object]],
-) -> Iterator[tuple[str, dict[str, object]]]:
+) -> Iterator[tuple[str, dict[str, object], str]]:
+    """The path, the part and the URL of every image; Refusal for one without, or one too many."""
+    num_images = 0
     for number, message in enumerate(messages):
         content = message.get("content")
         for place, part in enumerate(content if isinstance(content, list | tuple) else ()):
             if isinstance(part, dict) and part.get("type") in IMAGE_PARTS:
-                yield f"messages[{number}].content[{place}]", part
+                path, url = f"messages[{number}].content[{place}]", _url_of(part)
+                if url is None:
+                    raise _undecodable(path, "expected an address in image_url.url, got none")
+                num_images += 1
+                if num_images > MAX_IMAGES:
+                    raise _undecodable(path, f"more than {MAX_IMAGES} images in one request")
+                yield path, part, url
 
 
 def _url_of(part: Mapping[str, object]) -> str | None:

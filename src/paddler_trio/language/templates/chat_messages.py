@@ -2,7 +2,7 @@
 
 Templates are programs: a message of the wrong shape would make them fail somewhere inside, or print
 Python to the model. So shapes are checked here, with the path of the field, and what OpenAI and
-others spell in several ways leaves in the one spelling that templates know:
+others spell in several ways leaves in the one spelling that templates read:
 
 * fields that are null are left out, as Hugging Face does it: templates ask ``is defined``;
 * reasoning is ``reasoning_content`` (and ``thinking``, which some templates read), whatever of
@@ -34,11 +34,10 @@ def read_messages(values: object) -> list[Message]:
     Raises:
       ChatTemplateError: ``messages[i].field`` is not what it has to be.
     """
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ChatTemplateError(f"messages: expected an array, got {describe(values)}")
-    if len(values) > MAX_MESSAGES:
-        raise ChatTemplateError(f"messages: {len(values)} messages, the limit is {MAX_MESSAGES}")
-    return [_message(each, f"messages[{index}]") for index, each in enumerate(values)]
+    messages = _array(values, "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise ChatTemplateError(f"messages: {len(messages)} messages, the limit is {MAX_MESSAGES}")
+    return [_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
 
 
 def read_tools(values: object) -> list[Message]:
@@ -47,20 +46,14 @@ def read_tools(values: object) -> list[Message]:
     Raises:
       ChatTemplateError: ``tools[i].field`` is not what it has to be.
     """
-    if values is None:
-        return []
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ChatTemplateError(f"tools: expected an array, got {describe(values)}")
-    return [_tool(each, f"tools[{index}]") for index, each in enumerate(values)]
+    tools = () if values is None else _array(values, "tools")
+    return [_tool(each, f"tools[{index}]") for index, each in enumerate(tools)]
 
 
 def read_documents(values: object) -> list[Message]:
     """Documents for retrieval: objects; what is in them is between client and template."""
-    if values is None:
-        return []
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ChatTemplateError(f"documents: expected an array, got {describe(values)}")
-    return [_object(each, f"documents[{index}]") for index, each in enumerate(values)]
+    documents = () if values is None else _array(values, "documents")
+    return [_object(each, f"documents[{index}]") for index, each in enumerate(documents)]
 
 
 def has_images(messages: Sequence[Mapping[str, object]]) -> bool:
@@ -90,21 +83,17 @@ def _message(value: object, path: str) -> Message:
     message = {key: each for key, each in _object(value, path).items() if each is not None}
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise ChatTemplateError(f"{path}.role: expected a role's name, got {describe(role)}")
+        raise _wrong(f"{path}.role", "a role's name", role)
     if "content" in message:
         message["content"] = _content(message["content"], f"{path}.content")
     for field in _TEXT_FIELDS:
         if field in message and not isinstance(message[field], str):
-            raise ChatTemplateError(
-                f"{path}.{field}: expected a string, got {describe(message[field])}"
-            )
+            raise _wrong(f"{path}.{field}", "a string", message[field])
     if "function_call" in message and "tool_calls" not in message:
         function = message.pop("function_call")
         message["tool_calls"] = [{"type": "function", "function": function}]
     if "tool_calls" in message:
-        calls = message["tool_calls"]
-        if not isinstance(calls, Sequence) or isinstance(calls, str):
-            raise ChatTemplateError(f"{path}.tool_calls: expected an array, got {describe(calls)}")
+        calls = _array(message["tool_calls"], f"{path}.tool_calls")
         message["tool_calls"] = [
             _tool_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(calls)
         ]
@@ -122,9 +111,7 @@ def _content(value: object, path: str) -> object:
     if isinstance(value, str):
         return value
     if not isinstance(value, Sequence):
-        raise ChatTemplateError(
-            f"{path}: expected a string or an array of parts, got {describe(value)}"
-        )
+        raise _wrong(path, "a string or an array of parts", value)
     return [_part(part, f"{path}[{index}]") for index, part in enumerate(value)]
 
 
@@ -134,13 +121,11 @@ def _part(value: object, path: str) -> Message:
     part = _object(value, path)
     kind = part.get("type")
     if not isinstance(kind, str):
-        raise ChatTemplateError(f"{path}.type: expected a string, got {describe(kind)}")
+        raise _wrong(f"{path}.type", "a string", kind)
     if kind in _TEXT_PARTS:
         text = part.get(_TEXT_PARTS[kind])
         if not isinstance(text, str):
-            raise ChatTemplateError(
-                f"{path}.{_TEXT_PARTS[kind]}: expected a string, got {describe(text)}"
-            )
+            raise _wrong(f"{path}.{_TEXT_PARTS[kind]}", "a string", text)
         return part if kind == "text" else {"type": "text", "text": text}
     return part
 
@@ -151,16 +136,12 @@ def _tool_call(value: object, path: str) -> Message:
     place = path if flat else f"{path}.function"
     function = call if flat else _object(call.get("function"), place)
     if not isinstance(function.get("name"), str):
-        raise ChatTemplateError(
-            f"{place}.name: expected a string, got {describe(function.get('name'))}"
-        )
+        raise _wrong(f"{place}.name", "a string", function.get("name"))
     arguments = function.get("arguments", {})
     if not isinstance(arguments, str | Mapping):
-        raise ChatTemplateError(
-            f"{place}.arguments: expected JSON text or an object, got {describe(arguments)}"
-        )
+        raise _wrong(f"{place}.arguments", "JSON text or an object", arguments)
     if "id" in call and not isinstance(call["id"], str):
-        raise ChatTemplateError(f"{path}.id: expected a string, got {describe(call['id'])}")
+        raise _wrong(f"{path}.id", "a string", call["id"])
     return call
 
 
@@ -171,19 +152,27 @@ def _tool(value: object, path: str) -> Message:
     function = _object(tool.get("function"), f"{path}.function")
     name = function.get("name")
     if not isinstance(name, str) or not name:
-        raise ChatTemplateError(f"{path}.function.name: expected a name, got {describe(name)}")
+        raise _wrong(f"{path}.function.name", "a name", name)
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
-        raise ChatTemplateError(
-            f"{path}.function.parameters: expected a JSON Schema, got {describe(parameters)}"
-        )
+        raise _wrong(f"{path}.function.parameters", "a JSON Schema", parameters)
     return tool
 
 
 def _object(value: object, path: str) -> Message:
     if not isinstance(value, Mapping):
-        raise ChatTemplateError(f"{path}: expected an object, got {describe(value)}")
+        raise _wrong(path, "an object", value)
     for key in value:
         if not isinstance(key, str):
-            raise ChatTemplateError(f"{path}: expected names of fields, got {describe(key)}")
+            raise _wrong(path, "names of fields", key)
     return dict(value)
+
+
+def _array(value: object, path: str) -> Sequence[object]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise _wrong(path, "an array", value)
+    return value
+
+
+def _wrong(path: str, expected: str, value: object) -> ChatTemplateError:
+    return ChatTemplateError(f"{path}: expected {expected}, got {describe(value)}")

@@ -19,7 +19,7 @@ class Sequence:
       tokens: the prompt and everything sampled since; grows with every sampled token.
       num_prompt_tokens: tokens of the prompt, >= 1; a continued sequence has more ``tokens``.
       max_tokens: how many tokens may be sampled, 0 for as many as fit.
-      salt: only sequences of equal salt share a prefix; None shares with nobody.
+      salt: only sequences of equal salt share a prefix; None shares none.
     """
 
     key: int
@@ -60,11 +60,6 @@ class Sequence:
     def num_missing(self) -> int:
         """Tokens that must be computed before the next one can be sampled."""
         return len(self.tokens) - self.num_computed
-
-    @property
-    def num_own(self) -> int:
-        """Tokens that were not in the cache when it began."""
-        return self.num_prompt_tokens - (self.num_cached or 0)
 
     @property
     def is_generating(self) -> bool:

@@ -161,7 +161,7 @@ class SlotLedger:
         entry.kind = kind
         granted = self._grant(request, entry)
         if granted is not None:
-            return granted  # nobody before it may have this slot, or it would not be free
+            return granted  # no earlier request may have this slot, or it would not be free
         insort(self._waiting, entry.place)
         return Queued(request, self._waiting.index(entry.place))
 

@@ -330,7 +330,7 @@ class Step:
 class Embedded:
     """The vectors of one document: ``values`` are float32, little-endian, not normalised.
 
-    One vector, but one for each token without pooling. No values if ``problem`` says why.
+    One vector, but one for each token without pooling. No values if there is a ``problem``.
     """
 
     key: int

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.wire.scalars import Uint32
-from paddler_trio.wire.tags import external_tag, struct
+from paddler_trio.wire.tags import external_tag, structs
 
 
 @attrs.frozen
@@ -154,29 +154,7 @@ AgentIssue: TypeAlias = (
     | SlotCannotStart
     | UnableToFindChatTemplate
 )
-external_tag(
-    AgentIssue,
-    struct(CacheCannotAcquireLock),
-    struct(CacheDirectoryIsNotWritable),
-    struct(CacheStorageIsFull),
-    struct(ChatTemplateDoesNotCompile),
-    struct(DownloadInterrupted),
-    struct(DownloadServerDeniedAccess),
-    struct(DownloadServerErrored),
-    struct(DownloadServerIsUnreachable),
-    struct(DownloadServerRejectedRequest),
-    struct(DownloadUrlIsMalformed),
-    struct(HuggingFaceCannotAcquireLock),
-    struct(HuggingFaceModelDoesNotExist),
-    struct(HuggingFacePermissions),
-    struct(ModelCacheIsCorrupted),
-    struct(ModelCannotBeLoaded),
-    struct(ModelDoesNotExistAtUrl),
-    struct(ModelFileDoesNotExist),
-    struct(MultimodalProjectionCannotBeLoaded),
-    struct(SlotCannotStart),
-    struct(UnableToFindChatTemplate),
-)
+external_tag(AgentIssue, *structs(AgentIssue))
 
 
 def sorted_issues(issues: Iterable[AgentIssue]) -> tuple[AgentIssue, ...]:

@@ -1,4 +1,4 @@
-"""What the operator wants every agent to run.
+"""What every agent is to run.
 
 The balancer stores a ``BalancerDesiredState``; agents get the ``AgentDesiredState`` derived from
 it. On the wire every inference parameter must be given: the defaults below are what a balancer
@@ -158,7 +158,7 @@ def state_digest(state: AgentDesiredState) -> str:
 
 
 def desired_state_problem(state: BalancerDesiredState) -> str | None:
-    """Why a well-formed state must be refused, in the words peers know; ``None`` if it is fine."""
+    """Why a well-formed state must be refused, in the words of peers; ``None`` if it is fine."""
     parameters = state.inference_parameters
     if parameters.image_resize_to_fit == 0:
         return "image_resize_to_fit must be greater than zero"

@@ -259,7 +259,7 @@ register(RawAgentResponse, lambda _: _read_raw_response, lambda _: lambda value:
 class AgentResponse:
     """An agent's answer; only its outer tag was looked at.
 
-    ``structure(response_raw, AgentResponseBody)`` reads the rest where somebody needs it.
+    ``structure(response_raw, AgentResponseBody)`` reads the rest where it is needed.
     """
 
     request_id: str

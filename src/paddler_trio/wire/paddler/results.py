@@ -1,7 +1,7 @@
 """What agents answer: pieces of text, embeddings, and how a request ended.
 
 Two ways to look at a result. Code that makes or interprets results uses the classes. The balancer,
-which passes thousands a second through and only has to know *whether this one was the last*, looks
+which passes thousands a second through and only decides *whether this one was the last*, looks
 at the raw JSON value with ``ends_stream`` and never builds an object.
 
 Source:
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import attrs
 import numpy as np
@@ -23,153 +23,21 @@ from paddler_trio.wire.paddler.request_params import NormalizationMethod
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64, float32s
 from paddler_trio.wire.tags import external_tag, newtype, struct, unit
 
-TOKEN_TAGS: Final = frozenset(
-    {"ContentToken", "ReasoningToken", "ToolCallToken", "UndeterminableToken"}
-)
-ENDING_GENERATION_TAGS: Final = frozenset(
-    {
-        "ChatTemplateError",
-        "DetokenizationFailed",
-        "Done",
-        "GrammarIncompatibleWithThinking",
-        "GrammarInitializationFailed",
-        "GrammarRejectedModelOutput",
-        "GrammarSyntaxError",
-        "ImageDecodingFailed",
-        "ImageExceedsBatchSize",
-        "MultimodalNotSupported",
-        "SamplerError",
-        "TokenGenerationDisabled",
-        "ToolSchemaInvalid",
-    }
-)
-ALL_GENERATION_TAGS: Final = (
-    TOKEN_TAGS
-    | ENDING_GENERATION_TAGS
-    | {
-        "ToolCallParseFailed",
-        "ToolCallParsed",
-        "ToolCallValidationFailed",
-        "UnrecognizedToolCallFormat",
-    }
-)
-EXTENDED_ENDING_TAGS: Final = frozenset({"BadRequest"})
-EXTENDED_GENERATION_TAGS: Final = (
-    frozenset({"Logprobs", "Progress", "ToolCallDelta"}) | EXTENDED_ENDING_TAGS
-)
-"""Further results; sent by agents of ours for ``Generate`` work only. The first ends the stream.
-
-* ``{"BadRequest": {"field", "message"}}`` instead of an answer: the path of the field that is to
-  blame, such as ``sampling.top_p``, and a sentence with its value and its limit;
-* ``{"Logprobs": {"id", "token", "bytes", "logprob", "top": [{"id", "token", "bytes",
-  "logprob"}]}}`` before the text of each sampled token, those of a stop text included; ``bytes`` is
-  a list of integers, ``token`` their text, ``id`` the number of the token;
-* ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is
-  computed and, before the first token, when it is;
-* ``{"ToolCallDelta": {"index", "id", "name", "arguments"}}``: the call's beginning has ``id`` and
-  ``name`` (elsewhere null); ``arguments`` is the next piece of their JSON text.
-
-The ``Done`` of a ``Generate`` has beside ``usage`` also ``finish`` (``{"reason": "stop" | "length"
-| "cells" | "stop_text" | "stopped", "stop_text": str | null}``; ``cells``: the context is full)
-and ``timings`` (``{"prompt_n", "prompt_ms", "cached_n", "predicted_n", "predicted_ms"}``, counted
-where the tokens are made), and may have ``draft_n`` and ``draft_accepted_n`` among the timings.
-"""
-ENDING_EMBEDDING_TAGS: Final = frozenset(
-    {
-        "Done",
-        "EmbeddingRejectedDueToActiveTokenGeneration",
-        "EmbeddingsDisabled",
-        "Error",
-        "NoEmbeddingsProduced",
-    }
-)
-ALL_EMBEDDING_TAGS: Final = ENDING_EMBEDDING_TAGS | {"DocumentExceedsBatchSize", "Embedding"}
-EXTENDED_EMBEDDING_TAGS: Final = frozenset({"DocumentRefused", "Rank", "TokenEmbeddings", "Usage"})
-"""Further results that end nothing; sent by agents of ours for ``Embed`` and ``Rank`` work only.
-
-* ``{"DocumentRefused": {"problem", "source_document_id"}}``: a document that cannot be embedded,
-  an empty one for example; the others go on, and the ending is an ``Error`` that repeats it;
-* ``{"Usage": {"prompt_tokens": n}}`` before the ending: tokens of everything that was embedded;
-* ``{"TokenEmbeddings": {"embeddings", "source_document_id"}}`` without pooling: one vector for
-  each token, not normalised;
-* ``{"Rank": {"index", "score"}}``: how well a document fits the query, in the model's own scale.
-"""
-
-_MAX_UINT64 = 2**64 - 1
-
-
-def result_tag(raw: object) -> str:
-    """The variant of a raw externally tagged value: its only key, or the bare string itself."""
-    if type(raw) is dict and len(raw) == 1:
-        (tag,) = raw
-        return str(tag)
-    if type(raw) is str:
-        return raw
-    raise WireError("expected a result: an object with one key, or a string")
-
-
-def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
-    """Whether a raw ``Response.response`` is the last its request will get.
-
-    Args:
-      raw_response: with its outer tag, ``{"GeneratedToken": ...}`` or ``{"Embedding": ...}``.
-      extended: the sender is ours, so that ``EXTENDED_GENERATION_TAGS`` and
-        ``EXTENDED_EMBEDDING_TAGS`` may occur.
-
-    Raises:
-      WireError: any other response, or a result no peer knows.
-    """
-    if type(raw_response) is dict and len(raw_response) == 1:
-        if "GeneratedToken" in raw_response:
-            tag = result_tag(raw_response["GeneratedToken"])
-            if tag in TOKEN_TAGS:
-                return False
-            if tag in ALL_GENERATION_TAGS:
-                return tag in ENDING_GENERATION_TAGS
-            if extended and tag in EXTENDED_GENERATION_TAGS:
-                return tag in EXTENDED_ENDING_TAGS
-            raise WireError(f"unknown variant {tag[:80]!r} @ $.GeneratedToken")
-        if "Embedding" in raw_response:
-            tag = result_tag(raw_response["Embedding"])
-            if tag in ALL_EMBEDDING_TAGS:
-                return tag in ENDING_EMBEDDING_TAGS
-            if extended and tag in EXTENDED_EMBEDDING_TAGS:
-                return False
-            raise WireError(f"unknown variant {tag[:80]!r} @ $.Embedding")
-    raise WireError("expected a GeneratedToken or an Embedding response")
-
-
 # --- generation ------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class TokenUsage:
     """Counters of one request. Image and audio tokens are informational: in no total."""
 
-    prompt_tokens: Uint64 = attrs.field(kw_only=True)
-    cached_prompt_tokens: Uint64 = attrs.field(kw_only=True)
-    input_image_tokens: Uint64 = attrs.field(kw_only=True)
-    input_audio_tokens: Uint64 = attrs.field(kw_only=True)
-    content_tokens: Uint64 = attrs.field(kw_only=True)
-    reasoning_tokens: Uint64 = attrs.field(kw_only=True)
-    tool_call_tokens: Uint64 = attrs.field(kw_only=True)
-    undeterminable_tokens: Uint64 = attrs.field(kw_only=True)
-
-    @property
-    def completion_tokens(self) -> int:
-        """Everything the model wrote; saturates like the peers' counters."""
-        written_tokens = (
-            self.content_tokens
-            + self.reasoning_tokens
-            + self.tool_call_tokens
-            + self.undeterminable_tokens
-        )
-        return min(written_tokens, _MAX_UINT64)
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and completion; cached prompt tokens are part of the prompt."""
-        return min(self.prompt_tokens + self.completion_tokens, _MAX_UINT64)
+    prompt_tokens: Uint64
+    cached_prompt_tokens: Uint64
+    input_image_tokens: Uint64
+    input_audio_tokens: Uint64
+    content_tokens: Uint64
+    reasoning_tokens: Uint64
+    tool_call_tokens: Uint64
+    undeterminable_tokens: Uint64
 
 
 @attrs.frozen
@@ -306,7 +174,7 @@ class GrammarInitializationFailed(GenerationFailure):
 
 @attrs.frozen
 class GrammarRejectedModelOutput(GenerationFailure):
-    """The grammar accepts none of what the model can say."""
+    """The grammar accepts none of the tokens that the model can sample."""
 
 
 @attrs.frozen
@@ -339,16 +207,12 @@ class ToolSchemaInvalid(GenerationFailure):
     """A tool's ``parameters`` are not a valid JSON Schema."""
 
 
-GeneratedTokenResult: TypeAlias = (
-    ContentToken
-    | ReasoningToken
-    | ToolCallToken
-    | UndeterminableToken
-    | ToolCallParsed
-    | ToolCallParseFailed
-    | ToolCallValidationFailed
-    | UnrecognizedToolCallFormat
-    | Done
+TokenResult: TypeAlias = ContentToken | ReasoningToken | ToolCallToken | UndeterminableToken
+ToolCallResult: TypeAlias = (
+    ToolCallParsed | ToolCallParseFailed | ToolCallValidationFailed | UnrecognizedToolCallFormat
+)
+EndingGenerationResult: TypeAlias = (
+    Done
     | ChatTemplateError
     | DetokenizationFailed
     | GrammarIncompatibleWithThinking
@@ -362,30 +226,45 @@ GeneratedTokenResult: TypeAlias = (
     | TokenGenerationDisabled
     | ToolSchemaInvalid
 )
+GeneratedTokenResult: TypeAlias = TokenResult | ToolCallResult | EndingGenerationResult
+_HAVE_FIELDS: Final = (UnrecognizedToolCallFormat, ImageExceedsBatchSize)
 external_tag(
     GeneratedTokenResult,
-    newtype(ContentToken),
-    newtype(ReasoningToken),
-    newtype(ToolCallToken),
-    newtype(UndeterminableToken),
-    newtype(ToolCallParsed),
-    newtype(ToolCallParseFailed),
-    newtype(ToolCallValidationFailed),
-    struct(UnrecognizedToolCallFormat),
-    newtype(Done),
-    newtype(ChatTemplateError),
-    newtype(DetokenizationFailed),
-    newtype(GrammarIncompatibleWithThinking),
-    newtype(GrammarInitializationFailed),
-    newtype(GrammarRejectedModelOutput),
-    newtype(GrammarSyntaxError),
-    newtype(ImageDecodingFailed),
-    struct(ImageExceedsBatchSize),
-    newtype(MultimodalNotSupported),
-    newtype(SamplerError),
-    newtype(TokenGenerationDisabled),
-    newtype(ToolSchemaInvalid),
+    *(
+        struct(cls) if cls in _HAVE_FIELDS else newtype(cls)
+        for cls in get_args(GeneratedTokenResult)
+    ),
 )
+
+
+def _tags_of(union: object) -> frozenset[str]:
+    return frozenset(cls.__name__ for cls in get_args(union))
+
+
+TOKEN_TAGS: Final = _tags_of(TokenResult)
+ENDING_GENERATION_TAGS: Final = _tags_of(EndingGenerationResult)
+ALL_GENERATION_TAGS: Final = _tags_of(GeneratedTokenResult)
+EXTENDED_ENDING_TAGS: Final = frozenset({"BadRequest"})
+EXTENDED_GENERATION_TAGS: Final = (
+    frozenset({"Logprobs", "Progress", "ToolCallDelta"}) | EXTENDED_ENDING_TAGS
+)
+"""Further results; sent by agents of ours for ``Generate`` work only. The first ends the stream.
+
+* ``{"BadRequest": {"field", "message"}}`` instead of an answer: the path of the field that is to
+  blame, such as ``sampling.top_p``, and a sentence with its value and its limit;
+* ``{"Logprobs": {"id", "token", "bytes", "logprob", "top": [{"id", "token", "bytes",
+  "logprob"}]}}`` before the text of each sampled token, those of a stop text included; ``bytes`` is
+  a list of integers, ``token`` their text, ``id`` the number of the token;
+* ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is
+  computed and, before the first token, when it is;
+* ``{"ToolCallDelta": {"index", "id", "name", "arguments"}}``: the call's beginning has ``id`` and
+  ``name`` (elsewhere null); ``arguments`` is the next piece of their JSON text.
+
+The ``Done`` of a ``Generate`` has beside ``usage`` also ``finish`` (``{"reason": "stop" | "length"
+| "cells" | "stop_text" | "stopped", "stop_text": str | null}``; ``cells``: the context is full)
+and ``timings`` (``{"prompt_n", "prompt_ms", "cached_n", "predicted_n", "predicted_ms"}``, counted
+where the tokens are made), and may have ``draft_n`` and ``draft_accepted_n`` among the timings.
+"""
 
 
 # --- embeddings ------------------------------------------------------------------------------
@@ -468,13 +347,72 @@ EmbeddingResult: TypeAlias = (
     | EmbeddingRejectedDueToActiveTokenGeneration
     | NoEmbeddingsProduced
 )
-external_tag(
-    EmbeddingResult,
-    newtype(EmbeddingProduced, "Embedding"),
-    struct(DocumentExceedsBatchSize),
+_ENDING_EMBEDDING_VARIANTS: Final = (
     unit(EmbeddingDone, "Done"),
     unit(EmbeddingsDisabled),
     newtype(EmbeddingError, "Error"),
     unit(EmbeddingRejectedDueToActiveTokenGeneration),
     unit(NoEmbeddingsProduced),
 )
+_EMBEDDING_VARIANTS: Final = (
+    newtype(EmbeddingProduced, "Embedding"),
+    struct(DocumentExceedsBatchSize),
+    *_ENDING_EMBEDDING_VARIANTS,
+)
+external_tag(EmbeddingResult, *_EMBEDDING_VARIANTS)
+ENDING_EMBEDDING_TAGS: Final = frozenset(each.tag for each in _ENDING_EMBEDDING_VARIANTS)
+ALL_EMBEDDING_TAGS: Final = frozenset(each.tag for each in _EMBEDDING_VARIANTS)
+EXTENDED_EMBEDDING_TAGS: Final = frozenset({"DocumentRefused", "Rank", "TokenEmbeddings", "Usage"})
+"""Further results that end nothing; sent by agents of ours for ``Embed`` and ``Rank`` work only.
+
+* ``{"DocumentRefused": {"problem", "source_document_id"}}``: a document that cannot be embedded,
+  an empty one for example; the others go on, and the ending is an ``Error`` that repeats it;
+* ``{"Usage": {"prompt_tokens": n}}`` before the ending: tokens of everything that was embedded;
+* ``{"TokenEmbeddings": {"embeddings", "source_document_id"}}`` without pooling: one vector for
+  each token, not normalised;
+* ``{"Rank": {"index", "score"}}``: how well a document fits the query, in the model's own scale.
+"""
+
+
+# --- raw results -----------------------------------------------------------------------------
+
+
+def result_tag(raw: object) -> str:
+    """The variant of a raw externally tagged value: its only key, or the bare string itself."""
+    if type(raw) is dict and len(raw) == 1:
+        (tag,) = raw
+        return str(tag)
+    if type(raw) is str:
+        return raw
+    raise WireError("expected a result: an object with one key, or a string")
+
+
+def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
+    """Whether a raw ``Response.response`` is the last its request will get.
+
+    Args:
+      raw_response: with its outer tag, ``{"GeneratedToken": ...}`` or ``{"Embedding": ...}``.
+      extended: the sender is ours, so that ``EXTENDED_GENERATION_TAGS`` and
+        ``EXTENDED_EMBEDDING_TAGS`` may occur.
+
+    Raises:
+      WireError: any other response, or an unknown result.
+    """
+    if type(raw_response) is dict and len(raw_response) == 1:
+        if "GeneratedToken" in raw_response:
+            tag = result_tag(raw_response["GeneratedToken"])
+            if tag in TOKEN_TAGS:
+                return False
+            if tag in ALL_GENERATION_TAGS:
+                return tag in ENDING_GENERATION_TAGS
+            if extended and tag in EXTENDED_GENERATION_TAGS:
+                return tag in EXTENDED_ENDING_TAGS
+            raise WireError(f"unknown variant {tag[:80]!r} @ $.GeneratedToken")
+        if "Embedding" in raw_response:
+            tag = result_tag(raw_response["Embedding"])
+            if tag in ALL_EMBEDDING_TAGS:
+                return tag in ENDING_EMBEDDING_TAGS
+            if extended and tag in EXTENDED_EMBEDDING_TAGS:
+                return False
+            raise WireError(f"unknown variant {tag[:80]!r} @ $.Embedding")
+    raise WireError("expected a GeneratedToken or an Embedding response")

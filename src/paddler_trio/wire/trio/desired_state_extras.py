@@ -66,7 +66,7 @@ _LEAST: Final = {
 
 
 def _plain(value: object) -> object:
-    """As settings hold it: they travel to engines, which know no enums and no tuples."""
+    """As settings hold it: they travel to engines, without enums and tuples."""
     match value:
         case RopeScaling.MODEL:
             return ""

@@ -1,6 +1,6 @@
 """Our work as Paddler 4.1's requests, where nothing of it is lost.
 
-A Paddler agent knows three requests and refuses fields that it does not know. So only work that
+A Paddler agent takes three requests and refuses unknown fields. So only work that
 these requests express is sent to it; for other work the first unsupported field is named. Where
 Paddler has no value for "the model's default", it gets:
 

@@ -1,15 +1,119 @@
-"""The frames that carry requests to an agent, of which only the head is parsed.
+"""The frames that carry requests to agents: written whole by balancers, parsed by agents in parts.
 
-A request may be megabytes. An agent's event loop needs its id and its kind; a preparation process
-parses it. Balancers write the id first, so the head is the first few bytes.
+Work is encoded once, measured, and kept as bytes until its request ends. While a request waits, its
+bytes take a third of the memory of its values, and it is not encoded again when it is placed again
+after a loss. Their length counts against the frame limit of the link: JSON can grow when it is
+written again (``1e15`` becomes ``1000000000000000.0``), and a frame over the limit ends the link
+with all requests on it.
+
+A request may be megabytes. An agent's event loop needs only its id and its kind, so balancers write
+these first and :func:`read_head` reads the first few bytes; a preparation process parses the rest.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import attrs
+
+from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.json_text import dumps_in_runs
+from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
+from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
+from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
+from paddler_trio.wire.trio.work import Embed, Generate, Rank, Work
+
+CONTINUATION_BYTES = 8 * 1024 * 1024
+"""Of a frame, for the envelope and the tokens that an answer goes on after: a million of them."""
+MAX_WORK_BYTES = MAX_FRAME_BYTES - CONTINUATION_BYTES
+MAX_PADDLER_WORK_BYTES = 16 * 1024 * 1024 - 4096
+"""A Paddler agent drops its whole connection over a frame of more than 16 MiB; the rest is for the
+envelope."""
+
+
+@attrs.frozen
+class TooLong:
+    """The work is longer than a frame to an agent may be; both in bytes."""
+
+    size_bytes: int
+    most_bytes: int
+
+
+def _size(encoded: bytes | None) -> str:
+    return "None" if encoded is None else f"<{len(encoded)} bytes>"
+
+
+@attrs.frozen
+class EncodedWork:
+    """One request for an agent.
+
+    Attributes:
+      body: the JSON of the work, ``{"Generate": {...}}`` or one of Paddler's bodies.
+      paddler_body: the same for an agent of Paddler's; None if it cannot be sent to one.
+      needs_ours: why it cannot.
+      is_embedding_batch: it is Paddler's own embedding request, which our agents take as it is.
+    """
+
+    body: bytes = attrs.field(repr=_size)
+    paddler_body: bytes | None = attrs.field(repr=_size)
+    needs_ours: UnsupportedByPaddler | TooLong | None
+    is_embedding_batch: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it holds."""
+        has_two = self.paddler_body is not None and self.paddler_body is not self.body
+        return len(self.body) + (len(self.paddler_body or b"") if has_two else 0)
+
+    @property
+    def excess(self) -> TooLong | None:
+        """Too long for every agent."""
+        is_too_long = len(self.body) > MAX_WORK_BYTES
+        return TooLong(len(self.body), MAX_WORK_BYTES) if is_too_long else None
+
+    def start_frame(
+        self, wire_id: str, *, client: str, isolated: str | None, seed: int, tokens: Sequence[int]
+    ) -> bytes:
+        """The frame of a ``Start``: to an agent of ours, going on after ``tokens``."""
+        alone = b"" if isolated is None else b'"isolated":%b,' % dumps(isolated)
+        return b'{"Trio":{"Start":{"id":%b,"client":%b,%b"request":%b,"seed":%d,"tokens":%b}}}' % (
+            dumps(wire_id),
+            dumps(client),
+            alone,
+            self.body,
+            seed,
+            dumps(list(tokens)),
+        )
+
+    def request_frame(self, wire_id: str, *, to_paddler: bool) -> bytes:
+        """The frame of Paddler's ``Request``."""
+        body = self.paddler_body if to_paddler else self.body
+        assert body is not None, "an agent of Paddler's was given what it does not understand"
+        return b'{"Request":{"id":%b,"request":%b}}' % (dumps(wire_id), body)
+
+
+def encode_work(work: Work, *, in_runs: bool = False) -> EncodedWork:
+    """Encode ``work``; in runs, the interpreter is never held for long, and it takes longer.
+
+    Raises:
+      WireError: a value in it has no JSON form.
+    """
+    write = dumps_in_runs if in_runs else dumps
+    body = write(unstructure(work, Work))
+    is_embedding_batch = isinstance(work, GenerateEmbeddingBatchParams)
+    paddler_body = body
+    if isinstance(work, Generate | Embed | Rank):
+        translated = paddler_work(work)
+        if isinstance(translated, UnsupportedByPaddler):
+            return EncodedWork(body, None, translated, is_embedding_batch)
+        paddler_body = write(unstructure(translated, PaddlerWork))
+    if len(paddler_body) > MAX_PADDLER_WORK_BYTES:
+        excess = TooLong(len(paddler_body), MAX_PADDLER_WORK_BYTES)
+        return EncodedWork(body, None, excess, is_embedding_batch)
+    return EncodedWork(body, paddler_body, None, is_embedding_batch)
+
 
 Kind: TypeAlias = Literal["generation", "embedding", "question"]
 

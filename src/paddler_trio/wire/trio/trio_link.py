@@ -28,11 +28,53 @@ from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED
-from paddler_trio.wire.tags import external_tag, struct, tag_of
+from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, MemoryInForce
-from paddler_trio.wire.trio.model_questions import Question
-from paddler_trio.wire.trio.work import Work
+from paddler_trio.wire.trio.work import Prompt, Work
+
+
+@attrs.frozen(kw_only=True)
+class Tokenize:
+    """Answered by ``{"tokens": [...]}``, with pieces ``{"tokens": [{"id", "piece"}]}``; a piece
+    that is only a part of a character is a list of its bytes."""
+
+    text: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Detokenize:
+    """Answered by ``{"text": "..."}``, with pieces by ``{"pieces": [...]}``, one for each token."""
+
+    tokens: tuple[Int32, ...]
+    with_pieces: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class RenderPrompt:
+    """Answered by ``{"prompt": "...", "num_tokens": N}``: what the engine would be given.
+
+    An image stands there as ``<__media__>`` and counts as one token: the engine alone computes what
+    it becomes.
+    """
+
+    prompt: Prompt
+
+
+@attrs.frozen(kw_only=True)
+class DescribeModel:
+    """Answered by ``{"name", "size_bytes", "n_params", "n_vocab", "n_ctx", "n_ctx_train",
+    "n_embd", "vocab_type", "bos_token", "eos_token", "end_tokens", "chat_template", "can_embed",
+    "can_rank", "can_see", "has_thinking", "has_tools"}``: ``n_ctx`` is the space of one slot,
+    ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others texts."""
+
+
+Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | DescribeModel
+external_tag(Question, *structs(Question))
+
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
@@ -166,17 +208,7 @@ class UnknownExtension:
 
 
 Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | AskFit
-_VARIANTS: Final = (
-    struct(Want),
-    struct(Start),
-    struct(Report),
-    struct(HandBack),
-    struct(GetTree),
-    struct(Tree),
-    struct(Ask),
-    struct(Answer),
-    struct(AskFit),
-)
+_VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
 external_tag(Extension, *_VARIANTS)
 

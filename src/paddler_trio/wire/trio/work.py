@@ -22,7 +22,7 @@ from paddler_trio.wire.paddler.request_params import (
 )
 from paddler_trio.wire.scalars import Float32, Int32, Uint32
 from paddler_trio.wire.shape import OMITTED
-from paddler_trio.wire.tags import external_tag, internal_tag, struct
+from paddler_trio.wire.tags import external_tag, internal_tag, struct, structs
 
 # -------------------------------------------------------------------------------- constraints
 
@@ -231,6 +231,6 @@ class Rank:
 TrioWork: TypeAlias = Generate | Embed | Rank
 Work: TypeAlias = TrioWork | PaddlerWork
 """All that an agent of ours can be asked to compute."""
-_VARIANTS: Final = (struct(Generate), struct(Embed), struct(Rank))
+_VARIANTS: Final = structs(TrioWork)
 external_tag(TrioWork, *_VARIANTS)
 external_tag(Work, *_VARIANTS, *WORK_VARIANTS)

@@ -9,6 +9,8 @@ from answer_cases import CASES, TOOLS, Case
 from test_families import NAMES, format_of_case
 
 from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.bare_calls import probe_of
+from paddler_trio.language.answers.call_events import Remainder
 from paddler_trio.language.answers.call_syntax import GLM, QWEN_CODER, CallSyntax
 from paddler_trio.language.answers.tool_calls import (
     Parsed,
@@ -16,9 +18,8 @@ from paddler_trio.language.answers.tool_calls import (
     ToolCallOutcome,
     ToolCallReader,
     ToolSet,
-    Unrecognized,
+    reader_of_calls,
 )
-from paddler_trio.language.answers.whole_answer import probe_of, reader_of_calls
 
 TOOL_SET = ToolSet(TOOLS)
 
@@ -81,7 +82,7 @@ def test_a_call_that_breaks_off_stays_without_an_end() -> None:
     calls = ToolCallReader(TOOL_SET)
     calls.feed('{"name": "weather", "arguments": {"city": "Be')
     [outcome] = calls.close_section(is_cut_off=True)
-    assert isinstance(outcome, Unrecognized)
+    assert isinstance(outcome, Remainder)
     assert calls.complete == set()
     calls.feed('{"name": "now"}')
     assert isinstance(calls.close_section()[0], Parsed)

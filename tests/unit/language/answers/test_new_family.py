@@ -6,12 +6,12 @@ from answer_cases import TOOLS
 from grammar_engine import open_engine
 
 from paddler_trio.language.answer_grammar import grammar_of_answer
-from paddler_trio.language.answers.answer_start import AnswerStart
+from paddler_trio.language.answers.automaton import TokenClass
 from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.families import FAMILIES, Family
 from paddler_trio.language.answers.format_detection import known_format
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
-from paddler_trio.language.answers.pieces import TokenClass
+from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.trio.work import ConversationPrompt

@@ -10,17 +10,15 @@ from answer_cases import CASES, TOOLS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddler_trio.language.answers.automaton import Automaton
-from paddler_trio.language.answers.bare_calls import MAX_HELD_CHARS
+from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
+from paddler_trio.language.answers.bare_calls import MAX_HELD_CHARS, probe_of
 from paddler_trio.language.answers.call_syntax import QWEN_CODER
 from paddler_trio.language.answers.format_detection import format_of, known_format
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.pieces import Piece, TokenClass
-from paddler_trio.language.answers.string_tracker import StringTracker
 from paddler_trio.language.answers.tool_calls import ToolSet
 from paddler_trio.language.answers.turns import prompt_end, turn_ends_of, without_turn_end
-from paddler_trio.language.answers.value_tracker import ValueTracker
-from paddler_trio.language.answers.whole_answer import AnswerReader, probe_of
+from paddler_trio.language.answers.value_tracker import StringTracker, ValueTracker
+from paddler_trio.language.answers.whole_answer import AnswerReader
 from paddler_trio.language.templates.chat_template import ChatTemplate
 from paddler_trio.wire.trio.desired_state_extras import Markers
 

@@ -16,8 +16,9 @@ from test_families import TOOL_SET, format_of_case, meaning, places_in, read
 
 from paddler_trio.apis.answer import Answer, AnswerReader
 from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
-from paddler_trio.language.answers.whole_answer import probe_of, reader_of_calls
+from paddler_trio.language.answers.tool_calls import reader_of_calls
 from paddler_trio.wire.engine.engine_pipe import Ending
 
 pytestmark = pytest.mark.thorough
