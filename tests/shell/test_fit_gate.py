@@ -144,6 +144,10 @@ async def test_layers_are_chosen_for_a_gpu_and_refused_where_it_is_full(agent: A
             state(agent.file("m.gguf"), n_gpu_layers=0), Extras(auto=Automatic(n_gpu_layers=True))
         )
         assert (await agent.loaded(1)).n_gpu_layers == 5
+        agent.server.set_desired(state(agent.file("m.gguf"), n_gpu_layers=-1))
+        assert "; 5 of 9 layers on the GPU fit" in await agent.refused()
+        agent.dry_runs.gpu_free = 400 * MIB
+        assert (await agent.loaded(2)).n_gpu_layers == -1
 
 
 async def test_a_broken_projection_is_no_reason_to_refuse_the_model(agent: Agent) -> None:

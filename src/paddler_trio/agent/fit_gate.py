@@ -66,6 +66,9 @@ class FitGate:
     free_memory: Callable[[], int | None] = attrs.field(
         default=available_memory_bytes, kw_only=True
     )
+    _gpu_pause_s: float = attrs.field(default=0.0, init=False)
+    _waited_for: LoadModel | None = attrs.field(default=None, init=False)
+    """What did not fit a GPU when it was waited for last, for ``_gpu_pause_s``."""
 
     async def judge(
         self, desired: AgentDesiredState, extras: Extras, *, slots: int | None = None
@@ -194,10 +197,14 @@ class FitGate:
 
     async def _wait_room(self, error: DoesNotFitError) -> None:
         """The memory of the host is looked at after a second, and then ever more rarely, up to a
-        minute. What is free on GPUs only a new dry run shows, so half a minute is a reason for one.
+        minute. What is free on GPUs only a new dry run shows: the first after half a minute, of the
+        same load ever more rarely.
         """
         if {short.device for short in error.judged.verdict.shortages} != {HOST}:
-            await trio.sleep(GPU_LOOK_S)
+            is_again = self._waited_for == error.judged.load
+            self._gpu_pause_s = 2 * self._gpu_pause_s if is_again else GPU_LOOK_S
+            self._waited_for = error.judged.load
+            await trio.sleep(self._gpu_pause_s)
             return
         pause_s = FIRST_LOOK_S
         while True:

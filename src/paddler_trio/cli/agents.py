@@ -147,6 +147,8 @@ def phase_text(agent: AgentView) -> Text:
     elif agent.download_total:
         phase = f"downloading {agent.download_current / agent.download_total:.0%}"
         phase += _speed(agent.download or {})
+    if agent.served_state is not None and agent.served_state != agent.wanted_state:
+        phase += ", old model serves"
     return Text(printable(phase), style=PHASE_COLOURS.get(agent.phase or "", "cyan"))
 
 
