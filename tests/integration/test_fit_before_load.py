@@ -181,7 +181,7 @@ def test_model_fit_prints_a_table_and_its_exit_code_is_the_verdict(small_fleet: 
     assert 0 < option["context_size"] < TOO_MUCH
     assert f"context-size {option['context_size']} fits" in answer["problem"]
     fewer = cli(small_fleet, "fit", BUNDLED_MODEL, "--slots=1", "--agent=a1", "--context-size=auto")
-    assert "context-size 2048 (auto), 1 slots" in fewer.stdout
+    assert "context-size 2048 (auto), 1 slot" in fewer.stdout
     base = f"{small_fleet.management_url}/api/v2/"
     both = httpx.get(f"{base}balancer_desired_state", trust_env=False, timeout=END_S).json()
     for agent, body, status in (
@@ -203,4 +203,4 @@ def test_model_fit_without_an_agent_judges_this_machine() -> None:
     command = (sys.executable, "-m", "paddler_trio", "model", "fit", str(BUNDLED_MODEL), "--here")
     here = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert here.returncode == 0, here.stdout
-    assert "this machine: fits: context-size 8192, 1 slots, Q8_0/Q8_0 KV" in here.stdout
+    assert "this machine: fits: context-size 8192, 1 slot, Q8_0/Q8_0 KV" in here.stdout

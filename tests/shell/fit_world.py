@@ -60,6 +60,7 @@ class Agent:
     limits: MemoryLimits = attrs.field(factory=lambda: MemoryLimits(host_reserve_bytes=0))
     hub: HubServer | None = None
     settings: EngineSettings = attrs.field(factory=EngineSettings)
+    checks_fit: bool = True
     server: ModelServer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -81,6 +82,7 @@ class Agent:
                 timeouts=Timeouts(silence_s=5),
             ),
             fit=ModelFit(self.dry_runs.open, self.limits),
+            checks_fit=self.checks_fit,
         )
         assert self.server.gate is not None
         self.server.gate.free_memory = lambda: self.dry_runs.free or None

@@ -217,3 +217,15 @@ async def test_an_agent_waits_for_the_memory_that_another_one_is_loading_into(
         assert "another agent of this machine is loading a model" in detail
         first.server.set_desired(state(NoModel()))
         await second.loaded(1)
+
+
+async def test_an_agent_that_does_not_check_loads_anything_and_still_chooses(
+    tmp_path: Path,
+) -> None:
+    agent = Agent(tmp_path, DryRunDouble(free=100 * MIB), checks_fit=False)
+    async with running(agent):
+        agent.server.set_desired(state(agent.file("m.gguf"), 2**20))
+        assert (await agent.loaded(1)).context_size == 2**20
+        assert agent.dry_runs.num_opened == 0
+        agent.server.set_desired(state(agent.file("m.gguf"), 2**20), AUTO)
+        assert (await agent.loaded(2)).context_size == 2 * 1024, "the least that is chosen"

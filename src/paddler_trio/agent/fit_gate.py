@@ -28,17 +28,14 @@ from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.scheduler.fit.fit_suggestions import Change
 from paddler_trio.scheduler.fit.fit_values import HOST, Room, shortages
 from paddler_trio.wire.engine.engine_pipe import LoadModel
-from paddler_trio.wire.paddler.agent_issue import (
-    AgentIssue,
-    ModelCannotBeLoaded,
-)
+from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     DesiredModel,
     LocalToAgent,
     NoModel,
 )
-from paddler_trio.wire.trio.desired_state_extras import Automatic, Extras
+from paddler_trio.wire.trio.desired_state_extras import NOTHING_AUTOMATIC, Automatic, Extras
 
 log = structlog.get_logger("fit")
 
@@ -54,7 +51,7 @@ class FitGate:
     Args:
       held: what the model in force holds now.
       promises: what this agent and others of this machine are loading.
-      refuses: what does not fit; else it only answers.
+      refuses: what does not fit; else it only chooses and answers.
       free_memory: of the host, in bytes; None where it is unknown.
     """
 
@@ -114,7 +111,7 @@ class FitGate:
         await self.check(load, *source, extras.automatic, serves=serves, loads_now=False)
 
     def _load_anywhere(self, desired: AgentDesiredState, extras: Extras) -> LoadModel:
-        """Of files that need not be here: dry runs know where they are."""
+        """Of files that need not be here: dry runs find them, or their headers."""
         name = describe(desired.model)
         return self.rules.load(desired, extras, model_path=name, projection_path=None)
 
@@ -128,7 +125,7 @@ class FitGate:
         serves: bool,
         loads_now: bool,
     ) -> Judged | None:
-        """The verdict on a model that fits; None where it cannot be known.
+        """The verdict on a model that fits, or is loaded anyway; None where there is none.
 
         Args:
           serves: another model is in force, and kept if this one cannot be loaded.
@@ -139,13 +136,13 @@ class FitGate:
           ModelNotServableError: llama.cpp would not load it, however much memory there is; only
             if ``serves``, since loading it shows that as well.
         """
-        if not self.refuses:
+        if not self.refuses and auto == NOTHING_AUTOMATIC:
             return None
         name = describe(model)
         try:
             judged = await self._judge(load, model, projection, auto)
         except MemoryUnknownError as error:
-            if serves and error.kind in UNLOADABLE:
+            if self.refuses and serves and error.kind in UNLOADABLE:
                 is_context = error.kind == "context_refused"
                 raise ModelNotServableError(
                     slot_issues(load, str(error)) if is_context else [ModelCannotBeLoaded(name)],
@@ -158,6 +155,9 @@ class FitGate:
             log.info("the model fits", model=name, takes=dict(judged.verdict.need.bytes_by_device))
             if loads_now:
                 await self._promise(judged)
+            return judged
+        if not self.refuses:
+            log.warning("the model does not fit, and is loaded", model=name, reason=judged.words)
             return judged
         raise DoesNotFitError(
             _issues(judged, name), f"the model does not fit: {judged.words}", judged

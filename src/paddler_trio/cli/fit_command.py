@@ -101,7 +101,7 @@ def fit(
 
 
 def _exit_code(answers: list[FitAnswer], *, is_one: bool) -> int:
-    """Paddler's agents cannot say; they count only where one was asked for."""
+    """Paddler's agents have no answer; they count only where one was asked for."""
     counted = [answer for answer in answers if is_one or not answer.is_paddlers]
     if any(answer.fits is False for answer in counted):
         return DOES_NOT_FIT

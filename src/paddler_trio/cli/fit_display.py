@@ -33,7 +33,7 @@ SHOWN_IF_ANY: Final = frozenset({"projection", "draft", "limit"})
 
 @attrs.frozen
 class FitAnswer:
-    """What one agent said; ``report`` is a ``FitReport`` as plain JSON, if it said so much."""
+    """The answer of one agent; ``report`` is a ``FitReport`` as plain JSON, None without one."""
 
     agent: str
     fits: bool | None
@@ -114,7 +114,7 @@ def _shape(report: Mapping[str, object]) -> str:
     return ", ".join(
         (
             named("context_size", report.get("context_size")),
-            f"{report.get('slots')} slots",
+            "1 slot" if report.get("slots") == 1 else f"{report.get('slots')} slots",
             f"{report.get('k_cache_dtype')}/{report.get('v_cache_dtype')} KV",
             named("n_gpu_layers", f"{on_gpu} of {all_layers}"),
         )

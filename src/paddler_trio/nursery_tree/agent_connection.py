@@ -164,7 +164,7 @@ class AgentConnection:
 
     @property
     def _keeps_old_model(self) -> bool:
-        """It knows what is desired now, and serves what was desired before."""
+        """It was sent what is desired now, and serves what was desired before."""
         report = self.report
         return (
             report is not None
