@@ -252,6 +252,7 @@ class Fleet:
                 f"--slots={slots}",
                 f"--name={name}",
                 "--drain-timeout=2000",
+                "--fit=off",  # a process more for each load of each test; tests of fits say on
                 "--log-json",
                 *options,
             ],

@@ -28,7 +28,7 @@ F16 = {"k_cache_dtype": "F16", "v_cache_dtype": "F16"}
 @pytest.fixture(scope="module")
 def small_fleet() -> Iterator[Fleet]:
     """One agent with two slots and little memory; every test here says first what it wants."""
-    options = [f"--memory-limit={LIMIT_MIB}", "--memory-reserve=0"]
+    options = ["--fit=on", f"--memory-limit={LIMIT_MIB}", "--memory-reserve=0"]
     with Fleet.start(agents=1, slots=2, agent_options=options) as fleet:
         yield fleet
 

@@ -88,27 +88,18 @@ class FitGate:
         )
 
     async def check_source(
-        self,
-        desired: AgentDesiredState,
-        extras: Extras,
-        *,
-        before: AgentDesiredState | None,
-        serves: bool,
+        self, desired: AgentDesiredState, extras: Extras, *, serves: bool
     ) -> None:
-        """Refuse what cannot fit before it is fetched, if it may have to be: its headers are
-        enough.
-
-        Args:
-          before: the state in force; its files are here.
-          serves: see :meth:`check`, and for errors too.
-        """
-        source = (desired.model, desired.multimodal_projection)
-        if isinstance(desired.model, LocalToAgent | NoModel):
-            return
-        if before is not None and source == (before.model, before.multimodal_projection):
-            return
-        load = self._load_anywhere(desired, extras)
-        await self.check(load, *source, extras.automatic, serves=serves, loads_now=False)
+        """Refuse what cannot fit before it is fetched: its headers are enough. See :meth:`check`,
+        for errors too."""
+        await self.check(
+            self._load_anywhere(desired, extras),
+            desired.model,
+            desired.multimodal_projection,
+            extras.automatic,
+            serves=serves,
+            loads_now=False,
+        )
 
     def _load_anywhere(self, desired: AgentDesiredState, extras: Extras) -> LoadModel:
         """Of files that need not be here: dry runs find them, or their headers."""
@@ -237,6 +228,15 @@ class FitGate:
                 raise
             log.warning("judged without the projection", reason=str(error))
             return await self.fit.judge(load, model, NoModel(), held=held, auto=auto)
+
+
+def has_other_source(desired: AgentDesiredState, before: AgentDesiredState | None) -> bool:
+    """The model may have to be fetched: it is not of this machine, nor that of the state
+    ``before``, whose files are here."""
+    if isinstance(desired.model, LocalToAgent | NoModel):
+        return False
+    source = (desired.model, desired.multimodal_projection)
+    return before is None or source != (before.model, before.multimodal_projection)
 
 
 def _without(rooms: Mapping[str, Room], taken: Mapping[str, int]) -> dict[str, Room]:

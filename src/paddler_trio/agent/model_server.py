@@ -28,7 +28,7 @@ from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.agent.file_watch import returns_before, wait_file_changes
-from paddler_trio.agent.fit_gate import FitGate
+from paddler_trio.agent.fit_gate import FitGate, has_other_source
 from paddler_trio.agent.held_memory import held_memory
 from paddler_trio.agent.memory_promises import MemoryPromises
 from paddler_trio.agent.memory_status import memory_in_force
@@ -272,12 +272,14 @@ class ModelServer:
 
         Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
         """
-        if not (self._keeps_model and self.status.phase == "failed"):  # then it stays refused
+        stays_refused = self._keeps_model and self.status.phase == "failed"
+        if not stays_refused:
             self.status.set(phase="resolving", progress=None)
-        if self.gate is not None:
-            await self.gate.check_source(
-                desired, extras, before=self._in_force, serves=self.serving is not None
-            )
+        if self.gate is not None and has_other_source(desired, self._in_force):
+            if not stays_refused:  # the model in force gets work as long as headers are fetched
+                self.status.set(phase="downloading")
+            await self.gate.check_source(desired, extras, serves=self.serving is not None)
+            self.status.set(phase="resolving")
         file = await self._fetch.model(desired)
         projection, missing = await self._fetch.projection(desired)
         self._projection_error = missing
