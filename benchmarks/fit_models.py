@@ -25,9 +25,8 @@ WINDOW = 512
 
 Tensor = tuple[str, tuple[int, ...]]
 _FLOAT32_NAMES = (
-    "norm", "conv1d", "ssm_a", "ssm_d", "ssm_dt.bias", "lerp", "bias", "sinks", "rope",
-    "_w0", "_a0", "_v0", "_k_k", "_k_a", "_r_k", "time_mix_ln", "gate_inp", "position",
-    "token_types",
+    "norm", "conv1d", "shortconv.conv", "ssm_a", "ssm_d", "lerp", "bias", "sinks", "rope", "_w0",
+    "_a0", "_v0", "_k_k", "_k_a", "_r_k", "time_mix_ln", "gate_inp", "position", "token_types",
 )  # fmt: skip
 """ggml computes with these in single precision only."""
 

@@ -69,6 +69,10 @@ class PreparationError(PaddlerError):
     """The processes that prepare requests ended by themselves; they are started again."""
 
 
+class ModelStoreError(PaddlerError):
+    """The model store's process ended by itself, or cannot work; it is started again."""
+
+
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """``error`` itself, or every exception inside it when it is a group."""
     if isinstance(error, BaseExceptionGroup):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from fuzzing import FairCost, Trial, command
 from fuzzing import fuzz as try_all
 
+from paddler_trio.language.answer_grammar import CallRules, Reasoning, constrain
 from paddler_trio.language.answers import call_syntax
 from paddler_trio.language.answers.call_syntax import JsonCalls, PythonCalls, QuotedObjects
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
@@ -28,7 +29,6 @@ from paddler_trio.language.grammars.gbnf_conversion import (
     regex_to_gbnf,
 )
 from paddler_trio.language.grammars.gbnf_writer import GrammarError
-from paddler_trio.language.grammars.grammar_composition import CallRules, Reasoning, constrain
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 FAIR = FairCost(seconds=0.002, seconds_per_char=0.000_005)

@@ -143,9 +143,12 @@ async def test_one_process_answers_for_other_parameters_of_the_model() -> None:
 
 
 async def test_devices_of_other_machines_are_not_counted() -> None:
-    with pytest.raises(MemoryUnknownError, match="rpc") as raised:
-        await memory_need(attrs.evolve(LOAD, settings=EngineSettings(rpc=["localhost:1"])))
-    assert raised.value.kind == "unsupported"
+    load = attrs.evolve(LOAD, settings=EngineSettings(rpc=["localhost:1"]))
+    async with open_dry_run() as dry_run:
+        with pytest.raises(MemoryUnknownError, match="rpc") as raised:
+            await dry_run.need(attrs.evolve(load, n_gpu_layers=1))
+        assert raised.value.kind == "unsupported"
+        assert (await dry_run.need(load)).architecture == "llama", "no layer goes there"
 
 
 async def test_a_load_corrects_the_next_prediction(tmp_path: Path, vocabulary: Vocabulary) -> None:

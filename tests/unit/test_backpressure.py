@@ -9,7 +9,7 @@ from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.balancer import api_v2, inference_socket
+from paddler_trio.balancer import api_v2, inference_socket, model_store_child
 from paddler_trio.config import BalancerConfig
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.http import input_budget as budget
@@ -23,6 +23,8 @@ from paddler_trio.http.bounded_websocket import (
 )
 from paddler_trio.http.connection import RECEIVE_BYTES
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.model_store import arrival, store_connection
+from paddler_trio.models.transfer import TransferLimits
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
 from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
@@ -54,6 +56,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
     assert surface.max_json_containers == counts.max_containers
     assert surface.max_body_bytes == api_v2.MAX_BODY_BYTES
     assert BODY_DEADLINE_S == MESSAGE_DEADLINE_S
+    assert TransferLimits().workers == 4
     assert MAX_WORK_BYTES + CONTINUATION_BYTES == MAX_FRAME_BYTES
     expected = {
         "connections per port": f"`--max-connections` ({config.max_connections})",
@@ -114,6 +117,11 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{MAX_CPU_S:g} s at most"
         ),
         "memory of one preparation": (f"{MEMORY_BYTES // MIB} MiB beside what the fork server has"),
+        "connections that the model store has": f"{model_store_child.MAX_PASSED}",
+        "files on their way into the model store": (f"{arrival.MAX_ARRIVALS}, four requests each"),
+        "what a client of the model store must read": (
+            f"{store_connection.PIECE_BYTES // KIB} KiB in {store_connection.WRITE_S:g} s"
+        ),
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
         "questions to an agent whether a model fits": (
             f"{MAX_FIT_QUESTIONS}, of which 1 is worked on"

@@ -48,6 +48,7 @@ from paddler_trio.wire.trio.trio_link import (
     GetTree,
     HandBack,
     Start,
+    Store,
     Tree,
     UnknownExtension,
     Want,
@@ -73,13 +74,18 @@ OUTGOING_FRAMES = 2048
 
 @attrs.define(eq=False)
 class BalancerConnection:
-    """One connection; also the :class:`~paddler_trio.agent.requests.Reply` of its requests."""
+    """One connection; also the :class:`~paddler_trio.agent.requests.Reply` of its requests.
+
+    Args:
+      on_store: called with the path at which the balancer keeps models, if it does.
+    """
 
     socket: trio_websocket.WebSocketConnection
     name: str | None
     status: AgentStatus
     models: ModelServer
     requests: AgentRequests
+    on_store: Callable[[str], None] = lambda path: None
     speaks_trio: bool = attrs.field(init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -330,6 +336,8 @@ class BalancerConnection:
                 self._publish()
             case AskFit() as question:
                 self.requests.fits.ask(question, self)
+            case Store(path):
+                self.on_store(path)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case UnknownExtension(name):

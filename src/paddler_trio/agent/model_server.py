@@ -40,6 +40,7 @@ from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describ
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.errors import leaves
 from paddler_trio.language.model_language import LanguageSource
 from paddler_trio.models.download_progress import DownloadProgress
@@ -188,6 +189,10 @@ class ModelServer:
             progress=None,
         )
         self._desired_changes.notify()
+
+    def set_store(self, store: StoreAddress | None) -> None:
+        """Where models are asked for first, from the next download on; None for their sources."""
+        self._fetch.store = store
 
     async def wait_serving(self) -> Serving:
         """The model in force, as soon as there is one."""

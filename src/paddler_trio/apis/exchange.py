@@ -30,12 +30,7 @@ from paddler_trio.http.asgi import (
 )
 from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
-from paddler_trio.http.json_body import (
-    MediaTypeError,
-    UnreadableJsonError,
-    input_of,
-    json_body,
-)
+from paddler_trio.http.json_body import MediaTypeError, UnreadableJsonError, input_of, json_body
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
@@ -114,9 +109,7 @@ class Exchange:
         return await self.room.off_loop(work) if self.is_large else work()
 
     async def read(
-        self,
-        limits: ApiLimits,
-        read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T],
+        self, limits: ApiLimits, read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T]
     ) -> T:
         """The value that ``read`` returns for the body, which must be one JSON object.
 

@@ -155,10 +155,7 @@ class Record:
         for field in self.fields:
             for name in (field.name, *field.aliases):
                 properties[name] = _described(field, name)
-        described: dict[str, object] = {
-            "type": "object",
-            "properties": properties,
-        }
+        described: dict[str, object] = {"type": "object", "properties": properties}
         needed = [field.name for field in self.fields if field.is_required]
         if needed:
             described["required"] = needed

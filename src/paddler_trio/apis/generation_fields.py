@@ -5,7 +5,7 @@ OpenAI's own, llama.cpp's and vLLM's: the latter two are what people add with ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from paddler_trio.apis.api_errors import invalid
@@ -344,20 +344,9 @@ def constraint_of(
       ApiError: several fields ask for one.
     """
     asked = dict(others)
-    if values.get("grammar"):
-        asked["grammar"] = _gbnf(values["grammar"])
-    if "json_schema" in values:
-        asked["json_schema"] = _schema(values["json_schema"])
-    if "guided_json" in values:
-        asked["guided_json"] = _schema(values["guided_json"])
-    if "guided_regex" in values:
-        asked["guided_regex"] = RegexGrammar(str(values["guided_regex"]))
-    if "guided_choice" in values:
-        asked["guided_choice"] = ChoiceGrammar(tuple(texts(values["guided_choice"])))
-    if "guided_grammar" in values:
-        asked["guided_grammar"] = _gbnf(values["guided_grammar"])
-    if "structured_outputs" in values:
-        asked["structured_outputs"] = _structured(values["structured_outputs"])
+    for name, make in _CONSTRAINTS.items():
+        if values.get(name, "") != "":
+            asked[name] = make(values[name])
     if len(asked) > 1:
         names = " and ".join(asked)
         raise invalid(f"{names} each constrain the answer; give one of them", list(asked)[1])
@@ -384,13 +373,16 @@ def _structured(value: object) -> Constraint:
             f"structured_outputs has {len(given)} constraints, must have one", "structured_outputs"
         )
     ((name, constraint),) = given.items()
-    match name:
-        case "json":
-            return _schema(constraint)
-        case "regex":
-            return RegexGrammar(str(constraint))
-        case "choice":
-            return ChoiceGrammar(tuple(texts(constraint)))
-        case "grammar":
-            return _gbnf(constraint)
-    return AnyJsonGrammar()
+    return AnyJsonGrammar() if name == "json_object" else _CONSTRAINTS[f"guided_{name}"](constraint)
+
+
+_CONSTRAINTS: Mapping[str, Callable[[object], Constraint]] = {
+    "grammar": _gbnf,
+    "json_schema": _schema,
+    "guided_json": _schema,
+    "guided_regex": lambda pattern: RegexGrammar(str(pattern)),
+    "guided_choice": lambda choices: ChoiceGrammar(tuple(texts(choices))),
+    "guided_grammar": _gbnf,
+    "structured_outputs": _structured,
+}
+"""Of the fields that constrain an answer."""

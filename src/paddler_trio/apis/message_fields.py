@@ -108,15 +108,10 @@ def message_shape() -> Shape:
             accepted("reasoning_details", ListOf(Anything()), "reasoning_content is what is read."),
         ),
         message(
-            "tool",
-            content(text),
-            Field("tool_call_id", Text(256), "The call this answers."),
-            _NAME,
+            "tool", content(text), Field("tool_call_id", Text(256), "The call this answers."), _NAME
         ),
         message(
-            "function",
-            content(text),
-            required("name", Text(256), "The function this answers."),
+            "function", content(text), required("name", Text(256), "The function this answers.")
         ),
         by="role",
     )

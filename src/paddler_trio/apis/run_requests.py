@@ -30,10 +30,7 @@ from paddler_trio.wire.trio.work import Work
 
 
 async def gather(
-    backend: Backend,
-    exchange: Exchange,
-    works: Sequence[Work],
-    take: Callable[[Step], None],
+    backend: Backend, exchange: Exchange, works: Sequence[Work], take: Callable[[Step], None]
 ) -> None:
     """Run all of ``works`` to their ends, giving each step to ``take``.
 

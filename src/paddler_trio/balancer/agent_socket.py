@@ -51,9 +51,11 @@ from paddler_trio.wire.trio.trio_link import (
     Answer,
     HandBack,
     Report,
+    Store,
     Tree,
     UnknownExtension,
     parse_extension,
+    render_extension,
 )
 
 log = structlog.get_logger("agents")
@@ -74,6 +76,8 @@ class AgentSocket:
     states: DesiredStateKeeper
     stopping: trio.Event
     silence_s: float = 5.0
+    store_path: str | None = None
+    """Where agents of ours fetch models first; None if this balancer keeps none."""
     _connections: int = attrs.field(default=0, init=False)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, agent_id: str) -> None:
@@ -291,6 +295,8 @@ class _Link:
         )
         self.agent = agent
         trio.lowlevel.current_task().name = f"agent {agent.label}"
+        if self.socket.store_path is not None and self.speaks_trio:
+            agent.send(render_extension(Store(self.socket.store_path)))
         self.socket.states.introduce(agent)
         dispatcher.join(agent)
         log.info("agent joined", agent=agent.label, id=agent.id, speaks_trio=self.speaks_trio)

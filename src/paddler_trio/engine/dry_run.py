@@ -52,6 +52,7 @@ CPU_S: Final = 120
 """Processor time of the whole process; one question takes well under a second."""
 _NICENESS: Final = 10
 _LAST_LINES: Final = 4096
+_INFO_LEVEL: Final = 2
 _ERROR_LEVEL: Final = 4
 
 
@@ -63,6 +64,8 @@ class _Log:
     errors: deque[str] = attrs.field(factory=lambda: deque(maxlen=4))
 
     def take(self, level: int, text: bytes) -> None:
+        if level < _INFO_LEVEL:  # a thousand lines for each context
+            return
         line = text.decode(errors="replace").strip()
         self.lines.append(line)
         if level == _ERROR_LEVEL:

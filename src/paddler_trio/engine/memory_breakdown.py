@@ -29,6 +29,8 @@ _COMPUTE_LINE = re.compile(r"sched_reserve: +(\S+) compute buffer size = +([0-9.
 _ROUNDING_MIB = 0.0051
 """The log has two decimals."""
 _MAX_NODES = 1024
+_LOWEST_ADDRESS = 65536
+"""Where another library's map has a count or a flag, and this one an address, it shows."""
 
 
 class _Map(ctypes.Structure):
@@ -218,10 +220,12 @@ def _function(library: ctypes.CDLL, symbol: str) -> ctypes._NamedFuncPointer:
 
 def _entries(tree: _Map, *, values: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Keys, pointers all, and their values of so many ``size_t``."""
-    if tree.count > _MAX_NODES:
+    is_red = not (tree.colour or 0) & 0xFFFFFFFF  # as the node without value always is
+    is_address = (tree.root or 0) > _LOWEST_ADDRESS and not (tree.root or 0) % 8
+    if tree.count > _MAX_NODES or (tree.count and not (is_red and is_address)):
         raise EngineError(
-            f"llama.cpp's breakdown reads as {tree.count} buffers: this build lays it out "
-            "differently",
+            f"llama.cpp's breakdown reads as {tree.count} buffers at {tree.root}: this build lays "
+            "it out differently",
             permanent=True,
         )
     row = ctypes.c_size_t * (1 + values)

@@ -101,14 +101,14 @@ class Trial:
           headers: of the model, its projection and its draft model, by path; without that of a
             projection that is none.
         """
-        if load.settings.rpc:
+        if load.settings.rpc and load.n_gpu_layers != 0:
             raise MemoryUnknownError(
                 "unsupported",
                 "rpc: what a model takes on devices of other machines is not counted: their "
                 "servers talk to one engine at a time",
             )
         adapters = read_loras(load.settings)
-        load = attrs.evolve(load, settings=attrs.evolve(load.settings, lora=[]))
+        load = attrs.evolve(load, settings=attrs.evolve(load.settings, lora=[], rpc=[]))
         llama = self._loaded(load)
         table, host = DeviceTable(devices()), HostNeed(process=self._process_bytes)
         problem, blind, measured, is_extrapolated = "", "", None, False

@@ -14,17 +14,16 @@ from typing import TypeAlias, assert_never
 
 import attrs
 
-from paddler_trio.language.answer_grammar import budget_of_answer, grammar_of_answer
+from paddler_trio.language.answer_grammar import (
+    ToolNotConvertibleError,
+    budget_of_answer,
+    grammar_of_answer,
+)
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError
-from paddler_trio.language.grammars.grammar_composition import (
-    GbnfRefusedError,
-    ReasoningBudgetError,
-    ToolNotConvertibleError,
-)
 from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request
@@ -132,7 +131,7 @@ def prompt_of(
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
         grammar=_grammar(request, rendering, language, binds_calls=is_extended),
-        reasoning=_reasoning_budget(request.prompt, rendering, language),
+        reasoning=_budget(request.prompt, rendering, language),
         logprobs=-1 if request.logprobs is None else request.logprobs,
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
@@ -321,25 +320,15 @@ def _grammar(
         conversation = attrs.evolve(conversation, tools=())
     try:
         return grammar_of_answer(
-            request.constraint,
-            conversation,
-            rendering.start,
-            language.vocabulary,
+            request.constraint, conversation, rendering.start, language.vocabulary
         )
     except ToolNotConvertibleError as error:
         raise Refusal("ToolSchemaInvalid", str(error)) from error
     except SchemaNotConvertibleError as error:
         raise Refusal("GrammarSyntaxError", str(error)) from error
-    except GbnfRefusedError as error:
-        raise Refusal("GrammarInitializationFailed", str(error)) from error
 
 
-def _reasoning_budget(
-    prompt: Prompt, rendering: Rendering, language: Language
-) -> ReasoningBudget | None:
+def _budget(prompt: Prompt, rendering: Rendering, language: Language) -> ReasoningBudget | None:
     if not isinstance(prompt, ConversationPrompt):
         return None
-    try:
-        return budget_of_answer(prompt, rendering.start, language.vocabulary)
-    except ReasoningBudgetError as error:
-        raise bad_request("prompt.max_reasoning_tokens", str(error)) from error
+    return budget_of_answer(prompt, rendering.start, language.vocabulary)

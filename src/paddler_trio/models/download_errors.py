@@ -54,6 +54,8 @@ class DownloadError(PaddlerError):
         super().__init__(cause)
         self.subject = subject
         self.cause = cause
+        self.is_from_store = False
+        """A balancer's model store met it at the source, or in its own folder."""
 
     @property
     def issue(self) -> AgentIssue:

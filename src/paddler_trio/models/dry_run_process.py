@@ -37,6 +37,8 @@ from paddler_trio.wire.engine.memory_need import MemoryNeed
 
 DRY_RUN_COMMAND: Final = (sys.executable, "-m", "paddler_trio.engine.dry_run")
 ANSWER_WITHIN_S: Final = 30.0
+_SECRETS: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+"""Of the environment; what reads hostile files needs none."""
 _LAST_LINES: Final = 12
 _MAX_LINE_BYTES: Final = 1000
 
@@ -145,12 +147,13 @@ async def open_dry_run(
     *, command: Sequence[str] = DRY_RUN_COMMAND, answer_within_s: float = ANSWER_WITHIN_S
 ) -> AsyncIterator[DryRun]:
     """A dry run whose process ends with the block."""
+    environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
     process = await trio.lowlevel.open_process(
         list(command),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "GGML_NO_BACKTRACE": "1", "OMP_NUM_THREADS": "1"},
+        env={**environment, "GGML_NO_BACKTRACE": "1", "OMP_NUM_THREADS": "1"},
         process_group=0,  # Ctrl-C is for whoever asks
     )
     dry_run = DryRun(process, answer_within_s)

@@ -55,7 +55,9 @@ def observation(model: str, parameters: str, need: MemoryNeed, use: MemoryUse) -
     actual = {name: taken for name, taken in use.taken.items() if name in predicted}
     caches = need.host.prefixes + need.host.images
     predicted[HOST] = need.host_needed - need.host.correction - caches
-    actual[HOST] = use.resident + use.mapped
+    # of a file whose tensors were laid out anew the pages are still mapped; nobody needs them
+    surplus = max(0, _host_weights(use.devices) - _host_weights(need.devices))
+    actual[HOST] = use.resident + max(0, use.mapped - surplus)
     return Observation(model, parameters, {name: predicted[name] for name in actual}, actual)
 
 
@@ -77,6 +79,10 @@ def corrected(
     excess = _excess(HOST, same or alike)
     host = attrs.evolve(need.host, correction=_bounded(excess, need.host_needed))
     return attrs.evolve(need, devices=devices, host=host)
+
+
+def _host_weights(devices: Iterable[DeviceNeed]) -> int:
+    return sum(device.weights for device in devices if device.kind == "cpu")
 
 
 def _corrected_device(device: DeviceNeed, seen: Iterable[Observation]) -> DeviceNeed:

@@ -74,6 +74,15 @@ def test_caches_that_are_empty_yet_hide_nothing() -> None:
     assert observation("m", "p", need, USE) == SEEN
 
 
+def test_pages_of_tensors_that_were_laid_out_anew_are_no_need() -> None:
+    cpu, *gpus = NEED.devices
+    both = attrs.evolve(cpu, weights=cpu.weights + 380 * MIB)  # the mapping, and what was made
+    use = attrs.evolve(
+        USE, devices=(both, *gpus), resident=USE.resident + 380 * MIB, mapped=USE.mapped
+    )
+    assert observation("m", "p", NEED, use).actual[HOST] == 540 * MIB
+
+
 def test_equal_parameters_come_before_the_model_and_the_model_before_others() -> None:
     def took(model: str, parameters: str, more: int) -> Observation:
         actual = {name: size + more * MIB for name, size in SEEN.predicted.items()}

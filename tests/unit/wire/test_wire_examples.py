@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from wire_client import AgentControllerPoolSnapshot, parse_inference_client_message
 
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import (
@@ -34,7 +35,6 @@ from paddler_trio.wire.paddler.messages import (
     Version,
     parse_agent_message,
     parse_balancer_message,
-    parse_inference_client_message,
     parse_inference_server_message,
     render,
 )
@@ -61,7 +61,6 @@ from paddler_trio.wire.paddler.results import (
     ValidJson,
 )
 from paddler_trio.wire.paddler.status import (
-    AgentControllerPoolSnapshot,
     AgentStateApplicationStatus,
     ModelMetadata,
     SlotAggregatedStatusSnapshot,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wire_client import parse_inference_client_message
 from wire_values import TEXT, values_of
 
 from effort import examples
@@ -20,7 +21,6 @@ from paddler_trio.wire.paddler.messages import (
     error_line,
     parse_agent_message,
     parse_balancer_message,
-    parse_inference_client_message,
     parse_inference_server_message,
     recover_request_id,
     render,

@@ -21,6 +21,7 @@ from paddler_client import model_metadata as peer_metadata
 from paddler_client.inference_message import InferenceMessageKind
 from paddler_client.inference_message import parse_inference_client_message as peer_parse
 from pydantic import BaseModel
+from wire_client import AgentControllerPoolSnapshot, BufferedRequestManagerSnapshot
 from wire_values import values_of
 
 from effort import examples
@@ -47,8 +48,6 @@ from paddler_trio.wire.paddler.results import (
     result_tag,
 )
 from paddler_trio.wire.paddler.status import (
-    AgentControllerPoolSnapshot,
-    BufferedRequestManagerSnapshot,
     ChatTemplate,
     ModelMetadata,
 )

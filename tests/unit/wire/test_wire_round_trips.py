@@ -4,6 +4,7 @@ import inspect
 
 import attrs
 import pytest
+import wire_client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_values import JSON_VALUES, values_of
@@ -23,7 +24,15 @@ from paddler_trio.wire.paddler import (
 CLASSES = sorted(
     {
         value
-        for module in (agent_issue, desired_state, request_params, messages, results, status)
+        for module in (
+            agent_issue,
+            desired_state,
+            request_params,
+            messages,
+            results,
+            status,
+            wire_client,
+        )
         for value in vars(module).values()
         if inspect.isclass(value) and attrs.has(value)
     },
@@ -108,7 +117,11 @@ def test_a_message_damaged_anywhere_is_either_read_or_a_wire_error(
     assert " @ $" in (refusal(damaged, UNIONS[name]) or " @ $")
 
 
-RECORDS = [desired_state.BalancerDesiredState, status.AgentControllerSnapshot, results.TokenUsage]
+RECORDS = [
+    desired_state.BalancerDesiredState,
+    wire_client.AgentControllerSnapshot,
+    results.TokenUsage,
+]
 NULLABLE = {"chat_template_override", "download_filename", "model_path", "name"}
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import attrs
 import pytest
+from wire_client import BufferedRequestManagerSnapshot
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, structure, unstructure
@@ -40,7 +41,6 @@ from paddler_trio.wire.paddler.results import (
 )
 from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
-    BufferedRequestManagerSnapshot,
 )
 
 T = TypeVar("T")

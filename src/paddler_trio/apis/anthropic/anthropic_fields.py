@@ -19,16 +19,7 @@ from paddler_trio.apis.fields import (
 from paddler_trio.apis.generation_fields import MAX_INT32, MODEL, cache_fields, sampling_fields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.message_fields import schema_shape
-from paddler_trio.apis.shapes import (
-    Anything,
-    Flag,
-    FreeObject,
-    Integer,
-    ListOf,
-    OneOf,
-    Shape,
-    Text,
-)
+from paddler_trio.apis.shapes import Anything, Flag, FreeObject, Integer, ListOf, OneOf, Shape, Text
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _CACHE = accepted("cache_control", FreeObject(), "Prefixes are found by their tokens.")

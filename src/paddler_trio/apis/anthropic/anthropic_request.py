@@ -16,6 +16,7 @@ from paddler_trio.apis.fields import list_in, object_in, text_in
 from paddler_trio.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.openai.chat_conversation import must_be_there, plain_content
 from paddler_trio.apis.openai.chat_fields import EFFORTS
 from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.codec import dumps
@@ -147,12 +148,12 @@ def _turn(message: Mapping[str, object], index: int) -> list[Json]:
             parts.append(_part(block))
     if not results and not parts:
         raise invalid(f"messages[{index}].content is empty", f"messages[{index}].content")
-    return results + ([{"role": "user", "content": _plain(parts)}] if parts else [])
+    return results + ([{"role": "user", "content": plain_content(parts)}] if parts else [])
 
 
 def _assistant(blocks: Sequence[Mapping[str, object]]) -> Json:
-    message: Json = {"role": "assistant"}
     text = "".join(str(block["text"]) for block in blocks if block["type"] == "text")
+    message: Json = {"role": "assistant", "content": text}
     thoughts = [str(block.get("thinking", "")) for block in blocks if block["type"] == "thinking"]
     calls: list[Json] = [
         {
@@ -163,7 +164,6 @@ def _assistant(blocks: Sequence[Mapping[str, object]]) -> Json:
         for block in blocks
         if block["type"] == "tool_use"
     ]
-    message["content"] = text
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
     if calls:
@@ -180,7 +180,7 @@ def _tool_result(block: Mapping[str, object]) -> Json:
     )
     if block.get("is_error") is True:
         parts.insert(0, {"type": "text", "text": "Error: "})
-    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _plain(parts)}
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": plain_content(parts)}
 
 
 def _part(block: Mapping[str, object]) -> Json:
@@ -196,13 +196,6 @@ def _part(block: Mapping[str, object]) -> Json:
             heads = [str(block[name]) for name in ("title", "context") if block.get(name)]
             return {"type": "text", "text": "\n".join([*heads, str(data)])}
     raise AssertionError("the shape was read")
-
-
-def _plain(parts: list[Json]) -> object:
-    """Text alone as one text, which every template can read; with an image, the parts."""
-    if all(part["type"] == "text" for part in parts):
-        return "".join(str(part["text"]) for part in parts)
-    return parts
 
 
 def _text_of(content: object) -> str:
@@ -246,11 +239,7 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
             return tools, "required", None
         case "tool":
             name = str(choice["name"])
-            if name not in names:
-                known = ", ".join(names) or "none"
-                raise invalid(
-                    f"tool_choice names {name!r}; the tools are: {known}", "tool_choice.name"
-                )
+            must_be_there(name, names, "tool_choice.name")
             return tools, "function", name
     return tools, str(choice.get("type", "auto")), None
 

@@ -132,11 +132,7 @@ class CompletionEncoder:
     # ---------------------------------------------------------------------- inside
 
     def _partial(
-        self,
-        index: int,
-        text: str,
-        tokens: Sequence[int],
-        logprobs: Sequence[Mapping[str, object]],
+        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[Mapping[str, object]]
     ) -> Json:
         body: Json = {
             "index": index,

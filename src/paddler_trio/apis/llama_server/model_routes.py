@@ -239,11 +239,7 @@ async def props(backend: Backend, exchange: Exchange) -> None:
             "total_slots": backend.dispatcher.statistics().slots_total,
             "model_alias": None if served is None else served.id,
             "model_path": "" if served is None else next(iter(served.aliases), served.id),
-            "modalities": {
-                "vision": stats.get("can_see") is True,
-                "video": False,
-                "audio": False,
-            },
+            "modalities": {"vision": stats.get("can_see") is True, "video": False, "audio": False},
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": False,

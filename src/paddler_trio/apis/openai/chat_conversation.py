@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from paddler_trio.apis.api_errors import ApiError, invalid
+from paddler_trio.apis.api_errors import invalid
 from paddler_trio.apis.fields import list_in, object_in
 from paddler_trio.apis.openai.chat_fields import EFFORTS, template_effort
 from paddler_trio.apis.shapes import Json
@@ -61,6 +61,13 @@ def _part(part: object) -> Json:
     return adapted
 
 
+def plain_content(parts: list[Json]) -> object:
+    """Text alone as one text, which every template can read; with an image, the parts."""
+    if all(part["type"] == "text" for part in parts):
+        return "".join(str(part["text"]) for part in parts)
+    return parts
+
+
 def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool, bool]:
     """Whether the last message is continued, and whether an answer is opened."""
     last: Json = messages[-1] if messages else {"role": "nobody"}
@@ -101,7 +108,7 @@ def _text_in(content: object) -> str:
 
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     """The tools, the choice among them, and the one that is named."""
-    tools = _functions(values.get("tools", []))
+    tools = functions_in(values.get("tools", []))
     functions = [_without(tool, "cache_control") for tool in tools]
     names = [_name(tool) for tool in functions]
     if len(set(names)) < len(names):
@@ -117,15 +124,13 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     assert isinstance(choice, Mapping)
     if choice["type"] == "function":
         name = _name(choice)
-        if name not in names:
-            raise _no_such_tool(name, names)
+        must_be_there(name, names, "tool_choice")
         return functions, "function", name
     allowed = choice["allowed_tools"]
     assert isinstance(allowed, Mapping)
-    wanted = [_name(tool) for tool in _functions(allowed["tools"])]
+    wanted = [_name(tool) for tool in functions_in(allowed["tools"])]
     for name in wanted:
-        if name not in names:
-            raise _no_such_tool(name, names)
+        must_be_there(name, names, "tool_choice")
     chosen = [tool for tool in functions if _name(tool) in wanted]
     mode = str(allowed.get("mode", "auto"))
     if mode == "required" and not chosen:
@@ -136,15 +141,17 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     return chosen, mode, None
 
 
-def _functions(tools: object) -> list[Json]:
-    """Tools of other kinds, which a server would run itself, were left out when they were read."""
+def functions_in(tools: object) -> list[Json]:
+    """The function tools; those of other kinds, which a server would run itself, are ignored."""
     assert isinstance(tools, list)
     return [tool for tool in tools if tool["type"] == "function"]
 
 
-def _no_such_tool(name: str, names: Sequence[str]) -> ApiError:
-    known = ", ".join(names) or "none"
-    return invalid(f"tool_choice names {name!r}; the tools are: {known}", "tool_choice")
+def must_be_there(name: str, names: Collection[str], path: str) -> None:
+    """ApiError 400 unless the tool that the choice at ``path`` names is one of ``names``."""
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise invalid(f"tool_choice names {name!r}; the tools are: {known}", path)
 
 
 def _name(tool: object) -> str:

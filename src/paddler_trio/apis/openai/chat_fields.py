@@ -33,16 +33,7 @@ from paddler_trio.apis.message_fields import (
     tool_choice_shape,
     tool_shape,
 )
-from paddler_trio.apis.shapes import (
-    Either,
-    Flag,
-    FreeObject,
-    Integer,
-    ListOf,
-    OneOf,
-    Shape,
-    Text,
-)
+from paddler_trio.apis.shapes import Either, Flag, FreeObject, Integer, ListOf, OneOf, Shape, Text
 
 EFFORTS: dict[str, int | None] = {
     "none": 0,
@@ -183,11 +174,7 @@ def chat_record(limits: ApiLimits) -> Record:
         *sampling_fields(),
         bias_field(limits),
         Field("logprobs", Flag(), "Report the log probability of each token of content."),
-        Field(
-            "top_logprobs",
-            Integer(0, 20),
-            "And of so many alternatives; needs logprobs.",
-        ),
+        Field("top_logprobs", Integer(0, 20), "And of so many alternatives; needs logprobs."),
         Field("n_probs", Integer(0, 100), "llama.cpp's word for both."),
         Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
         *constraint_fields(limits),
@@ -206,11 +193,7 @@ def chat_record(limits: ApiLimits) -> Record:
             FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes"),
             "Further variables of the chat template.",
         ),
-        Field(
-            "documents",
-            ListOf(FreeObject(), 0, 1024),
-            "For templates that know documents.",
-        ),
+        Field("documents", ListOf(FreeObject(), 0, 1024), "For templates that know documents."),
         Field("add_generation_prompt", Flag(), "false: no opening of an answer is added."),
         Field(
             "continue_final_message",

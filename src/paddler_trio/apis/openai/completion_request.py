@@ -29,12 +29,7 @@ from paddler_trio.apis.generation_fields import (
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_fields import response_format_shape, stream_fields, verbose_field
-from paddler_trio.apis.openai.chat_request import (
-    Delivery,
-    choices_of,
-    delivery_of,
-    only_streams,
-)
+from paddler_trio.apis.openai.chat_request import Delivery, choices_of, delivery_of, only_streams
 from paddler_trio.apis.openai.chat_request import response_format_of as format_of
 from paddler_trio.apis.prompts import Prompts, PromptShape, read_prompts
 from paddler_trio.apis.shapes import Flag, FreeObject, Integer, ListOf, Text

@@ -15,6 +15,11 @@ from paddler_trio.apis.fields import list_in, object_in, text_in
 from paddler_trio.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.openai.chat_conversation import (
+    functions_in,
+    must_be_there,
+    plain_content,
+)
 from paddler_trio.apis.openai.chat_fields import EFFORTS, template_effort
 from paddler_trio.apis.openai.chat_request import only_streams, ping_s_of
 from paddler_trio.apis.responses.responses_fields import (
@@ -85,7 +90,6 @@ def _thought(item: Item) -> str:
 
 
 def _content(value: object) -> object:
-    """Text alone as one text, which every template can read; with an image, the parts."""
     if isinstance(value, str):
         return value
     assert isinstance(value, list)
@@ -95,9 +99,7 @@ def _content(value: object) -> object:
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
         else:
             parts.append({"type": "text", "text": part.get("text", part.get("refusal", ""))})
-    if all(part["type"] == "text" for part in parts):
-        return "".join(str(part["text"]) for part in parts)
-    return parts
+    return plain_content(parts)
 
 
 @attrs.frozen(kw_only=True)
@@ -220,14 +222,8 @@ def read_input_tokens(
 
 
 def _request(values: Mapping[str, object]) -> ResponsesRequest:
-    values = {**values, "tools": _functions(values.get("tools", []))}
+    values = {**values, "tools": functions_in(values.get("tools", []))}
     return ResponsesRequest(values=values, items=input_items(values.get("input")))
-
-
-def _functions(tools: object) -> list[Mapping[str, object]]:
-    """Tools of other kinds, which a server would run itself, were left out when they were read."""
-    assert isinstance(tools, list)
-    return [tool for tool in tools if tool["type"] == "function"]
 
 
 def _constraint(values: Mapping[str, object]) -> Constraint | None:
@@ -241,9 +237,8 @@ def _constraint(values: Mapping[str, object]) -> Constraint | None:
 
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     """The tools in the shape of chat completions, the choice, and the one that is named."""
-    given = _functions(values["tools"])
     tools: dict[str, Json] = {}
-    for index, tool in enumerate(given):
+    for index, tool in enumerate(list_in(values, "tools")):
         name = str(tool["name"])
         if name in tools:
             raise invalid(f"tools has {name!r} twice", f"tools[{index}].name")
@@ -258,11 +253,11 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
     assert isinstance(choice, Mapping)
     if choice["type"] == "function":
         name = str(choice["name"])
-        _must_be_there(name, tools, "tool_choice.name")
+        must_be_there(name, tools, "tool_choice.name")
         return list(tools.values()), "function", name
-    allowed = _functions(choice["tools"])
+    allowed = functions_in(choice["tools"])
     for index, tool in enumerate(allowed):
-        _must_be_there(str(tool["name"]), tools, f"tool_choice.tools[{index}].name")
+        must_be_there(str(tool["name"]), tools, f"tool_choice.tools[{index}].name")
     names = {str(tool["name"]) for tool in allowed}
     chosen = [tool for name, tool in tools.items() if name in names]
     mode = str(choice.get("mode", "auto"))
@@ -271,12 +266,6 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
             "tool_choice.mode is required, but none of its tools is a function", "tool_choice.tools"
         )
     return chosen, mode, None
-
-
-def _must_be_there(name: str, tools: Mapping[str, Json], path: str) -> None:
-    if name not in tools:
-        known = ", ".join(tools) or "none"
-        raise invalid(f"tool_choice names {name!r}; the tools are: {known}", path)
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:

@@ -24,7 +24,7 @@ from paddler_trio.language.answers.value_tracker import StringTracker, Tracker
 
 
 class TokenClass(Enum):
-    """The four classes of visible text; the values are for logs, not for the wire."""
+    """The four classes of visible text; the values are in logs and in the names of counters."""
 
     CONTENT = "content"
     REASONING = "reasoning"
@@ -137,6 +137,7 @@ _OPEN_CLASSES = frozenset({TokenClass.UNDETERMINABLE, TokenClass.CONTENT})
 """Where a call may begin without a marker."""
 
 
+@attrs.define(eq=False)
 class Automaton:
     """The sections of one answer; never raises, whatever the model writes.
 
@@ -146,39 +147,22 @@ class Automaton:
     as far as the answer wrote them and they are no part of a section; the first led to section 1.
     """
 
-    __slots__ = (
-        "_hidden",
-        "_is_fresh",
-        "_probe",
-        "_recipient",
-        "_rules",
-        "_shown_section",
-        "_tracker",
-        "came_from",
-        "current",
-        "held_back",
-        "marks",
-        "section",
-    )
+    _rules: SectionRules
+    current: TokenClass = TokenClass.UNDETERMINABLE
+    _probe: OpeningProbe | None = None
+    came_from: TokenClass | None = attrs.field(default=None, init=False)
+    section: int = attrs.field(default=0, init=False)
+    held_back: str = attrs.field(default="", init=False)
+    marks: list[str] = attrs.field(factory=list, init=False)
+    _recipient: str | None = attrs.field(default=None, init=False)
+    _hidden: int = attrs.field(default=0, init=False)
+    """So much of what is held back belongs to the prompt."""
+    _is_fresh: bool = attrs.field(default=True, init=False)
+    _shown_section: int = attrs.field(default=-1, init=False)
+    _tracker: Tracker = attrs.field(init=False)
 
-    def __init__(
-        self,
-        rules: SectionRules,
-        opening: TokenClass = TokenClass.UNDETERMINABLE,
-        probe: OpeningProbe | None = None,
-    ) -> None:
-        self._rules = rules
-        self.current = opening
-        self.came_from: TokenClass | None = None
-        self.section = 0
-        self.held_back = ""
-        self._probe = probe
-        self._recipient: str | None = None
-        self._hidden = 0  # so much of what is held back belongs to the prompt
-        self._is_fresh = True
-        self._shown_section = -1
-        self._tracker = rules.new_tracker()
-        self.marks: list[str] = []
+    def __attrs_post_init__(self) -> None:
+        self._tracker = self._rules.new_tracker()
 
     def begin_with(self, prompt_end: str) -> None:
         """Pass the end of the prompt, where the answer begins: its markers count, its text not.

@@ -115,13 +115,7 @@ def _between_tags(
     tag: str, syntax: CallSyntax, *, one_a_section: bool = False, between: str = ""
 ) -> CallFormat:
     """Calls between ``<tag>`` and ``</tag>``."""
-    return CallFormat(
-        opener=f"<{tag}>",
-        closer=f"</{tag}>",
-        syntax=syntax,
-        one_a_section=one_a_section,
-        between=between,
-    )
+    return CallFormat(f"<{tag}>", syntax, f"</{tag}>", one_a_section=one_a_section, between=between)
 
 
 _LIST = JsonCalls(in_list=True, before="[", after="]")
@@ -185,9 +179,9 @@ _FUNCTIONARY_3_2 = ModelFormat(
         for kind in (_UNDETERMINABLE, _CONTENT, _CALL)
     ),
     calls=CallFormat(
-        opener=">>>",
+        ">>>",
+        NamedJson(header_names=True),
         after_header_name="\n",
-        syntax=NamedJson(header_names=True),
         in_header=True,
         one_a_section=True,
     ),
@@ -207,12 +201,7 @@ def _dsml(section: str) -> ModelFormat:
 def _deepseek(name: str, syntax: NamedJson, between: str) -> ModelFormat:
     return ModelFormat(
         name=name,
-        calls=CallFormat(
-            opener="<｜tool▁calls▁begin｜>",
-            closer="<｜tool▁calls▁end｜>",
-            syntax=syntax,
-            between=between,
-        ),
+        calls=CallFormat("<｜tool▁calls▁begin｜>", syntax, "<｜tool▁calls▁end｜>", between=between),
         other_openers=(
             Marker("<｜tool_calls_begin｜>", _CALL),
             _begins_call("<｜tool▁call▁begin｜>"),
@@ -248,10 +237,7 @@ def _mistral(syntax: JsonCalls | NamedJson) -> ModelFormat:
     return ModelFormat(
         name="mistral",
         calls=CallFormat(
-            opener="[TOOL_CALLS]",
-            syntax=syntax,
-            one_a_section=isinstance(syntax, NamedJson),
-            id_chars=9,
+            "[TOOL_CALLS]", syntax, one_a_section=isinstance(syntax, NamedJson), id_chars=9
         ),
         calls_end_reasoning=False,
     )
@@ -274,9 +260,7 @@ def _command_r7b(content_open: str) -> ModelFormat:
         reasoning_open="<|START_THINKING|>",
         reasoning_close="<|END_THINKING|>",
         content_open=content_open,
-        calls=CallFormat(
-            opener="<|START_ACTION|>", closer="<|END_ACTION|>", syntax=_COHERE, between=",\n"
-        ),
+        calls=CallFormat("<|START_ACTION|>", _COHERE, "<|END_ACTION|>", between=",\n"),
         content_marks=(
             "<|START_RESPONSE|>",
             "<|END_RESPONSE|>",
@@ -293,9 +277,7 @@ def _command_r7b(content_open: str) -> ModelFormat:
 
 _LFM2 = ModelFormat(
     name="lfm2",
-    calls=CallFormat(
-        opener="<|tool_call_start|>", closer="<|tool_call_end|>", syntax=PythonCalls(), between=", "
-    ),
+    calls=CallFormat("<|tool_call_start|>", PythonCalls(), "<|tool_call_end|>", between=", "),
     calls_end_reasoning=False,
 )
 
@@ -304,9 +286,9 @@ def _internlm(opener: str, other: str) -> ModelFormat:
     return ModelFormat(
         name="internlm",
         calls=CallFormat(
-            opener=opener,
-            closer="<|action_end|>",
-            syntax=JsonCalls(arguments_key="parameters", before="\n"),
+            opener,
+            JsonCalls(arguments_key="parameters", before="\n"),
+            "<|action_end|>",
             one_a_section=True,
         ),
         other_openers=(Marker(other, _CALL),),
@@ -363,10 +345,10 @@ FAMILIES: tuple[Family, ...] = (
             Marker("<|eot|>", _CONTENT),
         ),
         calls=CallFormat(
-            opener="<|start|>assistant to=",
+            "<|start|>assistant to=",
+            ATEM,
+            "</atem:function_calls>",
             after_header_name="<|message|><atem:function_calls>\n",
-            closer="</atem:function_calls>",
-            syntax=ATEM,
             in_header=True,
             one_a_section=True,
             between="<|eom|>",
@@ -376,10 +358,10 @@ FAMILIES: tuple[Family, ...] = (
         ("<|channel|>", "<|message|>", "<|start|>"),
         name="gpt-oss",
         calls=CallFormat(
-            opener="<|start|>assistant<|channel|>commentary to=functions.",
+            "<|start|>assistant<|channel|>commentary to=functions.",
+            NamedJson(header_names=True),
+            "<|call|>",
             after_header_name=" <|constrain|>json<|message|>",
-            closer="<|call|>",
-            syntax=NamedJson(header_names=True),
             in_header=True,
             one_a_section=True,
         ),
@@ -408,9 +390,7 @@ FAMILIES: tuple[Family, ...] = (
         reasoning_open="<|open|>think<|sep|>",
         reasoning_close="<|close|>think<|sep|>",
         content_open="<|open|>response<|sep|>",
-        calls=CallFormat(
-            opener="<|open|>tools<|sep|>", closer="<|close|>tools<|sep|>", syntax=KIMI_K3
-        ),
+        calls=CallFormat("<|open|>tools<|sep|>", KIMI_K3, "<|close|>tools<|sep|>"),
         content_marks=(
             "<|open|>response<|sep|>",
             "<|close|>response<|sep|>",
@@ -426,7 +406,7 @@ FAMILIES: tuple[Family, ...] = (
         reasoning_close="<|end|>",
         turn_open="<|begin|>assistant",
         content_open="<|content|>",
-        calls=CallFormat(opener="<|tool_calls|>", closer="<|calls|>", syntax=SOLAR),
+        calls=CallFormat("<|tool_calls|>", SOLAR, "<|calls|>"),
         content_marks=("<|begin|>assistant", "<|content|>", "<|end|>"),
         more_markers=(
             (_REASONING, Marker("<|content|>", _CONTENT)),
@@ -439,9 +419,8 @@ FAMILIES: tuple[Family, ...] = (
         ("<|tool_call:start|>", "<|tool_arg:value|>"),
         name="solar-open-2",
         calls=CallFormat(
-            opener="<|tool_call:start|>",
-            kept=len("<|tool_call:start|>"),
-            syntax=TaggedCalls(
+            "<|tool_call:start|>",
+            TaggedCalls(
                 before_name="<|tool_call:start|>",
                 name_end="\n",
                 before_key="<|tool_arg:start|>",
@@ -450,6 +429,7 @@ FAMILIES: tuple[Family, ...] = (
                 call_end="<|tool_call:end|>",
                 exact=True,
             ),
+            kept=len("<|tool_call:start|>"),
             one_a_section=True,
             between="\n",
         ),
@@ -460,25 +440,22 @@ FAMILIES: tuple[Family, ...] = (
         ("<|plamo:begin_tool_requests:plamo|>",),
         name="plamo-3",
         calls=CallFormat(
-            opener="<|plamo:begin_tool_requests:plamo|>",
-            closer="<|plamo:end_tool_requests:plamo|>",
-            syntax=NamedJson(
+            "<|plamo:begin_tool_requests:plamo|>",
+            NamedJson(
                 before_name="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
                 after_name="<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
                 "<|plamo:constrain|>json<|plamo:msg|>",
                 after_arguments="<|plamo:end_tool_arguments:plamo|>"
                 "<|plamo:end_tool_request:plamo|>",
             ),
+            "<|plamo:end_tool_requests:plamo|>",
         ),
     ),
     _family(
         ("assistant/think", "-> tool/function_call"),
         name="hyperclova",
         calls=CallFormat(
-            opener="<|im_start|>assistant -> tool/function_call\n",
-            closer="<|im_end|>",
-            syntax=_LIST,
-            between=", ",
+            "<|im_start|>assistant -> tool/function_call\n", _LIST, "<|im_end|>", between=", "
         ),
         reasoning_open="<|im_start|>assistant/think\n",
         reasoning_close="<|im_end|>",
@@ -502,10 +479,7 @@ FAMILIES: tuple[Family, ...] = (
         ("]<]minimax[>[",),
         name="minimax-m3",
         calls=CallFormat(
-            opener="]<]minimax[>[<tool_call>",
-            closer="]<]minimax[>[</tool_call>",
-            syntax=MINIMAX_M3,
-            between="\n",
+            "]<]minimax[>[<tool_call>", MINIMAX_M3, "]<]minimax[>[</tool_call>", between="\n"
         ),
     ),
     _family(
@@ -561,18 +535,12 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         ("<steptml:invoke",),
         name="step-3",
-        calls=CallFormat(
-            opener="<｜tool_calls_begin｜>", closer="<｜tool_calls_end｜>", syntax=STEP_ML
-        ),
+        calls=CallFormat("<｜tool_calls_begin｜>", STEP_ML, "<｜tool_calls_end｜>"),
     ),
     _family(
         ("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
         name="kimi-k2",
-        calls=CallFormat(
-            opener="<|tool_calls_section_begin|>",
-            closer="<|tool_calls_section_end|>",
-            syntax=KIMI_K2,
-        ),
+        calls=CallFormat("<|tool_calls_section_begin|>", KIMI_K2, "<|tool_calls_section_end|>"),
         other_openers=(_begins_call("<|tool_call_begin|>"),),
     ),
     Family(mentions=("<tool_sep", "<arg_key"), format=_hunyuan),
@@ -590,10 +558,7 @@ FAMILIES: tuple[Family, ...] = (
         ("Action:", "```json", "<|CHATBOT_TOKEN|>"),
         name="command-r",
         calls=CallFormat(
-            opener="Action:\n```json\n",
-            closer="```",
-            syntax=attrs.evolve(_COHERE, id_key=None),
-            between=",\n",
+            "Action:\n```json\n", attrs.evolve(_COHERE, id_key=None), "```", between=",\n"
         ),
         content_marks=("<|CHATBOT_TOKEN|>",),
     ),
@@ -603,11 +568,7 @@ FAMILIES: tuple[Family, ...] = (
         reasoning_open="<|channel>thought",
         reasoning_close="<channel|>",
         calls=CallFormat(
-            opener="<|tool_call>",
-            closer="<tool_call|>",
-            syntax=QuotedObjects(),
-            one_a_section=True,
-            may_be_bare=True,
+            "<|tool_call>", QuotedObjects(), "<tool_call|>", one_a_section=True, may_be_bare=True
         ),
         # A stray close token is a token, never a character that the model meant to write.
         content_marks=("<channel|>", "<|channel>final", "<|tool_response>"),
@@ -636,9 +597,9 @@ FAMILIES: tuple[Family, ...] = (
         ("<|tools_prefix|>",),
         name="apertus",
         calls=CallFormat(
-            opener="<|tools_prefix|>",
-            closer="<|tools_suffix|>",
-            syntax=attrs.evolve(_LIST, name_is_key=True),
+            "<|tools_prefix|>",
+            attrs.evolve(_LIST, name_is_key=True),
+            "<|tools_suffix|>",
             between=", ",
         ),
         # Its calls stand inside the inner block, which may be closed behind them.
@@ -648,22 +609,20 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         ("<|tool|>", "<|/tool|>"),
         name="phi-4-mini",
-        calls=CallFormat(
-            opener="<|tool_call|>", closer="<|/tool_call|>", syntax=_LIST, between=", "
-        ),
+        calls=CallFormat("<|tool_call|>", _LIST, "<|/tool_call|>", between=", "),
         other_openers=(_FUNCTIONS_LIST,),
     ),
     _family(
         ("<|tool_call|>",),
         name="granite-3",
-        calls=CallFormat(opener="<|tool_call|>", syntax=_LIST, between=", "),
+        calls=CallFormat("<|tool_call|>", _LIST, between=", "),
         other_openers=(Marker("<tool_call>", _CALL),),
         content_marks=("<response>", "</response>"),
     ),
     _family(
         ("functools[",),
         name="firefunction",
-        calls=CallFormat(opener=" functools[", kept=1, syntax=_LIST, between=", "),
+        calls=CallFormat(" functools[", _LIST, kept=1, between=", "),
         other_openers=(_FUNCTIONS_LIST,),
     ),
     _family(
@@ -671,9 +630,9 @@ FAMILIES: tuple[Family, ...] = (
         lacks=("<parameter=",),
         name="functionary-v3.1",
         calls=CallFormat(
-            opener="<function=",
+            "<function=",
+            attrs.evolve(FUNCTION_JSON, code_tool="python"),
             kept=len("<function="),
-            syntax=attrs.evolve(FUNCTION_JSON, code_tool="python"),
             one_a_section=True,
         ),
         other_openers=(Marker("<|python_tag|>", _CALL),),
@@ -683,20 +642,16 @@ FAMILIES: tuple[Family, ...] = (
         ("<|python_start|>",),
         name="llama-4",
         calls=CallFormat(
-            opener="<|python_start|>",
-            closer="<|python_end|>",
-            syntax=PythonCalls(),
-            between=", ",
-            may_be_bare=True,
+            "<|python_start|>", PythonCalls(), "<|python_end|>", between=", ", may_be_bare=True
         ),
     ),
     _family(
         ("<start_function_call>",),
         name="functiongemma",
         calls=CallFormat(
-            opener="<start_function_call>",
-            closer="<end_function_call>",
-            syntax=QuotedObjects(quote="<escape>"),
+            "<start_function_call>",
+            QuotedObjects(quote="<escape>"),
+            "<end_function_call>",
             one_a_section=True,
             may_be_bare=True,
         ),
@@ -715,9 +670,7 @@ FAMILIES: tuple[Family, ...] = (
         ("<|start_header_id|>", '"parameters": '),
         name="llama-3",
         calls=CallFormat(
-            opener="",
-            syntax=JsonCalls(arguments_key="parameters", code_tool="ipython"),
-            between="; ",
+            "", JsonCalls(arguments_key="parameters", code_tool="ipython"), between="; "
         ),
         other_openers=(Marker("<|python_tag|>", _CALL),),
         content_marks=("<|eom_id|>",),
@@ -726,22 +679,20 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         ("<|function_call|>", "<|role_sep|>"),
         name="gigachat-3.1",
-        calls=CallFormat(opener="<|function_call|>", syntax=JsonCalls()),
+        calls=CallFormat("<|function_call|>", JsonCalls()),
     ),
     _family(
         ("function call", "<|role_sep|>", "<|message_sep|>"),
         name="gigachat-3",
-        calls=CallFormat(
-            opener="<|message_sep|>\n\nfunction call<|role_sep|>\n", syntax=JsonCalls()
-        ),
+        calls=CallFormat("<|message_sep|>\n\nfunction call<|role_sep|>\n", JsonCalls()),
     ),
     _family(
         ('<function name="', '<param name="'),
         name="minicpm",
         calls=CallFormat(
-            opener='<function name="',
+            '<function name="',
+            PARAM,
             kept=len('<function name="'),
-            syntax=PARAM,
             one_a_section=True,
             between="\n",
         ),
@@ -770,10 +721,7 @@ FAMILIES: tuple[Family, ...] = (
         ("<|function_call_library|>", "<function_call>"),
         name="granite-20b-fc",
         calls=CallFormat(
-            opener="<function_call>",
-            syntax=JsonCalls(before=" "),
-            one_a_section=True,
-            between="\n",
+            "<function_call>", JsonCalls(before=" "), one_a_section=True, between="\n"
         ),
     ),
     _family(

@@ -30,7 +30,7 @@ from paddler_trio.language.templates.chat_template import ChatTemplate
 from paddler_trio.wire.trio.desired_state_extras import Markers
 
 _JINJA_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
-GENERIC_CALLS = CallFormat(opener="", syntax=JsonCalls(), between="\n")
+GENERIC_CALLS = CallFormat("", JsonCalls(), between="\n")
 """What models do that were never trained on a way to call tools, if their prompt offers some."""
 _BORROWED_OPENERS = tuple(
     Marker(mark, TokenClass.TOOL_CALL) for mark in ("<tool_call>", "[TOOL_CALLS]")
@@ -97,7 +97,7 @@ def _overridden(form: ModelFormat, explicit: Markers) -> ModelFormat:
         return attrs.evolve(form, calls=None, other_openers=())
     if explicit.tool_open is not None:
         syntax = HERMES if calls is None else calls.syntax
-        calls = CallFormat(opener=explicit.tool_open, syntax=syntax, one_a_section=True)
+        calls = CallFormat(explicit.tool_open, syntax, one_a_section=True)
     if explicit.tool_close is not None and calls is not None:
         calls = attrs.evolve(calls, closer=explicit.tool_close)
     return attrs.evolve(form, calls=calls)
@@ -269,14 +269,14 @@ def _json_call(body: str) -> CallFormat | None:
     closer = _last_tag(tail)
     after_arguments = tail.rpartition(closer)[0].strip() if closer else ""
     syntax = NamedJson(before_name=inside, after_name=after_name, after_arguments=after_arguments)
-    return CallFormat(opener=opener, closer=closer or "", syntax=syntax)
+    return CallFormat(opener, syntax, closer or "")
 
 
 def _section(before: str, after: str, syntax: CallSyntax) -> CallFormat:
     opener = _first_tag(before)
     if opener is None:
-        return CallFormat(opener=before.strip(), syntax=syntax)
-    return CallFormat(opener=opener, closer=_closer(after, opener), syntax=syntax)
+        return CallFormat(before.strip(), syntax)
+    return CallFormat(opener, syntax, _closer(after, opener))
 
 
 def _python_call(body: str) -> CallFormat | None:
@@ -319,12 +319,12 @@ def _tagged_call(body: str) -> CallFormat | None:
         call_end=call_end,
     )
     if not inside and not name_end:
-        return CallFormat(opener=opener, closer=closer or "", syntax=syntax)
+        return CallFormat(opener, syntax, closer or "")
     if not inside:
         kept = len(opener)
         syntax = attrs.evolve(syntax, before_name=opener, call_end=closer or "")
-        return CallFormat(opener=opener, kept=kept, syntax=syntax)
-    return CallFormat(opener=opener, closer=closer or "", syntax=syntax)
+        return CallFormat(opener, syntax, kept=kept)
+    return CallFormat(opener, syntax, closer or "")
 
 
 def common_start(one: str, other: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+import attrs
+
 from paddler_trio.language.answers.streamed_json import parse_json
 
 MAX_DEPTH = 100
@@ -41,21 +43,19 @@ def parse_literal(text: str, *, quote_token: str | None = None, has_sets: bool =
     Raises:
       ValueError: it is no such value.
     """
-    parser = _Parser(text, quote_token, has_sets=has_sets)
+    parser = _Parser(text, quote_token, has_sets)
     value = parser.value(0)
     if parser.skip_blank() != "":
         raise ValueError(f"text after the value at character {parser.at}")
     return value
 
 
+@attrs.define(eq=False)
 class _Parser:
-    __slots__ = ("_has_sets", "_quote_token", "_text", "at")
-
-    def __init__(self, text: str, quote_token: str | None, *, has_sets: bool) -> None:
-        self._text = text
-        self._quote_token = quote_token
-        self._has_sets = has_sets
-        self.at = 0
+    _text: str
+    _quote_token: str | None
+    _has_sets: bool
+    at: int = 0
 
     def skip_blank(self) -> str:
         match = _BLANK.match(self._text, self.at)
@@ -68,14 +68,14 @@ class _Parser:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
         char = self.skip_blank()
         if self._quote_token is not None and self._text.startswith(self._quote_token, self.at):
-            return self._quoted(self._quote_token, escapes=False)
+            return self._in_quote_tokens(self._quote_token)
         match char:
             case "{":
                 return self._object(depth)
             case "[" | "(":
                 return self._list("]" if char == "[" else ")", depth)
             case "'" | '"':
-                return self._quoted(char, escapes=True)
+                return self._in_quotes(char)
             case _:
                 return self._word()
 
@@ -91,9 +91,9 @@ class _Parser:
                 continue
             quote = self._quote_token
             if quote is not None and self._text.startswith(quote, self.at):
-                key = self._quoted(quote, escapes=False)
+                key = self._in_quote_tokens(quote)
             elif char in "'\"":
-                key = self._quoted(char, escapes=True)
+                key = self._in_quotes(char)
             else:
                 key = self._taken(_WORD)
             if self.skip_blank() != ":":
@@ -119,14 +119,15 @@ class _Parser:
         self.at += 1
         return found
 
-    def _quoted(self, quote: str, *, escapes: bool) -> str:
-        if escapes:
-            content = self._taken(_QUOTED[quote])[1:-1]
-            if "\\" not in content:
-                return content
-            # Two escapes may be the halves of one character; half of one is refused.
-            unescaped = _ESCAPE.sub(_unescaped, content)
-            return unescaped.encode("utf-16", "surrogatepass").decode("utf-16")
+    def _in_quotes(self, quote: str) -> str:
+        content = self._taken(_QUOTED[quote])[1:-1]
+        if "\\" not in content:
+            return content
+        # Two escapes may be the halves of one character; half of one is refused.
+        unescaped = _ESCAPE.sub(_unescaped, content)
+        return unescaped.encode("utf-16", "surrogatepass").decode("utf-16")
+
+    def _in_quote_tokens(self, quote: str) -> str:
         start = self.at + len(quote)
         end = self._text.find(quote, start)
         if end < 0:

@@ -19,7 +19,7 @@ _CONTENT, _REASONING = TokenClass.CONTENT, TokenClass.REASONING
 _CALL, _UNDETERMINABLE = TokenClass.TOOL_CALL, TokenClass.UNDETERMINABLE
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class CallFormat:
     """Tool calls as a model writes them.
 
@@ -33,15 +33,15 @@ class CallFormat:
     """
 
     opener: str
-    closer: str = ""
     syntax: CallSyntax
-    one_a_section: bool = False
-    between: str = ""
-    kept: int = 0
-    in_header: bool = False
-    after_header_name: str = ""
-    may_be_bare: bool = False
-    id_chars: int | None = None
+    closer: str = ""
+    one_a_section: bool = attrs.field(default=False, kw_only=True)
+    between: str = attrs.field(default="", kw_only=True)
+    kept: int = attrs.field(default=0, kw_only=True)
+    in_header: bool = attrs.field(default=False, kw_only=True)
+    after_header_name: str = attrs.field(default="", kw_only=True)
+    may_be_bare: bool = attrs.field(default=False, kw_only=True)
+    id_chars: int | None = attrs.field(default=None, kw_only=True)
 
     @property
     def is_bare(self) -> bool:

@@ -41,12 +41,13 @@ _PIECE_TAGS = {
     TokenClass.TOOL_CALL: "ToolCallToken",
     TokenClass.UNDETERMINABLE: "UndeterminableToken",
 }
-_USAGE_FIELDS = {
-    TokenClass.CONTENT: "content_tokens",
-    TokenClass.REASONING: "reasoning_tokens",
-    TokenClass.TOOL_CALL: "tool_call_tokens",
-    TokenClass.UNDETERMINABLE: "undeterminable_tokens",
+_FAILURES = {
+    "grammar_invalid": "GrammarInitializationFailed",
+    "grammar_rejected": "GrammarRejectedModelOutput",
+    "image_failed": "ImageDecodingFailed",
+    "cannot_see": "MultimodalNotSupported",
 }
+"""The results of endings, with their detail; of others it is ``SamplerError``."""
 
 
 @attrs.define(eq=False)
@@ -116,11 +117,7 @@ class OutputProcessor:
         """How far the prompt is; Paddler's protocol has no such result."""
         if not self.is_extended:
             return []
-        counts = {
-            "total": progress.total,
-            "cached": progress.cached,
-            "computed": progress.computed,
-        }
+        counts = {"total": progress.total, "cached": progress.cached, "computed": progress.computed}
         return [{"Progress": counts}]
 
     def end(self, ending: Ending) -> list[RawResult]:
@@ -211,21 +208,13 @@ class OutputProcessor:
         match ending.reason:
             case "stop" | "length" | "cells" | "stopped":
                 return self._done(ending)
-            case "grammar_invalid":
-                return {"GrammarInitializationFailed": ending.detail}
-            case "grammar_rejected":
-                return {"GrammarRejectedModelOutput": ending.detail}
             case "refused" if self.is_extended:
                 return {"BadRequest": {"field": "prompt", "message": ending.detail}}
-            case "image_failed":
-                return {"ImageDecodingFailed": ending.detail}
             case "image_too_large":
                 sizes = {"image_tokens": ending.num_image_tokens, "n_batch": ending.n_batch}
                 return {"ImageExceedsBatchSize": sizes}
-            case "cannot_see":
-                return {"MultimodalNotSupported": ending.detail}
-            case _:
-                return {"SamplerError": ending.detail}
+            case reason:
+                return {_FAILURES.get(reason, "SamplerError"): ending.detail}
 
     def _done(self, ending: Ending) -> RawResult:
         if not self.is_extended:
@@ -275,15 +264,13 @@ def extended_done(
 
 
 def _usage(ending: Ending, counts: Mapping[TokenClass, int]) -> dict[str, object]:
-    usage: dict[str, object] = {
+    return {
         "prompt_tokens": ending.num_prompt_tokens,
         "cached_prompt_tokens": ending.num_cached_tokens,
         "input_image_tokens": ending.num_image_tokens,
         "input_audio_tokens": 0,
+        **{f"{kind.value}_tokens": counts.get(kind, 0) for kind in TokenClass},
     }
-    for kind, field in _USAGE_FIELDS.items():
-        usage[field] = counts.get(kind, 0)
-    return usage
 
 
 def _logprobs(logprobs: Sequence[TokenLogprob]) -> RawResult:

@@ -122,10 +122,7 @@ def _rewritten(source: Source) -> Reading[Source]:
         value = parse_literal("".join(parts))
     except ValueError as error:
         raise NotACallError(str(error)) from error
-    rewritten = Source()
-    rewritten.feed(json.dumps(value, ensure_ascii=False))
-    rewritten.ended = True
-    return rewritten
+    return Source(json.dumps(value, ensure_ascii=False), ended=True)
 
 
 def _read_object(

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 
+import attrs
+
 from paddler_trio.language.answers.call_events import Emit, NotACallError, ToolSchemas
 from paddler_trio.language.answers.call_syntax import NestedTags
 from paddler_trio.language.answers.read_tagged import ArgumentsWriter
@@ -42,13 +44,13 @@ def read_nested_call(
     writer.end()
 
 
+@attrs.define(eq=False)
 class _Body:
     """The arguments of one call, all of them there."""
 
-    def __init__(self, text: str, mark: str) -> None:
-        self._text = text
-        self._mark = mark
-        self._at = 0
+    _text: str
+    _mark: str
+    _at: int = 0
 
     def pairs(self, schema: Mapping[str, object]) -> list[tuple[str, str]]:
         """Keys and the JSON text of their values."""

@@ -79,8 +79,8 @@ class SectionReader:
         recipient: str | None = None,
     ) -> None:
         """``recipient``: the tool that the section's marker named; the section is its arguments."""
-        self._tell = emit
-        self._has_told = False
+        self._sink = emit
+        self._has_found = False
         self._schemas = schemas
         self._syntax = syntax
         self._starters = _starters_of(syntax)
@@ -110,16 +110,16 @@ class SectionReader:
         if self._reading is not None:
             self._resume()
         rest = "".join(self._text)[self._lost_at or 0 :].strip()
-        rest = rest.lstrip(",; ") if self._has_told else rest
+        rest = rest.lstrip(",; ") if self._has_found else rest
         is_lost = self._lost_at is not None and bool(rest)
-        if is_lost or not (self._has_told or _NOTHING.fullmatch(rest)):
+        if is_lost or not (self._has_found or _NOTHING.fullmatch(rest)):
             self._emit(Remainder(rest, self._message, is_last=True))
 
     def _emit(self, event: ReadEvent) -> None:
-        self._has_told = True
+        self._has_found = True
         if self._lost_at is not None and isinstance(event, WrittenCall | Remainder):
             self._lost_at = self._source.taken  # in a list, the next one may be lost
-        self._tell(event)
+        self._sink(event)
 
     def _resume(self) -> None:
         while self._reading is not None:
@@ -146,9 +146,8 @@ class SectionReader:
             return
         if ended.ended and ended.is_cut_off:  # inside a value, which may speak about calls
             return
-        source = self._source = Source()
-        source.feed("".join(self._text)[self._lost_at :])
-        source.ended, source.taken = ended.ended, self._lost_at
+        rest = "".join(self._text)[self._lost_at :]
+        source = self._source = Source(rest, ended=ended.ended, taken=self._lost_at)
         yield from source.peek()
         lost = [source.take(1)]  # the same call again would be lost again
         if (yield from source.take_until(stops_of(start), lost.append)) is None:
@@ -161,11 +160,10 @@ class SectionReader:
     def _read_addressed(self, recipient: str) -> Reading[None]:
         self._lost_at = 0
         following = yield from self._source.skip_blank()
-        takes_code = recipient in CODE_TOOLS and recipient in self._schemas
-        if takes_code and following not in ("", "{"):
+        is_known = recipient in self._schemas
+        if is_known and recipient in CODE_TOOLS and following not in ("", "{"):
             yield from read_code_call(self._source, recipient, self._schemas, self._emit)
         else:
-            is_known = recipient in self._schemas
             yield from read_arguments(
                 self._source, recipient, None, self._emit, takes_text=is_known
             )
@@ -174,9 +172,8 @@ class SectionReader:
 
     def _read_all(self) -> Reading[None]:
         source = self._source
-        code_tool = (
-            self._syntax.code_tool if isinstance(self._syntax, JsonCalls | NamedJson) else ""
-        )
+        syntax = self._syntax
+        code_tool = syntax.code_tool if isinstance(syntax, JsonCalls | NamedJson) else ""
         if code_tool and (yield from is_code(source, self._schemas)):
             self._lost_at = source.taken
             name = code_tool_of(self._schemas, code_tool)
@@ -290,8 +287,9 @@ class SectionReader:
     def _tags_after_name(self) -> TaggedCalls:
         """The syntax of calls that begin with their name and go on with tags."""
         syntax = self._syntax
-        is_such = isinstance(syntax, TaggedCalls) and not syntax.before_name
-        return syntax if is_such and isinstance(syntax, TaggedCalls) else known.GLM
+        if isinstance(syntax, TaggedCalls) and not syntax.before_name:
+            return syntax
+        return known.GLM
 
     def _takes_bare_name(self, name: str) -> bool:
         """Whether a name alone is a call without arguments here."""

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 
+import attrs
+
 from paddler_trio.language.answers.call_events import (
     ArgumentsGrew,
     CallBegun,
@@ -30,17 +32,16 @@ _WRAPPERS = frozenset({"arguments", "input", "parameters", "properties"})
 """What models call an argument that holds all the others; DeepSeek and MiniCPM do so at times."""
 
 
+@attrs.define(eq=False)
 class ArgumentsWriter:
     """Writes the JSON object of a call's arguments, pair by pair, as pieces of its text."""
 
-    __slots__ = ("_emit", "_name", "_parts")
+    _name: str
+    _emit: Emit
+    _parts: list[str] = attrs.field(factory=list, init=False)
 
-    def __init__(self, name: str, emit: Emit, call_id: str | None = None) -> None:
-        """Announce the call."""
-        self._name = name
-        self._emit = emit
-        self._parts: list[str] = []
-        emit(CallBegun(name, call_id))
+    def __attrs_post_init__(self) -> None:
+        self._emit(CallBegun(self._name))
 
     def grow(self, text: str) -> None:
         """More of the JSON text."""
@@ -57,16 +58,16 @@ class ArgumentsWriter:
         opening = ", " if self._parts else "{"
         self.grow(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
 
-    def end(self, call_id: str | None = None) -> None:
+    def end(self) -> None:
         """The call is complete.
 
         Raises:
           NotACallError: its values make no JSON object that can be sent.
         """
         self.grow("}" if self._parts else "{}")
-        self.check(call_id)
+        self.check()
 
-    def check(self, call_id: str | None = None) -> None:
+    def check(self) -> None:
         """The JSON text that was written is all of the arguments.
 
         Raises:
@@ -76,7 +77,7 @@ class ArgumentsWriter:
             arguments = parse_json("".join(self._parts))
         except ValueError as error:
             raise NotACallError(str(error)) from error
-        self._emit(WrittenCall(self._name, arguments_of(arguments), call_id))
+        self._emit(WrittenCall(self._name, arguments_of(arguments)))
 
 
 def read_tagged_call(

@@ -10,44 +10,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from paddler_trio.language.answers.text_source import MarkerSet
 
 
+@attrs.define(eq=False)
 class StopTexts:
     """Looks for stop texts in one answer; never raises."""
 
-    __slots__ = ("_held_back", "_markers", "_texts", "found")
+    _texts: Sequence[str]
+    """None of them is empty."""
+    _markers: MarkerSet = attrs.field(init=False)
+    held_back: str = attrs.field(default="", init=False)
+    """Text that may still become a stop text."""
+    found: str | None = attrs.field(default=None, init=False)
+    """The stop text that ended the answer; nothing is let through after it."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        """``texts``: none of them empty."""
-        self._texts = tuple(dict.fromkeys(texts))
+    def __attrs_post_init__(self) -> None:
         self._markers = MarkerSet(self._texts)
-        self._held_back = ""
-        self.found: str | None = None
-        """The stop text that ended the answer; nothing is let through after it."""
-
-    @property
-    def held_back(self) -> str:
-        """Text that may still become a stop text."""
-        return self._held_back
 
     def feed(self, text: str) -> str:
         """What of the text so far is decided and was not passed on before; may be empty."""
         if self.found is not None:
             return ""
-        rest = self._held_back + text
+        rest = self.held_back + text
         first = self._first_complete(rest)
         if first is not None:
             start, self.found = first
-            self._held_back = ""
+            self.held_back = ""
             return rest[:start]
         undecided = self._markers.undecided_from(rest)
-        self._held_back = rest[undecided:]
+        self.held_back = rest[undecided:]
         return rest[:undecided]
 
     def flush(self) -> str:
         """The text ends here, or goes on as another kind: what was held back was no stop text."""
-        rest, self._held_back = self._held_back, ""
+        rest, self.held_back = self.held_back, ""
         return rest
 
     def _first_complete(self, text: str) -> tuple[int, str] | None:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
+import attrs
+
 from paddler_trio.language.answers.call_events import NotACallError
 
 
@@ -66,20 +68,18 @@ MAX_NAME_CHARS = 1024
 _BLANK = re.compile(r"\s*")
 
 
+@attrs.define(eq=False)
 class Source:
     """The text that is there and not taken yet."""
 
-    __slots__ = ("_start", "_tapes", "_text", "ended", "is_cut_off", "taken")
-
-    def __init__(self) -> None:
-        self._text = ""
-        self._start = 0
-        self._tapes: list[list[str]] = []
-        self.ended = False
-        self.is_cut_off = False
-        """The end is not where the writer meant it to be."""
-        self.taken = 0
-        """How many characters were taken since the beginning."""
+    _text: str = ""
+    ended: bool = False
+    is_cut_off: bool = False
+    """The end is not where the writer meant it to be."""
+    taken: int = 0
+    """How many characters were taken since the beginning."""
+    _start: int = attrs.field(default=0, init=False)
+    _tapes: list[list[str]] = attrs.field(factory=list, init=False)
 
     def feed(self, text: str) -> None:
         """More text; only while not ended."""

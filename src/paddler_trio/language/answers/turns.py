@@ -38,9 +38,7 @@ class AnswerStart:
 
 
 def rendered_prompt(
-    conversation: ConversationPrompt,
-    prepared: PreparedConversation,
-    markers: Markers | None = None,
+    conversation: ConversationPrompt, prepared: PreparedConversation, markers: Markers | None = None
 ) -> tuple[str, AnswerStart]:
     """The prompt of a conversation, control tokens in its messages escaped, and how its answer
     begins.

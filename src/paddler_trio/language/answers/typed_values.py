@@ -166,20 +166,18 @@ def json_of(text: str, types: frozenset[str], *, quoted: bool = False) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+@attrs.define(eq=False)
 class TextValue:
     """A string value, passed on as pieces of its JSON text; the quotes are included.
 
     One line break at its beginning is layout, and so is then one at its end, unless ``is_exact``.
     """
 
-    __slots__ = ("_held_back", "_is_exact", "_is_laid_out", "_sink", "_started")
-
-    def __init__(self, sink: Callable[[str], object], *, is_exact: bool = False) -> None:
-        self._sink = sink
-        self._is_exact = is_exact
-        self._started = False
-        self._is_laid_out = False
-        self._held_back = ""
+    _sink: Callable[[str], object]
+    _is_exact: bool = attrs.field(default=False, kw_only=True)
+    _started: bool = attrs.field(default=False, init=False)
+    _is_laid_out: bool = attrs.field(default=False, init=False)
+    _held_back: str = attrs.field(default="", init=False)
 
     def feed(self, text: str) -> None:
         """More of the value."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
+import attrs
+
 from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.text_source import stops_of
 
 _TELLING = re.compile(r'\\.|\\\Z|"|\n', re.DOTALL)
 
 
+@attrs.define(eq=False)
 class StringTracker:
     """Follows the quotes of JSON, in whatever pieces the text comes.
 
@@ -22,12 +25,9 @@ class StringTracker:
     bracket has probably lost its closing quote.
     """
 
-    __slots__ = ("_ends_in_bracket", "_is_escaping", "_is_open")
-
-    def __init__(self) -> None:
-        self._is_open = False
-        self._is_escaping = False
-        self._ends_in_bracket = False
+    _is_open: bool = attrs.field(default=False, init=False)
+    _is_escaping: bool = attrs.field(default=False, init=False)
+    _ends_in_bracket: bool = attrs.field(default=False, init=False)
 
     @property
     def is_inside(self) -> bool:
@@ -51,6 +51,7 @@ class StringTracker:
             self._ends_in_bracket = stripped[-1] in "}]"
 
 
+@attrs.define(eq=False)
 class ValueTracker:
     """Follows the tags around arguments, in whatever pieces the text comes.
 
@@ -58,13 +59,10 @@ class ValueTracker:
     call's end follows. Right behind the end of a call nothing is a value.
     """
 
-    __slots__ = ("_is_open", "_last", "_syntax", "_undecided")
-
-    def __init__(self, syntax: TaggedCalls) -> None:
-        self._syntax = syntax
-        self._is_open = False
-        self._undecided = ""
-        self._last = ""
+    _syntax: TaggedCalls
+    _is_open: bool = attrs.field(default=False, init=False)
+    _undecided: str = attrs.field(default="", init=False)
+    _last: str = attrs.field(default="", init=False)
 
     @property
     def is_inside(self) -> bool:

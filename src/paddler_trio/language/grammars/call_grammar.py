@@ -63,12 +63,7 @@ class CallPlace:
 
 
 def write_calls(
-    place: CallPlace,
-    tools: Sequence[Tool],
-    writer: GrammarWriter,
-    *,
-    most: int,
-    is_lenient: bool,
+    place: CallPlace, tools: Sequence[Tool], writer: GrammarWriter, *, most: int, is_lenient: bool
 ) -> str:
     """The rule for one to ``most`` calls.
 
@@ -130,12 +125,7 @@ def _several(first: str, other: str, between: str, most: int, writer: GrammarWri
 
 
 def _call(
-    place: CallPlace,
-    tool: Tool,
-    writer: GrammarWriter,
-    *,
-    is_lenient: bool,
-    is_first: bool = False,
+    place: CallPlace, tool: Tool, writer: GrammarWriter, *, is_lenient: bool, is_first: bool = False
 ) -> str:
     form = place.form
     if not tool.name:

@@ -122,16 +122,16 @@ class _Open:
     rules_before: int = 0
 
 
+@attrs.define(eq=False)
 class _Reader:
-    def __init__(self) -> None:
-        self.rules: dict[str, Ways] = {}
-        self._num_elements = 0
-        self._num_names = 0
-        self._open: list[_Open] = []
-        self._may_break = True
-        """A line may end here without ending the rule."""
-        self._is_ended = True
-        """The rule ended with its line."""
+    rules: dict[str, Ways] = attrs.field(factory=dict, init=False)
+    _num_elements: int = attrs.field(default=0, init=False)
+    _num_names: int = attrs.field(default=0, init=False)
+    _open: list[_Open] = attrs.field(factory=list, init=False)
+    _may_break: bool = attrs.field(default=True, init=False)
+    """A line may end here without ending the rule."""
+    _is_ended: bool = attrs.field(default=True, init=False)
+    """The rule ended with its line."""
 
     def read(self, grammar: str) -> None:
         for token in _TOKEN.finditer(grammar):
@@ -292,7 +292,11 @@ def left_factored(rules: Rules) -> Rules:
     while waiting:
         name, tails = waiting.pop()
         ways: Ways = []
-        for item, group in _by_next(tails).items():
+        groups: dict[Item | None, list[tuple[list[Item], int]]] = {}
+        for way, at in tails:
+            item = way[at] if at < len(way) else None
+            groups.setdefault(item, []).append((way, at + 1))
+        for item, group in groups.items():
             if item is None:
                 ways.append([])
             elif len(group) == 1:
@@ -304,16 +308,6 @@ def left_factored(rules: Rules) -> Rules:
                 waiting.append((inner, group))
         factored[name] = ways
     return factored
-
-
-def _by_next(
-    tails: list[tuple[list[Item], int]],
-) -> dict[Item | None, list[tuple[list[Item], int]]]:
-    groups: dict[Item | None, list[tuple[list[Item], int]]] = {}
-    for way, at in tails:
-        item = way[at] if at < len(way) else None
-        groups.setdefault(item, []).append((way, at + 1))
-    return groups
 
 
 @attrs.define

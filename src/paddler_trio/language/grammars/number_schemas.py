@@ -159,16 +159,20 @@ def _numbers_between(
         high_int, high_digits = _split(high)
     if low_int == high_int:
         fraction = _fraction(low_digits, excludes_low, high_digits, excludes_high, room)
-        return [f"{literal(str(low_int))} {way}".rstrip() for way in fraction]
-    fraction = _fraction(low_digits, excludes_low, None, False, room)
-    ways = [f"{literal(str(low_int))} {way}".rstrip() for way in fraction]
+        return _behind(low_int, fraction)
+    ways = _behind(low_int, _fraction(low_digits, excludes_low, None, False, room))
     for width, way in _naturals_between(low_int + 1, high_int - 1):
         free = f'("." {_some_digits(1, _room(width))})?' if _room(width) else ""
         ways.append(f"{way} {free}".rstrip())
     if high is not None:
         fraction = _fraction("", False, high_digits, excludes_high, _room(len(str(high_int))))
-        ways += [f"{literal(str(high_int))} {way}".rstrip() for way in fraction]
+        ways += _behind(high_int, fraction)
     return ways
+
+
+def _behind(digits: int, ways: list[str]) -> list[str]:
+    """GBNF for these digits and one of ``ways`` after them."""
+    return [f"{literal(str(digits))} {way}".rstrip() for way in ways]
 
 
 def _room(width: int) -> int:
@@ -225,16 +229,14 @@ def _digits_between(
     if low is not None:
         free_from += 1
         if high is None or (most > least):
-            after = _rest(low[1:], excludes_low, None, False, room - 1)
-            ways += [f"{literal(str(least))} {way}".rstrip() for way in after]
+            ways += _behind(least, _rest(low[1:], excludes_low, None, False, room - 1))
     if high is not None:
         free_to -= 1
         if low is None or most > least:
-            after = _rest(None, False, high[1:], excludes_high, room - 1)
-            ways += [f"{literal(str(most))} {way}".rstrip() for way in after]
+            ways += _behind(most, _rest(None, False, high[1:], excludes_high, room - 1))
     if low is not None and high is not None and most == least:
         after = _rest(low[1:], excludes_low, high[1:], excludes_high, room - 1)
-        ways += [f"{literal(str(least))} {way}".rstrip() for way in after]
+        ways += _behind(least, after)
     if free_from <= free_to:
         rest = _some_digits(0, room - 1) if room > 1 else ""
         ways.append(f"{_digits(free_from, free_to)} {rest}".rstrip())

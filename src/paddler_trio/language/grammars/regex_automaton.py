@@ -11,7 +11,8 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import NoReturn, TypeAlias
 
 import attrs
@@ -86,14 +87,18 @@ def _characters(ranges: Ranges) -> _Piece:
     return build
 
 
+def _drawn(net: Net, begin: int, pieces: Iterable[_Piece]) -> int:
+    """The state in which the pieces, drawn one after the other, end."""
+    for piece in pieces:
+        end = net.state()
+        piece(net, begin, end)
+        begin = end
+    return begin
+
+
 def _sequence(pieces: list[_Piece]) -> _Piece:
     def build(net: Net, begin: int, end: int) -> None:
-        here = begin
-        for piece in pieces:
-            there = net.state()
-            piece(net, here, there)
-            here = there
-        net.skips[here].append(end)
+        net.skips[_drawn(net, begin, pieces)].append(end)
 
     return build
 
@@ -110,24 +115,16 @@ def _either(pieces: list[_Piece]) -> _Piece:
 
 def _repeated(piece: _Piece, least: int, most: int | None) -> _Piece:
     def build(net: Net, begin: int, end: int) -> None:
-        here = begin
-        for _ in range(least):
-            there = net.state()
-            piece(net, here, there)
-            here = there
+        here = _drawn(net, begin, repeat(piece, least))
         if most is None:
             loop = net.state()
             net.skips[here].append(loop)
-            back = net.state()
-            piece(net, loop, back)
-            net.skips[back].append(loop)
+            net.skips[_drawn(net, loop, [piece])].append(loop)
             net.skips[loop].append(end)
             return
         for _ in range(most - least):
             net.skips[here].append(end)
-            there = net.state()
-            piece(net, here, there)
-            here = there
+            here = _drawn(net, here, [piece])
         net.skips[here].append(end)
 
     return build
@@ -171,11 +168,11 @@ _REFUSED_GROUPS = {
 }
 
 
+@attrs.define(eq=False)
 class _Parser:
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self._at = 0
-        self._depth = 0
+    _pattern: str
+    _at: int = 0
+    _depth: int = 0
 
     def alternatives(self) -> list[_Alternative]:
         found = [self._alternative()]
@@ -334,12 +331,9 @@ class _Parser:
         if character in _CLASSES:
             self._at += 2
             return _CLASSES[character]
-        if character in _CONTROLS:
+        if character in _CONTROLS or (character == "b" and in_class):
             self._at += 2
-            return self._one(_CONTROLS[character])
-        if character == "b" and in_class:
-            self._at += 2
-            return self._one(8)
+            return self._one(_CONTROLS.get(character, 8))
         if character in "bB":
             self._fail(f"word boundary \\{character} cannot be expressed in a grammar")
         if character in "pP":

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import unquote
 
+import attrs
+
 from paddler_trio.language.answers.typed_values import json_types
 from paddler_trio.language.grammars.gbnf_writer import GrammarError
 
@@ -197,12 +199,12 @@ _REFUSED = (
 )  # fmt: skip
 
 
+@attrs.define(eq=False)
 class Resolver:
     """The places of one document."""
 
-    def __init__(self, document: object) -> None:
-        self._document = document
-        self._merges = 0
+    _document: object
+    _merges: int = attrs.field(default=0, init=False)
 
     def target(self, reference: object, path: str) -> tuple[object, str]:
         """What ``$ref`` leads to, and the reference; SchemaError if it leads nowhere here."""

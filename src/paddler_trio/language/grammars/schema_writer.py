@@ -21,8 +21,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
+from functools import partial
+
+import attrs
 
 from paddler_trio.language.answers.typed_values import json_types
 from paddler_trio.language.grammars.container_schemas import write_array, write_object
@@ -69,45 +73,38 @@ _KEYWORDS_OF = {
 }  # fmt: skip
 
 
+@attrs.define(eq=False)
 class SchemaWriter:
-    """Turns schemas into rules of one grammar."""
+    """Turns the parts of a schema, ``document``, into rules of one grammar.
 
-    def __init__(
-        self,
-        writer: GrammarWriter,
-        document: object,
-        *,
-        root: str = "$",
-        avoided: Sequence[str] = (),
-        null_where_nullable: bool = False,
-        words: tuple[str, str, str] = ("true", "false", "null"),
-    ) -> None:
-        """Prepare to write parts of ``document``.
+    Args:
+      avoided: texts that no string may contain as they are, such as what ends a tool call.
+      null_where_nullable: OpenAPI's ``nullable``, which JSON Schema lacks, adds null.
+      words: how true, false and nothing are written.
+    """
 
-        Args:
-          root: what error messages call the document.
-          avoided: texts that no string may contain as they are, such as what ends a tool call.
-          null_where_nullable: OpenAPI's ``nullable``, which JSON Schema lacks, adds null.
-          words: how true, false and nothing are written.
-        """
-        self._document = document
-        self._root = root
-        self._resolver = Resolver(document)
-        self._null_where_nullable = null_where_nullable
-        self.words = words
-        self._known: dict[int, str] = {}
-        self._kept: list[object] = []  # ids of merged schemas must stay theirs
-        self._references: dict[str, str] = {}
-        self._waiting: list[tuple[str, object, str]] = []
-        self._depth = 0
-        self._any: str | None = None
-        self.grammar = writer
-        self.avoided = tuple(avoided)
-        self.blanks = writer.rule(BLANKS, "ws")
+    grammar: GrammarWriter
+    _document: object
+    avoided: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    words: tuple[str, str, str] = attrs.field(default=("true", "false", "null"), kw_only=True)
+    _null_where_nullable: bool = attrs.field(default=False, kw_only=True)
+    blanks: str = attrs.field(init=False)
+    _resolver: Resolver = attrs.field(init=False)
+    _known: dict[int, str] = attrs.field(factory=dict, init=False)
+    _kept: list[object] = attrs.field(factory=list, init=False)
+    """Schemas that were merged: their ids must stay theirs."""
+    _references: dict[str, str] = attrs.field(factory=dict, init=False)
+    _waiting: list[tuple[str, object, str]] = attrs.field(factory=list, init=False)
+    _depth: int = attrs.field(default=0, init=False)
+    _any: str | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._resolver = Resolver(self._document)
+        self.blanks = self.grammar.rule(BLANKS, "ws")
 
     def document(self) -> str:
         """The rule for the whole document; SchemaError, or GrammarError if it grows too large."""
-        return self.value(self._document, self._root)
+        return self.value(self._document, "$")
 
     # ------------------------------------------------------------------------ any schema
 
@@ -127,13 +124,8 @@ class SchemaWriter:
         known = self._known.get(id(schema))
         if known is not None:
             return known
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise SchemaError(path, f"nested too deeply, the limit is {MAX_DEPTH}")
-        try:
+        with self._nested(path):
             name = self._written(schema, path)
-        finally:
-            self._depth -= 1
         self._known[id(schema)] = name
         self._kept.append(schema)
         while self._waiting and self._depth == 0:
@@ -144,6 +136,16 @@ class SchemaWriter:
             finally:
                 self._depth = 0
         return name
+
+    @contextmanager
+    def _nested(self, path: str) -> Iterator[None]:
+        self._depth += 1
+        try:
+            if self._depth > MAX_DEPTH:
+                raise SchemaError(path, f"nested too deeply, the limit is {MAX_DEPTH}")
+            yield
+        finally:
+            self._depth -= 1
 
     def _written(self, schema: Schema, path: str) -> str:
         rules = checked(schema, path)
@@ -193,13 +195,10 @@ class SchemaWriter:
             ]
         if key == "oneOf":
             self._resolver.check_one_of(branches, path)
-        ways: list[str] = []
-        problem: NothingMatchesError | None = None
-        for index, branch in enumerate(branches):
-            try:
-                ways.append(self.value(branch, f"{path}.{key}[{index}]"))
-            except NothingMatchesError as error:
-                problem = error
+        ways, problem = _possible(
+            partial(self.value, branch, f"{path}.{key}[{index}]")
+            for index, branch in enumerate(branches)
+        )
         if not ways:
             raise NothingMatchesError(path, f"{key}: nothing fits any of them") from problem
         return self._rule(ways, path)
@@ -210,10 +209,7 @@ class SchemaWriter:
         Raises:
           SchemaError: it cannot be taken apart that way.
         """
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise SchemaError(path, f"nested too deeply, the limit is {MAX_DEPTH}")
-        try:
+        with self._nested(path):
             whole = self._resolver.merged(schema, path)
             if not isinstance(whole, Mapping):
                 return [{}] if whole is True else []
@@ -236,8 +232,6 @@ class SchemaWriter:
             ):
                 return [rules]
             return [{**rules, "type": kind} for kind in self._types(rules, path)]
-        finally:
-            self._depth -= 1
 
     # ------------------------------------------------------------------- one plain schema
 
@@ -254,16 +248,10 @@ class SchemaWriter:
             "array": lambda rules, path: write_array(rules, path, self),
             "object": lambda rules, path: write_object(rules, path, self),
         }
-        ways = []
-        problem: NothingMatchesError | None = None
         names = self._types(rules, path)
         if "number" in names and "integer" in names:
             names.remove("integer")
-        for name in names:
-            try:
-                ways.append(makers[name](rules, path))
-            except NothingMatchesError as error:
-                problem = error
+        ways, problem = _possible(partial(makers[name], rules, path) for name in names)
         if not ways:
             raise problem or NothingMatchesError(path, "no type is left")
         return ways
@@ -394,11 +382,25 @@ class SchemaWriter:
         except UnicodeEncodeError:
             written = json.dumps(value)  # half a surrogate pair only exists as an escape
         except ValueError as error:
-            raise SchemaError(self._root, f"{value} is no number of JSON") from error
+            raise SchemaError("$", f"{value} is no number of JSON") from error
         if isinstance(value, str):
             for text in self.avoided:
                 written = written.replace(text, f"\\u{ord(text[0]):04x}{text[1:]}")
         return literal(written)
+
+
+def _possible(
+    makers: Iterable[Callable[[], str]],
+) -> tuple[list[str], NothingMatchesError | None]:
+    """What those made that something can match, and the last problem of the others."""
+    ways: list[str] = []
+    problem: NothingMatchesError | None = None
+    for make in makers:
+        try:
+            ways.append(make())
+        except NothingMatchesError as error:
+            problem = error
+    return ways, problem
 
 
 def _kind(value: object) -> str:

@@ -12,12 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from paddler_trio.language.images.decoding import (
-    ImageError,
-    PixelBudget,
-    check_image,
-    read_image,
-)
+from paddler_trio.language.images.decoding import ImageError, PixelBudget, check_image, read_image
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_messages import IMAGE_PARTS
 from paddler_trio.wire.engine.engine_pipe import Image

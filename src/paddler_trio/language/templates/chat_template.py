@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+import attrs
 import jinja2
 import jinja2.meta
 
@@ -40,14 +41,7 @@ MAX_RENDER_S = 5.0
 """Processor time of one rendering. A conversation of 100 kB takes a few milliseconds; where a
 template looks at all messages for each of them, a thousand messages take a second."""
 RESERVED_VARIABLES = frozenset(
-    {
-        "add_generation_prompt",
-        "bos_token",
-        "documents",
-        "eos_token",
-        "messages",
-        "tools",
-    }
+    {"add_generation_prompt", "bos_token", "documents", "eos_token", "messages", "tools"}
 )
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -55,24 +49,16 @@ Message = Mapping[str, object]
 Tool = Mapping[str, object]
 
 
+@attrs.frozen(eq=False)
 class ChatTemplate:
     """A compiled template. Immutable: any number of threads may render it at the same time.
 
     ``variables`` are the names it reads and does not always set itself.
     """
 
-    __slots__ = ("_template", "source", "variables")
-
-    def __init__(
-        self,
-        template: jinja2.Template,
-        source: str,
-        *,
-        variables: frozenset[str] = frozenset(),
-    ) -> None:
-        self._template = template
-        self.source = source
-        self.variables = variables
+    _template: jinja2.Template
+    source: str
+    variables: frozenset[str] = frozenset()
 
     @classmethod
     def compile(
@@ -99,7 +85,7 @@ class ChatTemplate:
             # Jinja writes Python and compiles that: nesting can also fail in Python's own compiler.
             message = f"chat template does not compile: {type(error).__name__}: {error}"
             raise ChatTemplateError(message) from error
-        return cls(template, source, variables=variables)
+        return cls(template, source, variables)
 
     def render(
         self,

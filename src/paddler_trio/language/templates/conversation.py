@@ -11,8 +11,7 @@ force for everything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -49,11 +48,9 @@ class ModelTemplate:
     capabilities: TemplateCapabilities
 
     @classmethod
-    def compile(cls, source: str, *, now: Callable[[], datetime] | None = None) -> ModelTemplate:
+    def compile(cls, source: str) -> ModelTemplate:
         """Compile and probe; ChatTemplateError. Milliseconds: once per load."""
-        template = (
-            ChatTemplate.compile(source) if now is None else ChatTemplate.compile(source, now=now)
-        )
+        template = ChatTemplate.compile(source)
         return cls(template, probe(template))
 
 
@@ -133,9 +130,10 @@ def prepare_conversation(
     for name in variables:
         if name in RESERVED_VARIABLES:
             raise ChatTemplateError(f"template_kwargs.{name}: set by the request already")
-    if conversation.continue_final_message and not messages:
+    continues = conversation.continue_final_message
+    if continues and not messages:
         raise ChatTemplateError("continue_final_message: there is no message to be continued")
-    if conversation.continue_final_message and messages[-1]["role"] != "assistant":
+    if continues and messages[-1]["role"] != "assistant":
         raise ChatTemplateError(
             f"continue_final_message: messages[{len(messages) - 1}].role is "
             f"{messages[-1]['role']!r}: only an assistant's message can be continued"
@@ -156,7 +154,7 @@ def prepare_conversation(
             **_thinking_variables(conversation.thinking, model.capabilities, variables),
             **escaping.escape_all(variables),
         },
-        continues=conversation.continue_final_message,
+        continues=continues,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sized
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+import attrs
 import jinja2
 from jinja2.exceptions import SecurityError
 
@@ -33,21 +34,26 @@ class LimitError(jinja2.TemplateError):
     """A rendering took more than it may."""
 
 
+def _ids(values: Iterable[object]) -> frozenset[int]:
+    return frozenset(map(id, values))
+
+
+@attrs.define(eq=False, kw_only=True)
 class Meter:
     """What one rendering may still spend: processor seconds of its thread, and characters.
 
-    ``given`` are the values of the request, which it must leave as they are.
+    ``given`` are the ids of the request's values, which it must leave as they are.
     """
 
-    __slots__ = ("_deadline_s", "_limit_chars", "_limit_s", "_steps", "chars", "given")
+    _limit_s: float
+    _limit_chars: int
+    given: frozenset[int] = attrs.field(default=(), converter=_ids)
+    _deadline_s: float = attrs.field(init=False)
+    _steps: int = attrs.field(default=0, init=False)
+    chars: int = attrs.field(default=0, init=False)
 
-    def __init__(self, *, limit_s: float, limit_chars: int, given: Iterable[object] = ()) -> None:
-        self.given = frozenset(map(id, given))
-        self._limit_s = limit_s
-        self._deadline_s = time.thread_time() + limit_s
-        self._limit_chars = limit_chars
-        self._steps = 0
-        self.chars = 0
+    def __attrs_post_init__(self) -> None:
+        self._deadline_s = time.thread_time() + self._limit_s
 
     def spend(self, chars: int) -> None:
         """One step that made ``chars`` characters; LimitError if it was one too many."""

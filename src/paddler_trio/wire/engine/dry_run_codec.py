@@ -62,7 +62,10 @@ def _framed(value: object) -> bytes:
 
 def _structured(body: bytes, kind: object) -> object:
     try:
-        return _CONVERTER.structure(msgpack.unpackb(body), kind)  # type: ignore[arg-type]
+        value = msgpack.unpackb(body)
+        if not isinstance(value, dict):
+            raise TypeError(f"a {type(value).__name__} instead of a map")
+        return _CONVERTER.structure(value, kind)  # type: ignore[arg-type]
     except (
         BaseValidationError,
         KeyError,

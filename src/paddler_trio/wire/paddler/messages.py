@@ -318,11 +318,6 @@ def parse_inference_server_message(text: str | bytes) -> InferenceServerMessage:
     return structure(loads(text), InferenceServerMessage)
 
 
-def parse_inference_client_message(text: str | bytes) -> InferenceClientMessage:
-    """Read a frame or a line that a balancer sent to a client. Raises WireError."""
-    return structure(loads(text), InferenceClientMessage)
-
-
 def parse_agent_message(text: str | bytes) -> AgentMessage | UnknownNotification:
     """Read a frame that a balancer sent to an agent. Raises WireError."""
     return structure(loads(text), AgentMessage)

@@ -1,4 +1,4 @@
-"""How agents are doing: what they report and what the balancer shows of it.
+"""How agents are doing, as they report it.
 
 An agent's issues are a set: sorted by variant, then by what they carry, and without duplicates,
 from the moment a snapshot exists.
@@ -45,39 +45,6 @@ class SlotAggregatedStatusSnapshot:
     state_application_status: AgentStateApplicationStatus
     uses_chat_template_override: bool
     version: Int32
-
-
-@attrs.frozen(kw_only=True)
-class AgentControllerSnapshot:
-    """The balancer's view of an agent; ``slots_processing`` is the balancer's own count."""
-
-    desired_slots_total: Int32
-    download_current: Uint64
-    download_filename: str | None
-    download_indeterminate: bool
-    download_total: Uint64
-    id: str
-    issues: tuple[AgentIssue, ...] = attrs.field(converter=sorted_issues)
-    model_path: str | None
-    name: str | None
-    slots_processing: Int32
-    slots_total: Int32
-    state_application_status: AgentStateApplicationStatus
-    uses_chat_template_override: bool
-
-
-@attrs.frozen
-class AgentControllerPoolSnapshot:
-    """All registered agents, in no particular order."""
-
-    agents: tuple[AgentControllerSnapshot, ...]
-
-
-@attrs.frozen
-class BufferedRequestManagerSnapshot:
-    """How many requests wait for a slot."""
-
-    buffered_requests_current: Int32
 
 
 @attrs.frozen

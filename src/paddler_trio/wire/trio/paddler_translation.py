@@ -37,7 +37,6 @@ from paddler_trio.wire.paddler.request_params import (
     tool_schema_problem,
 )
 from paddler_trio.wire.trio.work import (
-    Constraint,
     ConversationPrompt,
     Embed,
     Generate,
@@ -80,7 +79,7 @@ def _generation(work: Generate) -> PaddlerWork | UnsupportedByPaddler:
         return UnsupportedByPaddler(field)
     max_tokens = UNLIMITED_TOKENS if work.max_tokens is None else work.max_tokens
     constraint = work.constraint
-    assert constraint is None or isinstance(constraint, GbnfGrammar | JsonSchemaGrammar)
+    assert isinstance(constraint, GbnfGrammar | JsonSchemaGrammar | None)
     match work.prompt:
         case TokenPrompt():
             return UnsupportedByPaddler("prompt.Tokens")
@@ -99,7 +98,7 @@ def _unsupported_field(work: Generate) -> str | None:
     for each in attrs.fields(SamplingOverrides):
         if getattr(work.sampling, each.name) != getattr(usual, each.name):
             return f"sampling.{each.name}"
-    if not _is_paddlers(work.constraint):
+    if not isinstance(work.constraint, GbnfGrammar | JsonSchemaGrammar | None):
         return "constraint"
     if work.stop:
         return "stop"
@@ -108,10 +107,6 @@ def _unsupported_field(work: Generate) -> str | None:
     if not work.reuse_prefix:
         return "reuse_prefix"
     return "cache_salt" if work.cache_salt else None
-
-
-def _is_paddlers(constraint: Constraint | None) -> bool:
-    return constraint is None or isinstance(constraint, GbnfGrammar | JsonSchemaGrammar)
 
 
 def _conversation(

@@ -6,6 +6,7 @@ subprotocol, so it never sees one of these.
 
 * :class:`Start` (balancer): work, with the seed of its sampling and the tokens that another agent
   produced before it was lost; used instead of Paddler's ``Request`` for generations;
+* :class:`Store` (balancer): it keeps models for its agents; sent before anything is desired;
 * :class:`Want` (balancer): what to serve, if there are extras; otherwise Paddler's ``SetState``;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
@@ -19,6 +20,7 @@ subprotocol, so it never sees one of these.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -27,7 +29,7 @@ import attrs
 from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
-from paddler_trio.wire.shape import OMITTED
+from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, MemoryInForce
@@ -78,6 +80,7 @@ external_tag(Question, *structs(Question))
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
+_STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """What an agent of ours reads as one message; over a longer one it drops its connection."""
 
@@ -122,6 +125,17 @@ class Report:
     engine: Mapping[str, object] | None = None
     download: Download | None = attrs.field(default=None, metadata=OMITTED)
     memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
+
+
+@attrs.frozen
+class Store:
+    """The balancer keeps models: agents ask for them below ``path`` of the port that they dial."""
+
+    path: str
+
+    def __attrs_post_init__(self) -> None:
+        if _STORE_PATH.fullmatch(self.path) is None:
+            raise ShapeError(f"{self.path[:80]!r} is not a path such as /api/v2/store", "path")
 
 
 @attrs.frozen
@@ -207,7 +221,9 @@ class UnknownExtension:
     name: str
 
 
-Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | AskFit
+Extension: TypeAlias = (
+    Store | Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | AskFit
+)
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
 external_tag(Extension, *_VARIANTS)
