@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import attrs
 
 from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import DeviceNeed, HostNeed, MemoryNeed
 from paddler_trio.wire.paddler.desired_state import DesiredModel, NoModel
@@ -36,13 +37,18 @@ class DryRunDouble:
     )
     asked: list[LoadModel] = attrs.field(factory=list)
     num_opened: int = 0
+    endpoints: list[str] = attrs.field(factory=list)
+    unreachable: set[str] = attrs.field(factory=set)
 
     @asynccontextmanager
     async def open(
-        self, model: DesiredModel, projection: DesiredModel
+        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings
     ) -> AsyncIterator[DryRunDouble._Questions]:
         """As ``open_memory_questions``."""
         self.num_opened += 1
+        self.endpoints.append(hub.endpoint)
+        if hub.endpoint in self.unreachable:
+            raise MemoryUnknownError("unreachable", "no answer")
         yield DryRunDouble._Questions(self, model, projection)
 
     @attrs.frozen

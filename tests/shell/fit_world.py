@@ -65,6 +65,13 @@ class Agent:
 
     def __attrs_post_init__(self) -> None:
         hub_url = "http://127.0.0.1:9" if self.hub is None else self.hub.hub_url
+        hub = HubSettings(
+            endpoint=hub_url,
+            cache=self.root / "hub",
+            url_cache=self.root / "urls",
+            token_path=self.root / "token",
+            timeouts=Timeouts(silence_s=5),
+        )
         self.server = ModelServer(
             AgentStatus(2),
             threads=1,
@@ -74,14 +81,8 @@ class Agent:
             supervise_preparation=_never_prepared,
             on_step=lambda step: None,
             on_engine_gone=lambda reason, suspects: None,
-            hub=HubSettings(
-                endpoint=hub_url,
-                cache=self.root / "hub",
-                url_cache=self.root / "urls",
-                token_path=self.root / "token",
-                timeouts=Timeouts(silence_s=5),
-            ),
-            fit=ModelFit(self.dry_runs.open, self.limits),
+            hub=hub,
+            fit=ModelFit(self.dry_runs.open, hub, self.limits),
             checks_fit=self.checks_fit,
         )
         assert self.server.gate is not None

@@ -43,7 +43,7 @@ def opened(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContextM
         async with open_memory_questions(MODEL, NoModel(), HUB) as questions:
             yield questions
 
-    return real if request.param == "real" else partial(DryRunDouble().open, MODEL, NoModel())
+    return real if request.param == "real" else partial(DryRunDouble().open, MODEL, NoModel(), HUB)
 
 
 async def test_needs_grow_with_the_context_and_shrink_with_the_cache(

@@ -15,6 +15,7 @@ from dry_run_double import MIB, DryRunDouble
 from hub_server import HubServer, Repository, hub_server
 from paddler_trio.agent import fit_gate
 from paddler_trio.agent.model_fit import Held
+from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded, SlotCannotStart
@@ -229,3 +230,20 @@ async def test_an_agent_that_does_not_check_loads_anything_and_still_chooses(
         assert agent.dry_runs.num_opened == 0
         agent.server.set_desired(state(agent.file("m.gguf"), 2**20), AUTO)
         assert (await agent.loaded(2)).context_size == 2 * 1024, "the least that is chosen"
+
+
+async def test_headers_come_from_the_store_and_from_the_source_if_it_has_none(
+    agent: Agent,
+) -> None:
+    assert agent.server.fit is not None
+    agent.server.set_store(StoreAddress("http://balancer/api/v2/store", None))
+    at_store, at_source = "http://balancer/api/v2/store/hf", "http://127.0.0.1:9"
+    model = HuggingFaceModel(filename="m.gguf", repo_id="org/repo", revision="main")
+    async with running(agent):
+        agent.server.set_desired(state(model, 2**20))
+        await agent.refused()
+        assert agent.dry_runs.endpoints == [at_store]
+        agent.dry_runs.unreachable = {at_store}
+        agent.server.set_desired(state(model, 2**21))
+        await agent.refused()
+        assert agent.dry_runs.endpoints[1:] == [at_store, at_source]

@@ -16,6 +16,7 @@ from dry_run_double import DryRunDouble
 from paddler_trio.agent import fit_tasks
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS, FitTasks
 from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.desired_state import DesiredModel, LocalToAgent, NoModel
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Automatic, Extras
@@ -51,10 +52,10 @@ class Slow(DryRunDouble):
 
     @asynccontextmanager
     async def open(
-        self, model: DesiredModel, projection: DesiredModel
+        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings
     ) -> AsyncIterator[DryRunDouble._Questions]:
         await self.gate.wait()
-        async with DryRunDouble.open(self, model, projection) as questions:
+        async with DryRunDouble.open(self, model, projection, hub) as questions:
             yield questions
 
 

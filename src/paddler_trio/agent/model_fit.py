@@ -19,7 +19,9 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.scheduler.fit.fit_judgement import Verdict, judge_fit
 from paddler_trio.scheduler.fit.fit_suggestions import (
     Suggestion,
@@ -39,7 +41,7 @@ from paddler_trio.scheduler.fit.fit_words import refusal_words, suggestion_words
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed
-from paddler_trio.wire.paddler.desired_state import DesiredModel
+from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel
 from paddler_trio.wire.trio.desired_state_extras import NOTHING_AUTOMATIC, Automatic
 
 log = structlog.get_logger("fit")
@@ -65,7 +67,7 @@ class Questions(Protocol):
 
 
 OpenQuestions: TypeAlias = Callable[
-    [DesiredModel, DesiredModel], AbstractAsyncContextManager[Questions]
+    [DesiredModel, DesiredModel, HubSettings], AbstractAsyncContextManager[Questions]
 ]
 """About a model and its projection, wherever they are; MemoryUnknownError."""
 
@@ -128,14 +130,17 @@ class ModelFit:
     """Judges one model at a time.
 
     Args:
-      open_questions: :func:`~paddler_trio.models.memory_prediction.open_memory_questions`, with
-        the hub.
+      open_questions: :func:`~paddler_trio.models.memory_prediction.open_memory_questions`.
+      hub: where headers come from, unless the model ``store`` has them; URLs are asked themselves.
       suggesting_s: how long to look for what would fit.
     """
 
     open_questions: OpenQuestions
+    hub: HubSettings
     limits: MemoryLimits = attrs.field(factory=MemoryLimits)
     suggesting_s: float = SUGGESTING_S
+    store: StoreAddress | None = attrs.field(default=None, init=False)
+    """The balancer's."""
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def judge(
@@ -152,8 +157,29 @@ class ModelFit:
         Errors:
           MemoryUnknownError: it cannot be said, and why.
         """
+        async with self._turn:
+            if self.store is not None and isinstance(model, HuggingFaceModel):
+                through = self.hub.through_store(self.store.url, self.store.key_file)
+                try:
+                    return await self._asked(load, model, projection, through, held, auto)
+                except MemoryUnknownError as error:
+                    if error.kind != "unreachable":
+                        raise
+                    log.info("headers come from the source", reason=str(error))
+            return await self._asked(load, model, projection, self.hub, held, auto)
+
+    async def _asked(
+        self,
+        load: LoadModel,
+        model: DesiredModel,
+        projection: DesiredModel,
+        hub: HubSettings,
+        held: Held,
+        auto: Automatic,
+    ) -> Judged:
+        """MemoryUnknownError."""
         failure: MemoryUnknownError
-        async with self._turn, self.open_questions(model, projection) as questions:
+        async with self.open_questions(model, projection, hub) as questions:
             try:
                 return await self._judged(_DryRuns(load, questions), held, auto)
             except MemoryUnknownError as error:

@@ -193,6 +193,8 @@ class ModelServer:
     def set_store(self, store: StoreAddress | None) -> None:
         """Where models are asked for first, from the next download on; None for their sources."""
         self._fetch.store = store
+        if self.fit is not None:
+            self.fit.store = store
 
     async def wait_serving(self) -> Serving:
         """The model in force, as soon as there is one."""

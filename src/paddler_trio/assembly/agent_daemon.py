@@ -50,7 +50,7 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         on_engine_gone=requests.on_engine_gone,
         trusts_messages=config.trusts_messages,
         hub=hub,
-        fit=ModelFit(partial(open_memory_questions, hub=hub), config.memory),
+        fit=ModelFit(open_memory_questions, hub, config.memory),
         checks_fit=config.checks_fit,
     )
     link = BalancerLink(

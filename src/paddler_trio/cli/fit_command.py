@@ -167,7 +167,7 @@ def _of_this_machine(question: FitQuestion) -> FitAnswer:
         slots=question.slots or 1, threads=default_threads(), settings=EngineSettings()
     )
     load = rules.load(desired, extras, model_path=describe(desired.model), projection_path=None)
-    judge = ModelFit(partial(open_memory_questions, hub=HubSettings.from_environment())).judge
+    judge = ModelFit(open_memory_questions, HubSettings.from_environment()).judge
     ask = partial(judge, held=Held(), auto=extras.automatic)
     name = "this machine"
     try:
