@@ -41,7 +41,7 @@ from paddler_trio.scheduler.fit.fit_words import refusal_words, suggestion_words
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed
-from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel
+from paddler_trio.wire.paddler.desired_state import DesiredModel, LocalToAgent
 from paddler_trio.wire.trio.desired_state_extras import NOTHING_AUTOMATIC, Automatic
 
 log = structlog.get_logger("fit")
@@ -131,7 +131,7 @@ class ModelFit:
 
     Args:
       open_questions: :func:`~paddler_trio.models.memory_prediction.open_memory_questions`.
-      hub: where headers come from, unless the model ``store`` has them; URLs are asked themselves.
+      hub: where headers come from, unless the model ``store`` has them.
       suggesting_s: how long to look for what would fit.
     """
 
@@ -158,7 +158,7 @@ class ModelFit:
           MemoryUnknownError: it cannot be said, and why.
         """
         async with self._turn:
-            if self.store is not None and isinstance(model, HuggingFaceModel):
+            if self.store is not None and not isinstance(model, LocalToAgent):
                 through = self.hub.through_store(self.store.url, self.store.key_file)
                 try:
                     return await self._asked(load, model, projection, through, held, auto)

@@ -184,10 +184,7 @@ class _Finder:
         if here is not None and (self.hub.offline or is_commit(model.revision)):
             return here
         self._check_online(hub_subject(model))
-        try:
-            token = await trio.to_thread.run_sync(self.hub.token)
-        except ConfigurationError as error:
-            raise MemoryUnknownError("unreachable", str(error)) from error
+        token = await self._token()
         try:
             known = await file_metadata(self.client, self.hub.endpoint, model, token)
         except (ServerUnreachableError, ServerFailedError, AccessDeniedError):
@@ -217,10 +214,27 @@ class _Finder:
         if await trio.to_thread.run_sync(lambda: all(file.cached() for file in files)):
             return tuple(str(file.path) for file in files)
         self._check_online(subject)
+        locations = [await self._url_location(part) for part in urls]
         return await self._fetch_all(
             name,
-            [(file.name, Location(part), subject) for file, part in zip(files, urls, strict=True)],
+            [
+                (file.name, location, subject)
+                for file, location in zip(files, locations, strict=True)
+            ],
         )
+
+    async def _url_location(self, url: str) -> Location:
+        """There, or at the model store."""
+        mirrored = self.hub.mirrored(url)
+        if mirrored is None:
+            return Location(url)
+        return Location(mirrored, await self._token(), is_store=True)
+
+    async def _token(self) -> str | None:
+        try:
+            return await trio.to_thread.run_sync(self.hub.token)
+        except ConfigurationError as error:
+            raise MemoryUnknownError("unreachable", str(error)) from error
 
     def _check_online(self, subject: Subject) -> None:
         if self.hub.offline:
