@@ -158,9 +158,10 @@ async def test_a_broken_projection_is_no_reason_to_refuse_the_model(agent: Agent
         else MemoryUnknownError("not_gguf", "the projection is none")
     )
     async with running(agent):
-        agent.server.set_desired(
-            state(agent.file("m.gguf"), projection=agent.file("projection.gguf"))
-        )
+        projection = agent.file("projection.gguf")
+        agent.server.set_desired(state(agent.file("m.gguf"), 2**20, projection=projection))
+        assert "needs 1.13 GiB on host" in await agent.refused(), "the model alone is judged"
+        agent.server.set_desired(state(agent.file("m.gguf"), projection=projection))
         await agent.loaded(1)
 
 
