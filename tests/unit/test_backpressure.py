@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paddler_trio.agent import balancer_connection, balancer_link, engine_process
+from paddler_trio.agent import balancer_connection, balancer_link, cache_tasks, engine_process
 from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.balancer import api_v2, inference_socket, model_store_child
+from paddler_trio.balancer import api_v2, cache_routes, inference_socket, model_store_child
 from paddler_trio.config import BalancerConfig
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.http import input_budget as budget
@@ -23,7 +23,7 @@ from paddler_trio.http.bounded_websocket import (
 )
 from paddler_trio.http.connection import RECEIVE_BYTES
 from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.model_store import arrival, store_connection
+from paddler_trio.model_store import arrival, store_connection, upload_file, upload_routes
 from paddler_trio.models.transfer import TransferLimits
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
 from paddler_trio.nursery_tree.loop_lag import STALL_S
@@ -126,6 +126,19 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "questions to an agent whether a model fits": (
             f"{MAX_FIT_QUESTIONS}, of which 1 is worked on"
         ),
+        "commands about the cache of an agent": (
+            f"{cache_tasks.MAX_COMMANDS}, of which {cache_tasks.MAX_PULLS} fetch and "
+            f"{cache_tasks.MAX_HASHING} hashes"
+        ),
+        "commands about caches on the balancer": (
+            f"{cache_routes.MAX_STREAMS}, each for any number of agents"
+        ),
+        "progress of one command for one client": (
+            f"the newest of each agent, {1 / cache_routes.LEAST_PAUSE_S:.0f} a second, and "
+            f"{cache_routes.MAX_LINES_PER_S} a second of all"
+        ),
+        "uploads into the model store": f"{upload_routes.MAX_UPLOADS}, one for each file",
+        "uploads that broke off": f"{upload_file.MAX_LEFT}, for a week",
     }
     told = sizes()
     for queue, size in expected.items():

@@ -38,6 +38,7 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
@@ -45,6 +46,7 @@ from paddler_trio.wire.trio.trio_link import (
     TAG,
     Answer,
     Ask,
+    Cache,
     GetTree,
     HandBack,
     Start,
@@ -187,8 +189,12 @@ class BalancerConnection:
         self._send(dumps({"Response": envelope}))
 
     def answer(self, answer: Answer) -> None:
-        """Queue the answer to a question about the model."""
+        """Queue the answer to a question or a command."""
         self._send(render_extension(answer))
+
+    def progress(self, progress: CacheProgress) -> None:
+        """Queue how far a command about the cache is."""
+        self._send(render_extension(progress))
 
     async def send_large(self, frame: bytes) -> None:
         """Send a frame that is large, or one of many; waits for those before it, so that embeddings
@@ -336,6 +342,8 @@ class BalancerConnection:
                 self._publish()
             case AskFit() as question:
                 self.requests.fits.ask(question, self)
+            case Cache() as command:
+                self.requests.cache.start(command, self)
             case Store(path):
                 self.on_store(path)
             case GetTree(wire_id):

@@ -24,6 +24,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.cache_answers import CacheView
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
@@ -189,6 +190,22 @@ class ModelServer:
             progress=None,
         )
         self._desired_changes.notify()
+
+    @property
+    def store(self) -> StoreAddress | None:
+        """Where models are asked for first."""
+        return self._fetch.store
+
+    def cache_view(self) -> CacheView:
+        """What of the caches it serves and wants to serve, as it is now."""
+        desired = self.desired
+        wanted = () if desired is None else (desired.model, desired.multimodal_projection)
+        loaded = () if self._keeper is None else self._files
+        return CacheView(self.hub, wanted, tuple(f.path for f in loaded if f is not None))
+
+    async def touch_uses(self) -> None:
+        """What is served is in use still."""
+        await self._fetch.uses.touch()
 
     def set_store(self, store: StoreAddress | None) -> None:
         """Where models are asked for first, from the next download on; None for their sources."""
@@ -369,6 +386,7 @@ class ModelServer:
             )
             load = wanted if judged is None else judged.with_caches_cut()
         await self._drain_and_stop()
+        await self._fetch.uses.keep(each.path for each in files if each is not None)
         self._wanted_load, self._judged = (wanted, extras.automatic), judged
         if load is None:
             return

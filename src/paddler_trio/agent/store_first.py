@@ -7,6 +7,7 @@ store has no room, or cannot reach      the source; if that cannot be reached fr
   the source                            the store's error counts
 source refuses the store                that is the answer, unless this agent has a token of its
                                         own to try
+it was pushed, and is not there         that is the answer
 the source fails, the file changes,     that is the answer; the next attempt begins with the
   this machine's disk is full           store again
 """
@@ -29,6 +30,7 @@ from paddler_trio.models.download_errors import (
     CacheNotWritableError,
     DownloadError,
     LockHeldError,
+    PushedModelMissingError,
     RemoteFileChangedError,
     ServerFailedError,
     ServerUnreachableError,
@@ -38,6 +40,7 @@ from paddler_trio.models.download_errors import (
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.model_download import FetchedModel, ModelDownload
+from paddler_trio.models.pushed_model import is_pushed
 from paddler_trio.models.store_errors import StoreCannotError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
@@ -85,7 +88,8 @@ class StoreFirst:
         try:
             return await self._from_store(ModelDownload(settings, self.publish), model)
         except DownloadError as error:
-            if not may_try_source(error, has_token=await self._has_token()):
+            is_nowhere_else = isinstance(model, UrlModel) and is_pushed(model.url)
+            if is_nowhere_else or not may_try_source(error, has_token=await self._has_token()):
                 raise
             refusal = error
         log.warning("not from the balancer's model store: asking the source", reason=refusal.cause)
@@ -122,7 +126,7 @@ class StoreFirst:
 
 def may_try_source(error: DownloadError, *, has_token: bool) -> bool:
     """Whether the source may give what the store did not."""
-    if isinstance(error, (*_HERE, RemoteFileChangedError)):
+    if isinstance(error, (*_HERE, RemoteFileChangedError, PushedModelMissingError)):
         return False
     if not error.is_from_store:
         return True

@@ -47,10 +47,9 @@ async def ask(
 
 
 async def tokens_of(
-    backend: Backend, text: str, *, add_special: bool, parse_special: bool = True
+    backend: Backend, question: Tokenize, exchange: Exchange | None = None
 ) -> list[int]:
-    question = Tokenize(text=text, add_special=add_special, parse_special=parse_special)
-    tokens = (await ask(backend, question))["tokens"]
+    tokens = (await ask(backend, question, exchange))["tokens"]
     assert isinstance(tokens, list)
     return tokens
 
@@ -98,5 +97,5 @@ async def token_ids(backend: Backend, items: Sequence[int | str], *, param: str)
         if isinstance(item, int):
             tokens.append(item)
         else:
-            tokens += await tokens_of(backend, item, add_special=index == 0)
+            tokens += await tokens_of(backend, Tokenize(text=item, add_special=index == 0))
     return tuple(tokens)

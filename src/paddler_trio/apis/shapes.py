@@ -11,7 +11,7 @@ Bodies of the native routes have no shapes here: their classes travel on agent l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import attrs
 
@@ -56,6 +56,11 @@ def wrong(shape: Shape, value: object, path: str) -> ApiError:
     return invalid(f"{path} is {shown(value)}, must be {shape.expected}", path, code="invalid_type")
 
 
+def _beyond(limit: str, most: int, size: str, path: str) -> ApiError:
+    """The error for a value whose size is over ``most``; ``limit`` is its name, if it has one."""
+    return invalid(f"{path} has {size}, the limit{limit and ' ' + limit} is {most}", path)
+
+
 @attrs.frozen
 class Flag:
     expected = "true or false"
@@ -81,53 +86,54 @@ def _range_text(least: float | None, most: float | None) -> str:
 
 
 @attrs.frozen
-class Integer:
-    """A whole number; ``4.0`` is one, as in JSON Schema."""
+class _Ranged:
+    """A number from ``least`` to ``most``, both included."""
 
-    least: int | None = None
-    most: int | None = None
+    kind: ClassVar[str]
+    """The type in JSON Schema."""
+    noun: ClassVar[str]
+    least: float | None = None
+    most: float | None = None
 
     @property
     def expected(self) -> str:
-        return "a whole number" + _range_text(self.least, self.most)
+        return self.noun + _range_text(self.least, self.most)
+
+    def schema(self) -> Json:
+        return {"type": self.kind} | _bounds("minimum", self.least, "maximum", self.most)
+
+    def _contains(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
+
+
+@attrs.frozen
+class Integer(_Ranged):
+    """A whole number; ``4.0`` is one, as in JSON Schema."""
+
+    kind, noun = "integer", "a whole number"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong(self, value, path)
-        if (self.least is not None and value < self.least) or (
-            self.most is not None and value > self.most
-        ):
+        if not self._contains(value):
             raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return value
 
-    def schema(self) -> Json:
-        return {"type": "integer"} | _bounds("minimum", self.least, "maximum", self.most)
-
 
 @attrs.frozen
-class Number:
-    least: float | None = None
-    most: float | None = None
-
-    @property
-    def expected(self) -> str:
-        return "a number" + _range_text(self.least, self.most)
+class Number(_Ranged):
+    kind, noun = "number", "a number"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong(self, value, path)
-        if (
-            (self.least is not None and value < self.least)
-            or (self.most is not None and value > self.most)
-            or abs(value) > 3e38
-        ):
+        if not self._contains(value) or abs(value) > 3e38:
             raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
         return float(value)
-
-    def schema(self) -> Json:
-        return {"type": "number"} | _bounds("minimum", self.least, "maximum", self.most)
 
 
 @attrs.frozen
@@ -146,11 +152,7 @@ class Text:
         if not isinstance(value, str):
             raise wrong(self, value, path)
         if self.most_chars is not None and len(value) > self.most_chars:
-            raise invalid(
-                f"{path} has {len(value)} characters, the limit"
-                f"{' ' + self.limit if self.limit else ''} is {self.most_chars}",
-                path,
-            )
+            raise _beyond(self.limit, self.most_chars, f"{len(value)} characters", path)
         if len(value) < self.least_chars:
             raise invalid(f"{path} is empty, must be {self.expected}", path)
         return value
@@ -220,9 +222,7 @@ class FreeObject:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         if self.most is not None and len(value) > self.most:
-            raise invalid(
-                f"{path} has {len(value)} entries, the limit {self.limit} is {self.most}", path
-            )
+            raise _beyond(self.limit, self.most, f"{len(value)} entries", path)
         if self.most_bytes is not None:
             Anything(self.most_bytes, self.limit).read(value, path)
         return {
@@ -252,11 +252,7 @@ class ListOf:
         if len(value) < self.least:
             raise invalid(f"{path} has {len(value)} entries, must have at least {self.least}", path)
         if self.most is not None and len(value) > self.most:
-            raise invalid(
-                f"{path} has {len(value)} entries, the limit"
-                f"{' ' + self.limit if self.limit else ''} is {self.most}",
-                path,
-            )
+            raise _beyond(self.limit, self.most, f"{len(value)} entries", path)
         return [
             self.of.read(member, f"{path}[{index}]", ignored) for index, member in enumerate(value)
         ]

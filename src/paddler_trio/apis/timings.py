@@ -42,36 +42,28 @@ def timings_of(ending: Ended) -> Json:
     """llama-server's ``timings``: counts, milliseconds, and both ratios of them."""
     reported = ending.timings
     cached = int(reported.get("cached_n", ending.usage.get("cached_prompt_tokens", 0)))
-    timings: Json = {
-        "cache_n": cached,
-        **_prompt_speed(ending.usage["prompt_tokens"] - cached, reported.get("prompt_ms", 0.0)),
-        **_generation_speed(
-            int(reported.get("predicted_n", completion_tokens(ending))),
-            reported.get("predicted_ms", 0.0),
-        ),
-    }
+    timings = _timings(
+        cached,
+        ending.usage["prompt_tokens"] - cached,
+        reported.get("prompt_ms", 0.0),
+        int(reported.get("predicted_n", completion_tokens(ending))),
+        reported.get("predicted_ms", 0.0),
+    )
     if "draft_n" in reported:
         timings["draft_n"] = reported["draft_n"]
         timings["draft_n_accepted"] = reported.get("draft_accepted_n", 0)
     return timings
 
 
-def prompt_timings_of(prompt: Prefilled, took_ms: float) -> Json:
-    """The same before there is a token."""
+def _timings(
+    cached: int, computed: int, prompt_ms: float, predicted: int, predicted_ms: float
+) -> Json:
+    """The first token is sampled in the prompt's last pass: its time counts from there on."""
     return {
-        "cache_n": prompt.cached,
-        **_prompt_speed(prompt.done - prompt.cached, took_ms),
-        **_generation_speed(0, 0.0),
+        "cache_n": cached,
+        **_speed("prompt", computed, computed, prompt_ms),
+        **_speed("predicted", predicted, max(0, predicted - 1), predicted_ms),
     }
-
-
-def _prompt_speed(count: int, took_ms: float) -> Json:
-    return _speed("prompt", count, count, took_ms)
-
-
-def _generation_speed(count: int, took_ms: float) -> Json:
-    """The first token is sampled in the prompt's last pass: time counts from it on."""
-    return _speed("predicted", count, max(0, count - 1), took_ms)
 
 
 def _speed(name: str, count: int, timed: int, took_ms: float) -> Json:
@@ -114,39 +106,33 @@ class Stopwatch:
         if self._first_token_s is None:
             return None
         prompt = Prefilled(0, 0, 0) if self._prompt is None else self._prompt
-        return {
-            "cache_n": prompt.cached,
-            **_prompt_speed(
-                prompt.total - prompt.cached, (self._first_token_s - self.began_s) * 1000
-            ),
-            **_generation_speed(self._num_tokens, (self.now_s() - self._first_token_s) * 1000),
-        }
-
-
-@attrs.frozen
-class Report:
-    """``progress`` stands under ``prompt_progress``; ``timings`` are those of the same moment."""
-
-    progress: Json
-    timings: Json
+        return _timings(
+            prompt.cached,
+            prompt.total - prompt.cached,
+            (self._first_token_s - self.began_s) * 1000,
+            self._num_tokens,
+            (self.now_s() - self._first_token_s) * 1000,
+        )
 
 
 @attrs.define
 class PromptProgress:
-    """See the module docstring.
+    """Which reports a client gets of one prompt, as members of its chunks.
 
     Args:
       now_s: a clock of seconds.
       began_s: from when time counts if the agent did not report the beginning.
+      with_timings: reports carry timings, too.
     """
 
     now_s: Callable[[], float]
     began_s: float
+    with_timings: bool
     _latest: Prefilled | None = attrs.field(default=None, init=False)
     _reported: int = attrs.field(default=-1, init=False)
     _is_over: bool = attrs.field(default=False, init=False)
 
-    def take(self, prefilled: Prefilled) -> list[Report]:
+    def take(self, prefilled: Prefilled) -> list[Json]:
         """The reports that follow from this one of the agent.
 
         None repeats, and there are none after the first token: an agent that continues after a
@@ -160,23 +146,27 @@ class PromptProgress:
         self._latest = prefilled
         return [self._report(each) for each in (*first, prefilled) if each.done > self._reported]
 
-    def finished(self) -> list[Report]:
+    def finished(self) -> list[Json]:
         """The reports that are missing when the first token came."""
         was_over, self._is_over = self._is_over, True
         if was_over or self._latest is None or self._reported >= self._latest.total:
             return []
         return [self._report(attrs.evolve(self._latest, done=self._latest.total))]
 
-    def _report(self, prefilled: Prefilled) -> Report:
+    def _report(self, prefilled: Prefilled) -> Json:
         self._reported = prefilled.done
         took_ms = (self.now_s() - self.began_s) * 1000 if prefilled.done > prefilled.cached else 0.0
-        progress: Json = {
+        progress = {
             "total": prefilled.total,
             "cache": prefilled.cached,
             "processed": prefilled.done,
             "time_ms": round(took_ms),
         }
-        return Report(progress, prompt_timings_of(prefilled, took_ms))
+        if not self.with_timings:
+            return {"prompt_progress": progress}
+        computed = prefilled.done - prefilled.cached
+        timings = _timings(prefilled.cached, computed, took_ms, 0, 0.0)
+        return {"prompt_progress": progress, "timings": timings}
 
 
 @attrs.define
@@ -200,10 +190,8 @@ class Reports:
         if not self.is_wanted:
             return []
         watch = self.watch
-        progress = self._choices.setdefault(choice, PromptProgress(watch.now_s, watch.began_s))
-        reports = progress.take(piece) if isinstance(piece, Prefilled) else progress.finished()
-        return [self._members(report) for report in reports]
-
-    def _members(self, report: Report) -> Json:
-        members: Json = {"prompt_progress": report.progress}
-        return members | {"timings": report.timings} if self.with_timings else members
+        if choice not in self._choices:
+            progress = PromptProgress(watch.now_s, watch.began_s, self.with_timings)
+            self._choices[choice] = progress
+        progress = self._choices[choice]
+        return progress.take(piece) if isinstance(piece, Prefilled) else progress.finished()

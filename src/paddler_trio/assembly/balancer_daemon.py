@@ -18,6 +18,7 @@ from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes
 from paddler_trio.balancer.model_store_child import ModelStoreChild
 from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
+from paddler_trio.balancer.no_model_store import no_model_store
 from paddler_trio.balancer.state_database import open_state_database, state_file
 from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
@@ -145,8 +146,8 @@ def balancer_parts(
         dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
     )
     management_app = management.app()
-    if store is not None:
-        management_app = by_path(is_store_path, ModelStoreRoutes(store), otherwise=management_app)
+    store_app = no_model_store if store is None else ModelStoreRoutes(store)
+    management_app = by_path(is_store_path, store_app, otherwise=management_app)
     api, exact_api = api_routers(config, dispatcher, states)
     use = Authentication(keys, KeyScope.INFERENCE)
     manage = Authentication(keys, KeyScope.MANAGEMENT, is_waived=config.insecure_management)

@@ -17,7 +17,12 @@ import structlog
 import trio
 
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.status_limits import bounded_report, bounded_status, identity_problem
+from paddler_trio.balancer.status_limits import (
+    bounded_progress,
+    bounded_report,
+    bounded_status,
+    identity_problem,
+)
 from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import WireError, leaves
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
@@ -45,6 +50,7 @@ from paddler_trio.wire.paddler.messages import (
 )
 from paddler_trio.wire.paddler.results import ends_stream
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
@@ -354,6 +360,8 @@ class _Link:
                 agent.answer(wire_id, tree)
             case Answer(wire_id) as answer:
                 agent.answer(wire_id, answer)
+            case CacheProgress() as progress:
+                agent.progressed(bounded_progress(progress))
             case UnknownExtension(name):
                 self._ignore(name)
             case other:

@@ -16,6 +16,7 @@ import attrs
 from paddler_trio.errors import WireError
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelPath
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import MemoryInForce
 from paddler_trio.wire.trio.trio_link import Report
 
@@ -96,6 +97,16 @@ def _bounded_memory(memory: MemoryInForce) -> MemoryInForce:
             _evolved(each, device=_cut(each.device, MAX_NAME_CHARS))
             for each in memory.devices[:MAX_DEVICES]
         ),
+    )
+
+
+def bounded_progress(progress: CacheProgress) -> CacheProgress:
+    """The same for how far a command about the cache is."""
+    return _evolved(
+        progress,
+        phase=_cut(progress.phase, MAX_DETAIL_CHARS),
+        source=_cut(progress.source, MAX_PATH_CHARS),
+        filename=_cut(progress.filename, MAX_PATH_CHARS),
     )
 
 

@@ -152,17 +152,13 @@ def call_rules(
         ),
         tools=[
             Tool(str(function.get("name", "")), function.get("parameters"))
-            for function in _functions(conversation.tools)
+            for tool in conversation.tools
+            if isinstance(function := tool.get("function"), Mapping)
         ],
         choice=conversation.tool_choice,
         tool_name=conversation.tool_name,
         parallel=conversation.parallel_tool_calls,
     )
-
-
-def _functions(tools: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    functions = (tool.get("function") for tool in tools)
-    return [function for function in functions if isinstance(function, Mapping)]
 
 
 def _begun(prompt_end: str, opener: str) -> str:

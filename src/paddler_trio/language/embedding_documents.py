@@ -8,7 +8,7 @@ of their documents.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TypeAlias, assert_never
 
@@ -105,14 +105,8 @@ def form_of(work: EmbeddingWork, shape: EmbeddingShape, asked_pooling: PoolingTy
             )
         return Form(shape.pooling, asked_pooling, NoNormalization(), is_ranking=True)
     if isinstance(work, Embed):
-        if work.normalize not in _NORMS:
-            choices = ", ".join(_NORMS)
-            raise EmbeddingRefusedError(
-                f"normalize is {work.normalize!r}, must be one of {choices}"
-            )
-        if work.oversize not in _OVERSIZE:
-            choices = ", ".join(_OVERSIZE)
-            raise EmbeddingRefusedError(f"oversize is {work.oversize!r}, must be one of {choices}")
+        _check_choice("normalize", work.normalize, _NORMS)
+        _check_choice("oversize", work.oversize, _OVERSIZE)
         if shape.pooling == "None" and work.oversize == "chunk":
             raise EmbeddingRefusedError(
                 "oversize is chunk, which averages vectors: pooling_type None has one for each "
@@ -134,6 +128,11 @@ def form_of(work: EmbeddingWork, shape: EmbeddingShape, asked_pooling: PoolingTy
     if shape.pooling in ("None", "Rank"):
         normalization = NoNormalization()  # the norm of a score, or of one token, means nothing
     return Form(shape.pooling, asked_pooling, normalization, is_ranking=False)
+
+
+def _check_choice(field: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise EmbeddingRefusedError(f"{field} is {value!r}, must be one of {', '.join(choices)}")
 
 
 # ------------------------------------------------------------------------------ to the engine
@@ -319,21 +318,18 @@ def _raw(result: EmbeddingResult) -> RawEmbeddingResult:
     return raw
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Gathered:
     """A document and the float32 bytes of each of its chunks, or why there are none."""
 
     document: PreparedDocument
-    values: tuple[bytes, ...]
-    problem: str
+    values: list[bytes] = attrs.field(init=False)
+    num_missing: int = attrs.field(init=False)
+    problem: str = attrs.field(default="", init=False)
 
-
-@attrs.define
-class _Open:
-    document: PreparedDocument
-    values: list[bytes]
-    num_missing: int
-    problem: str = ""
+    def __attrs_post_init__(self) -> None:
+        self.num_missing = len(self.document.chunks)
+        self.values = [b""] * self.num_missing
 
 
 @attrs.define
@@ -348,19 +344,15 @@ class Gathering:
     chunks: list[tuple[int, ...]] = attrs.field(init=False)
     tokens_away: int = attrs.field(default=0, init=False)
     _num_given: int = attrs.field(default=0, init=False)
-    _owners: list[tuple[_Open, int]] = attrs.field(init=False)
+    _owners: list[tuple[Gathered, int]] = attrs.field(init=False)
     """Of each chunk: its document, and the chunk's place in it."""
-    _waiting: deque[_Open] = attrs.field(init=False)
+    _waiting: deque[Gathered] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        waiting = [
-            _Open(document, [b""] * len(document.chunks), len(document.chunks))
-            for document in self.documents
-        ]
-        self._waiting = deque(waiting)
+        self._waiting = deque(map(Gathered, self.documents))
         self.chunks = [chunk for document in self.documents for chunk in document.chunks]
         self._owners = [
-            (each, place) for each in waiting for place in range(len(each.document.chunks))
+            (each, place) for each in self._waiting for place in range(each.num_missing)
         ]
 
     @property
@@ -395,6 +387,5 @@ class Gathering:
         """Documents whose turn it is, in order; each is given out once."""
         ready = []
         while self._waiting and not self._waiting[0].num_missing:
-            done = self._waiting.popleft()
-            ready.append(Gathered(done.document, tuple(done.values), done.problem))
+            ready.append(self._waiting.popleft())
         return ready

@@ -36,7 +36,6 @@ from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
     Grammar,
-    ReasoningBudget,
     StartSequence,
 )
 from paddler_trio.wire.engine.sampler_stages import MAX_LOGPROBS
@@ -131,7 +130,11 @@ def prompt_of(
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
         grammar=_grammar(request, rendering, language, binds_calls=is_extended),
-        reasoning=_budget(request.prompt, rendering, language),
+        reasoning=(
+            budget_of_answer(request.prompt, rendering.start, language.vocabulary)
+            if isinstance(request.prompt, ConversationPrompt)
+            else None
+        ),
         logprobs=-1 if request.logprobs is None else request.logprobs,
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
@@ -326,9 +329,3 @@ def _grammar(
         raise Refusal("ToolSchemaInvalid", str(error)) from error
     except SchemaNotConvertibleError as error:
         raise Refusal("GrammarSyntaxError", str(error)) from error
-
-
-def _budget(prompt: Prompt, rendering: Rendering, language: Language) -> ReasoningBudget | None:
-    if not isinstance(prompt, ConversationPrompt):
-        return None
-    return budget_of_answer(prompt, rendering.start, language.vocabulary)

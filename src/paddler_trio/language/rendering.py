@@ -96,8 +96,8 @@ def _classifier(
 ) -> Automaton:
     """Classifies the sections of the answer, from the place where the prompt leaves it."""
     form = paddler_form_of(start.form) if as_paddler else start.form
-    functions = [tool.get("function") for tool in conversation.tools]
-    names = [function.get("name") for function in functions if isinstance(function, Mapping)]
+    functions = (tool.get("function") for tool in conversation.tools)
+    names = (function.get("name") for function in functions if isinstance(function, Mapping))
     probe = probe_of(start.form, [name for name in names if isinstance(name, str)])
     classifier = Automaton(form.rules, probe=probe)
     classifier.begin_with(start.prompt_end)

@@ -14,9 +14,11 @@ from pathlib import Path
 import attrs
 import structlog
 
+from paddler_trio.errors import WireError
 from paddler_trio.model_store.layout import StoreLayout, is_sha256
 from paddler_trio.models.hub_cache import OURS
 from paddler_trio.models.partial_file import remove
+from paddler_trio.models.pushed_model import read_manifest
 from paddler_trio.models.url_cache import UrlFile
 
 log = structlog.get_logger("store")
@@ -86,11 +88,25 @@ def _url_files(layout: StoreLayout) -> Iterator[StoredFile]:
 
 
 def _pushed_files(layout: StoreLayout) -> Iterator[StoredFile]:
+    names = _names_of_pushed(layout)
     for blob in _regular(layout.pushed / "blobs"):
-        yield _file(layout, blob, (), blob.name, is_verified=True)
+        yield _file(layout, blob, names[blob.name], blob.name, is_verified=True)
     for manifest in _regular(layout.pushed / "manifests"):
         yield _file(layout, manifest, (), manifest.name, is_verified=True)
     yield from _leftovers(layout, layout.uploads, layout.pushed / "blobs")
+
+
+def _names_of_pushed(layout: StoreLayout) -> dict[str, tuple[str, ...]]:
+    """By the SHA-256 of a file: how the desired state names it, in each model that has it."""
+    names: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+    for path in _regular(layout.pushed / "manifests"):
+        try:
+            manifest = read_manifest(path.read_bytes())
+        except (OSError, WireError):
+            continue  # it goes at this moment, or is damaged: the file is listed by its key
+        for file in manifest.all_files:
+            names[file.sha256] += (manifest.source(file),)
+    return names
 
 
 def _leftovers(layout: StoreLayout, folder: Path, wholes: Path) -> Iterator[StoredFile]:

@@ -8,7 +8,7 @@
       pushed/
         blobs/<sha256>            a file that was pushed, whole and verified
         manifests/<sha256>        the canonical JSON of a manifest: its own bytes hash to its name
-        uploads/                  what is being uploaded: <sha256>.partial and <sha256>.journal
+        uploads/                  what has arrived of uploads: <sha256>.partial
 
 A *key* names one file in logs, pins and the list of ``GET /api/v2/store``: its path below DIR, with
 slashes. Blobs appear by a rename after their hash was compared, so what has a blob's name is whole.
@@ -23,6 +23,7 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.models.hub_cache import OURS
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -32,6 +33,13 @@ LOCK_NAME: Final = "store.lock"
 def is_sha256(text: str) -> bool:
     """Whether it is a SHA-256 in lower-case hex."""
     return _SHA256.fullmatch(text) is not None
+
+
+def checked_sha256(text: str) -> str:
+    """The parameter of a path; HttpProblem 400 if it is no SHA-256."""
+    if not is_sha256(text):
+        raise HttpProblem(400, f"{text[:80]!r} is no SHA-256: 64 hex digits in lower case")
+    return text
 
 
 @attrs.frozen

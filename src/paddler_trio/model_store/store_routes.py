@@ -5,11 +5,10 @@
     DELETE        /api/v2/store/files/{key}                 remove a file that nobody wants
     GET HEAD      /api/v2/store/hf/...                      as the hub: see ``source_routes``
     GET           /api/v2/store/url/{base64url of the URL}  the same for files of URLs
-    GET HEAD      /api/v2/store/blobs/sha256/{sha256}       a pushed file
-    GET HEAD      /api/v2/store/manifests/sha256/{sha256}   the manifest of a pushed model
+    GET HEAD PUT  /api/v2/store/blobs/sha256/{sha256}       a pushed file; see ``upload_routes``
+    GET HEAD PUT  /api/v2/store/manifests/sha256/{sha256}   the manifest of a pushed model
 
-Uploads (PUT of blobs and manifests) get a module of their own beside this one, which adds its
-handlers in :func:`store_routes`. A handler gets its connection and the parameter of its path. It
+A handler gets its connection and the parameter of its path. It
 answers once, or raises HttpProblem or DownloadError.
 """
 
@@ -24,12 +23,13 @@ import attrs
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.http.router import Params, RouteTable
 from paddler_trio.model_store.arrival import Arrivals
-from paddler_trio.model_store.layout import is_sha256
+from paddler_trio.model_store.layout import checked_sha256
 from paddler_trio.model_store.send_stored import send_stored
 from paddler_trio.model_store.source_routes import SourceRoutes
 from paddler_trio.model_store.store import ModelStore
 from paddler_trio.model_store.store_connection import StoreConnection, StoreHeader
 from paddler_trio.model_store.store_messages import PREFIX
+from paddler_trio.model_store.upload_routes import UploadRoutes
 
 StoreHandler: TypeAlias = Callable[[StoreConnection, Params], Awaitable[None]]
 
@@ -39,15 +39,18 @@ def store_routes(
 ) -> RouteTable[StoreHandler]:
     """The table, complete."""
     table: RouteTable[StoreHandler] = RouteTable()
-    stored = StoredRoutes(store, arrivals)
+    stored, uploads = StoredRoutes(store, arrivals), UploadRoutes(store)
     table.add("GET", PREFIX, stored.list_all)
     table.add("PUT", f"{PREFIX}/pins/{{key...}}", stored.pin)
     table.add("DELETE", f"{PREFIX}/pins/{{key...}}", stored.unpin)
     table.add("DELETE", f"{PREFIX}/files/{{key...}}", stored.remove)
     table.add("GET", f"{PREFIX}/url/{{name}}", sources.url_file)
     table.add("GET", f"{PREFIX}/hf/api/models/{{rest...}}", sources.hub_listing)
+    table.add("GET", f"{PREFIX}/blobs/sha256/{{sha256}}", stored.blob)
+    table.add("HEAD", f"{PREFIX}/blobs/sha256/{{sha256}}", uploads.head_blob)
+    table.add("PUT", f"{PREFIX}/blobs/sha256/{{sha256}}", uploads.put_blob)
+    table.add("PUT", f"{PREFIX}/manifests/sha256/{{sha256}}", uploads.put_manifest)
     for method in ("GET", "HEAD"):
-        table.add(method, f"{PREFIX}/blobs/sha256/{{sha256}}", stored.blob)
         table.add(method, f"{PREFIX}/manifests/sha256/{{sha256}}", stored.manifest)
         table.add(method, f"{PREFIX}/hf/{{rest...}}", sources.hub_file)
     return table
@@ -111,10 +114,3 @@ class StoredRoutes:
             validator = f'"{sha256}"'
             if not await send_stored(connection, path, validator=validator, headers=headers or ()):
                 raise HttpProblem(404, f"the store has nothing with the SHA-256 {sha256}")
-
-
-def checked_sha256(text: str) -> str:
-    """The parameter of a path; HttpProblem 400 if it is no SHA-256."""
-    if not is_sha256(text):
-        raise HttpProblem(400, f"{text[:80]!r} is no SHA-256: 64 hex digits in lower case")
-    return text

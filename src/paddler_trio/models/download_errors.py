@@ -98,6 +98,15 @@ class SourceNotFoundError(DownloadError):
         return ModelDoesNotExistAtUrl(self.subject.model_path)
 
 
+class PushedModelMissingError(DownloadError):
+    """The model store does not have a pushed model, or there is no store; it may be pushed again
+    at any moment."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return ModelDoesNotExistAtUrl(self.subject.model_path)
+
+
 class RequestRejectedError(DownloadError):
     """Another 4xx."""
 

@@ -126,6 +126,16 @@ class HubSettings:
         name = base64.urlsafe_b64encode(url.encode(errors="surrogatepass")).decode().rstrip("=")
         return f"{self.url_mirror}/{name}"
 
+    @property
+    def pushed_cache(self) -> Path:
+        """Where pushed models go."""
+        return self.url_cache.parent / "pushed"
+
+    @property
+    def store(self) -> str | None:
+        """The address of the model store that these are for; None if they are for none."""
+        return None if self.url_mirror is None else self.url_mirror.removesuffix("/url")
+
     def token(self) -> str | None:
         """The token as it is now, read anew each time. Blocking.
 

@@ -22,7 +22,8 @@ import trio
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.cache_errors import disk_errors, one_error
 from paddler_trio.models.cache_lock import held_lock
-from paddler_trio.models.content_hash import ContentHash, hash_of_file
+from paddler_trio.models.cache_verification import note_fetched
+from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
     CacheFullError,
@@ -50,6 +51,9 @@ from paddler_trio.models.hub_client import (
 )
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.partial_file import PartialFile, read_journal, space_promised
+from paddler_trio.models.pushed_cache import pushed_journals
+from paddler_trio.models.pushed_download import PushedDownload
+from paddler_trio.models.pushed_model import is_pushed
 from paddler_trio.models.transfer import Fetched, RemoteFile, Transfer, TransferLimits
 from paddler_trio.models.url_cache import (
     UrlFile,
@@ -223,7 +227,8 @@ class ModelDownload:
                 self.settings.timeouts,
                 lambda: self._watch(repository.ours, blob),
             ):
-                if not await trio.to_thread.run_sync(_blob_is_whole, repository, known):
+                is_fetched = not await trio.to_thread.run_sync(_blob_is_whole, repository, known)
+                if is_fetched:
                     self._begin(
                         self.settings.endpoint, model.filename, index, count, known.size_bytes
                     )
@@ -246,6 +251,9 @@ class ModelDownload:
                 path = await trio.to_thread.run_sync(
                     repository.link, known.etag, known.commit, model.filename
                 )
+                if is_fetched:
+                    is_verified = known.content_hash is not None
+                    await trio.to_thread.run_sync(note_fetched, path, self.settings, is_verified)
         return path, known.commit
 
     def _repository(self, model: HuggingFaceModel) -> RepositoryCache:
@@ -261,6 +269,9 @@ class ModelDownload:
 
     async def _url(self, client: HttpClient, model: UrlModel) -> FetchedModel:
         subject = Subject(model.url, is_hub=False)
+        if is_pushed(model.url):
+            pushed = await self._pushed(client, model)
+            return FetchedModel(pushed[0], pushed, None)
         parts = _checked_url(model, subject)
         before, slash, last = parts.path.rpartition("/")
         names = (last,) if parts.query else part_names(last)
@@ -307,10 +318,29 @@ class ModelDownload:
                     file.ours,
                     file.name,
                     lambda partial, fetched: file.publish(
-                        partial, UrlRecord(fetched.size_bytes, fetched.hash, fetched.etag)
+                        partial,
+                        UrlRecord(
+                            fetched.size_bytes,
+                            fetched.hash,
+                            fetched.etag,
+                            url_text_for_logs(address),
+                        ),
                     ),
                 )
+                await trio.to_thread.run_sync(
+                    note_fetched, file.path, self.settings, expected is not None
+                )
         return file.path
+
+    async def _pushed(self, client: HttpClient, model: UrlModel) -> tuple[Path, ...]:
+        return await PushedDownload(
+            settings=self.settings,
+            client=client,
+            token=self._token,
+            begin=self._begin,
+            watch=self._watch,
+            fetch_verified=self._fetch_verified,
+        ).fetch(model)
 
     async def _url_location(self, url: str, subject: Subject) -> Location:
         """Where ``url`` is asked for: there, or at the model store."""
@@ -381,6 +411,7 @@ class ModelDownload:
             journals = [
                 *HubCache(self.settings.cache).journals(),
                 *url_journals(self.settings.url_cache),
+                *pushed_journals(self.settings.pushed_cache),
             ]
             promised = space_promised(journals, except_for=partial.journal_path, device=device)
             free = place.f_bavail * place.f_frsize
@@ -425,41 +456,6 @@ class ModelDownload:
         if seen is not None:
             self._meter.set(*seen)
         return seen
-
-
-def verified(path: Path, settings: HubSettings) -> bool | None:
-    """Hash a cached file again after it would not load. Blocking.
-
-    Returns:
-      True if its content is what was announced; False if it is not, and then it was quarantined:
-      the next fetch gets it anew. None if nobody announced it, or it is no file of a cache.
-
-    Errors:
-      OSError: it cannot be read or moved.
-    """
-    cache = settings.cache
-    if path.is_relative_to(cache):
-        folder = path.relative_to(cache).parts[0]
-        repository = RepositoryCache(cache, folder.removeprefix("models--").replace("--", "/"))
-        expected = repository.expected_hash(path)
-        if expected is None:
-            return None
-        if hash_of_file(path, expected.kind) == expected.hex:
-            return True
-        blob = path.parent / path.readlink()
-        path.unlink()
-        repository.quarantine(blob)
-        return False
-    if path.is_relative_to(settings.url_cache):
-        file = UrlFile(path.parent, path.name)
-        record = file.cached()
-        if record is None:
-            return None
-        if hash_of_file(path, record.hash.kind) == record.hash.hex:
-            return True
-        file.quarantine()
-        return False
-    return None
 
 
 async def wait_for_retry(

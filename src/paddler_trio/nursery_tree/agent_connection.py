@@ -8,7 +8,7 @@ a client's id never leaves the balancer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -28,11 +28,13 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
+from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
     Answer,
+    Cache,
     GetTree,
     Report,
     Want,
@@ -49,6 +51,12 @@ OUTGOING_FRAMES = 1024
 that the agent does not read at all, and then the connection is given up."""
 KEEPS_OLD_MODEL = frozenset({"downloading", "failed"})
 """Phases in which an agent that cannot serve the desired state (yet) serves the one before it."""
+
+
+COMMAND_BEGINS_S = 10.0
+"""An agent that works on a command reports at once that it does."""
+COMMAND_SILENCE_S = 600.0
+"""Longer than any part of a command that shows no progress: listing and removing."""
 
 
 class QuestionRefusedError(PaddlerError):
@@ -94,6 +102,8 @@ class AgentConnection:
     """Drained by an operator: it finishes what it has and gets nothing new."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
+    _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
+    """Of the queries that report it; by the same ids."""
     _num_queries: int = attrs.field(default=0, init=False)
     _sent_digest: str | None = attrs.field(default=None, init=False)
     _was_applied: bool = attrs.field(default=False, init=False)
@@ -257,7 +267,7 @@ class AgentConnection:
             raise QuestionRefusedError(
                 413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
             )
-        return self._answered(await self._asked(wire_id, frame))
+        return self._answer_in(await self._asked(wire_id, frame))
 
     async def ask_fit(self, question: FitQuestion) -> object:
         """Whether a model would fit, a ``FitReport`` as plain JSON; only for agents of ours.
@@ -270,10 +280,42 @@ class AgentConnection:
         wire_id = f"query.{self._num_queries}"
         state = applicable_state(question.state)
         frame = render_extension(AskFit(wire_id, state, question.extras, question.slots))
-        return self._answered(await self._asked(wire_id, frame))
+        return self._answer_in(await self._asked(wire_id, frame))
 
-    def _answered(self, answer: object) -> object:
-        """QuestionRefusedError, LinkError."""
+    async def command_cache(
+        self, request: CacheRequest, on_progress: Callable[[CacheProgress], None]
+    ) -> object:
+        """The answer to a command about its cache, as plain JSON; only for agents of ours.
+
+        Args:
+          on_progress: called at once when it begins, and then as it goes on.
+
+        Errors:
+          QuestionRefusedError: it failed, and why.
+          LinkError: it left before it answered, or was silent for too long.
+        """
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        patience_s = COMMAND_BEGINS_S
+        with trio.CancelScope(deadline=trio.current_time() + patience_s) as waiting:
+
+            def progressed(progress: CacheProgress) -> None:
+                nonlocal patience_s
+                patience_s = COMMAND_SILENCE_S
+                waiting.deadline = trio.current_time() + patience_s
+                on_progress(progress)
+
+            self._progress[wire_id] = progressed
+            try:
+                answer = await self._asked(wire_id, render_extension(Cache(wire_id, request)))
+            finally:
+                del self._progress[wire_id]
+            return self._answer_in(answer)
+        why = "" if patience_s > COMMAND_BEGINS_S else ": it may be of an older version"
+        raise LinkError(f"agent {self.label} reported nothing for {patience_s:g} s{why}")
+
+    def _answer_in(self, answer: object) -> object:
+        """What an ``Answer`` holds; QuestionRefusedError, LinkError."""
         if not isinstance(answer, Answer):
             raise LinkError(f"agent {self.label} answers a question with something else")
         if answer.problem is not None:
@@ -300,6 +342,12 @@ class AgentConnection:
         """An answer to a query; False if ``wire_id`` is not one that is being asked."""
         future = self._queries.get(wire_id)
         return future is not None and future.set(response)
+
+    def progressed(self, progress: CacheProgress) -> None:
+        """How far a command is; one that is over is ignored."""
+        on_progress = self._progress.get(progress.id)
+        if on_progress is not None:
+            on_progress(progress)
 
     # ------------------------------------------------------------- the link
 

@@ -256,15 +256,13 @@ def _are_within(value: list[object], bounds: IntRange) -> bool:
 
 def _bounds_of(shape: object) -> IntRange | None:
     """Of an integer shape, such as ``Int32``; None for all others."""
-    found = [each for each in get_args(shape)[1:] if isinstance(each, IntRange)]
-    return found[0] if get_origin(shape) is Annotated and found else None
+    bounds = _metadata_of(shape)
+    return bounds if isinstance(bounds, IntRange) else None
 
 
 def _array_writer(shape: object) -> Writer:
     item_shape = get_args(shape)[0]
-    if item_shape == Float32:
-        return list
-    if _bounds_of(item_shape) is not None:
+    if item_shape == Float32 or _bounds_of(item_shape) is not None:
         return list
     write_item = writer_of(item_shape)
     return lambda value: [write_item(item) for item in value]
@@ -341,7 +339,7 @@ _read(attrs.has, record_reader)
 _write(attrs.has, record_writer)
 _read(lambda t: t is object, lambda _: _as_it_is)
 _write(lambda t: t is object, lambda _: _as_it_is)
-_read(lambda t: isinstance(_metadata_of(t), IntRange), lambda t: _integer_reader(t.__metadata__[0]))
+_read(lambda t: _bounds_of(t) is not None, lambda t: _integer_reader(t.__metadata__[0]))
 _read(lambda t: isinstance(_metadata_of(t), SinglePrecision), lambda _: _read_float32)
 _read(_is_array, _array_reader)
 _write(_is_array, _array_writer)

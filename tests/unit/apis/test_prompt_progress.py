@@ -57,11 +57,11 @@ def test_whatever_an_agent_tells_progress_rises_from_the_cache_to_the_whole(
     cached: int, fresh: int, computed: list[int], begins_at_once: bool
 ) -> None:
     total = cached + fresh
-    progress = PromptProgress(itertools.count(1.0).__next__, 0.0)
+    progress = PromptProgress(itertools.count(1.0).__next__, 0.0, with_timings=False)
     news = [min(total, cached + each) for each in ([0] if begins_at_once else []) + computed]
     reports = [report for done in news for report in progress.take(Prefilled(total, cached, done))]
     reports += progress.finished()
-    told = [report.progress for report in reports]
+    told: list[Any] = [report["prompt_progress"] for report in reports]
     assert bool(told) == bool(news)
     if told:
         assert (told[0]["processed"], told[-1]["processed"]) == (cached, total)
@@ -123,7 +123,7 @@ def test_a_response_is_in_progress_while_its_prompt_is() -> None:
     request = read_responses({"input": "hi", **WISHES}, LIMITS)
     heading = ResponseHeading(request=request, model="m", created=1)
     clock = watch()
-    reports = Reports(clock, request.with_progress, request.with_timings)
+    reports = Reports(clock, request.delivery.with_progress, request.delivery.with_timings)
     output = Output(reports=reports)
     encoder = ResponseStream(heading, output, lambda: heading.finished(output, now=2), clock)
     stream = encoder.opening() + b"".join(map(encoder.take, STEPS)) + encoder.closing()

@@ -149,6 +149,12 @@ def _input_of(arguments: str) -> object:
 # ---------------------------------------------------------------------------- a stream of events
 
 
+_EMPTY_BLOCKS: Mapping[str, Json] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+}
+
+
 @attrs.define
 class MessageStream:
     """A :class:`~paddler_trio.apis.answer.StreamEncoder` of Anthropic's events.
@@ -186,7 +192,8 @@ class MessageStream:
                 case ArgumentsDelta(_, arguments):
                     events.append(self._delta("input_json", arguments, member="partial_json"))
                 case Ended():
-                    events += [self._begin(0, 0), self._close(), self._end(piece)]
+                    end = _event("message_delta", delta=stop_of(piece), usage=usage_of(piece))
+                    events += [self._begin(0, 0), self._close(), end]
         return b"".join(events)
 
     def closing(self) -> bytes:
@@ -217,12 +224,8 @@ class MessageStream:
         ended = self._begin(0, 0) + self._close()
         self._block += 1
         self._open = kind
-        empty: Json = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}
-        blank = empty.get(kind, {})
-        assert isinstance(blank, dict)
-        return ended + _event(
-            "content_block_start", index=self._block, content_block={"type": kind, **blank, **more}
-        )
+        block = {"type": kind, **_EMPTY_BLOCKS.get(kind, {}), **more}
+        return ended + _event("content_block_start", index=self._block, content_block=block)
 
     def _delta(self, kind: str, text: str, *, member: str | None = None) -> bytes:
         delta = {"type": f"{kind}_delta", member or kind: text}
@@ -237,9 +240,6 @@ class MessageStream:
             signed = _event("content_block_delta", index=self._block, delta=signature)
         self._open = None
         return signed + _event("content_block_stop", index=self._block)
-
-    def _end(self, ended: Ended) -> bytes:
-        return _event("message_delta", delta=stop_of(ended), usage=usage_of(ended))
 
 
 def _event(kind: str, **members: object) -> bytes:

@@ -28,7 +28,7 @@ from paddler_trio.apis.generation_settings import sampling_settings
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_request import conversation_of
 from paddler_trio.apis.prompts import MAX_INT32
-from paddler_trio.apis.questions import ask
+from paddler_trio.apis.questions import ask, tokens_of
 from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
@@ -171,9 +171,7 @@ async def tokenize(backend: Backend, exchange: Exchange) -> None:
                 add_special=values.get("add_special") is True and index == 0,
                 parse_special=values.get("parse_special") is not False,
             )
-            some = (await ask(backend, question, exchange))["tokens"]
-            assert isinstance(some, list)
-            tokens += some
+            tokens += await tokens_of(backend, question, exchange)
         else:
             tokens.append(part)
     if with_pieces:

@@ -51,8 +51,7 @@ def _message(message: object) -> Json:
 
 
 def _part(part: object) -> Json:
-    assert isinstance(part, dict)
-    adapted: Json = {key: each for key, each in part.items() if key != "cache_control"}
+    adapted = _without(part, "cache_control")
     image = adapted.get("image_url")
     if isinstance(image, str):
         adapted["image_url"] = {"url": image}

@@ -21,7 +21,7 @@ from paddler_trio.apis.openai.chat_conversation import (
     plain_content,
 )
 from paddler_trio.apis.openai.chat_fields import EFFORTS, template_effort
-from paddler_trio.apis.openai.chat_request import only_streams, ping_s_of
+from paddler_trio.apis.openai.chat_request import Delivery, delivery_of, only_streams
 from paddler_trio.apis.responses.responses_fields import (
     LOGPROBS,
     input_tokens_record,
@@ -109,59 +109,21 @@ class ResponsesRequest:
     Attributes:
       values: the body as it was read; much of it is echoed.
       items: its input.
+      logprobs: how many alternatives are reported with each token; None for no report at all.
     """
 
     values: Mapping[str, object]
     items: Sequence[Item]
-
-    @property
-    def model(self) -> str | None:
-        return text_in(self.values, "model")
+    logprobs: int | None
+    delivery: Delivery
 
     @property
     def previous_response_id(self) -> str | None:
         return text_in(self.values, "previous_response_id")
 
     @property
-    def is_stream(self) -> bool:
-        return self.values.get("stream") is True
-
-    @property
-    def with_timings(self) -> bool:
-        """Every piece of text in the stream carries timings, and so does its end."""
-        return self.values.get("timings_per_token") is True
-
-    @property
-    def with_progress(self) -> bool:
-        """The stream reports the progress of the prompt."""
-        return self.values.get("return_progress") is True
-
-    @property
-    def ping_s(self) -> float | None:
-        """Seconds of silence before a comment, over the surface's own."""
-        return ping_s_of(self.values.get("sse_ping_interval"))
-
-    @property
     def is_stored(self) -> bool:
         return self.values.get("store") is not False
-
-    @property
-    def logprobs(self) -> int | None:
-        """How many alternatives are reported with each token; None for no report at all."""
-        top = self.values.get("top_logprobs")
-        if isinstance(top, int):
-            return top
-        return 0 if LOGPROBS in list_in(self.values, "include") else None
-
-    def exactly(self, ignored: IgnoredFields) -> ResponsesRequest:
-        """The same without fields that OpenAI's own schema lacks; ``ignored`` collects them."""
-        extras = [
-            name for name in ("timings_per_token", "return_progress") if self.values.get(name)
-        ]
-        for name in extras:
-            ignored.add("", name)
-        kept = {name: value for name, value in self.values.items() if name not in extras}
-        return attrs.evolve(self, values=kept)
 
     def conversation(self, before: Sequence[Item]) -> ConversationPrompt:
         """The prompt; ``before`` are the items of earlier responses.
@@ -223,7 +185,14 @@ def read_input_tokens(
 
 def _request(values: Mapping[str, object]) -> ResponsesRequest:
     values = {**values, "tools": functions_in(values.get("tools", []))}
-    return ResponsesRequest(values=values, items=input_items(values.get("input")))
+    top = values.get("top_logprobs", 0 if LOGPROBS in list_in(values, "include") else None)
+    logprobs = top if isinstance(top, int) else None
+    return ResponsesRequest(
+        values=values,
+        items=input_items(values.get("input")),
+        logprobs=logprobs,
+        delivery=delivery_of(values, logprobs),
+    )
 
 
 def _constraint(values: Mapping[str, object]) -> Constraint | None:

@@ -181,15 +181,13 @@ _LABELS = ("prompt_cache_key", "safety_identifier", "user")
 class ResponseHeading:
     """What is decided before the answer. Times are seconds since 1970.
 
-    ``parameters`` are the cluster's, for fields that the request leaves out. ``is_exact``: the
-    response has nothing that OpenAI's own schema does not have.
+    ``parameters`` are the cluster's, for fields that the request leaves out.
     """
 
     request: ResponsesRequest
     model: str
     created: int
     parameters: Mapping[str, object] = attrs.field(factory=dict)
-    is_exact: bool = False
     id: str = attrs.field(factory=lambda: new_id("resp_"))
 
     def body(self, status: str, output: Output, **more: object) -> Json:
@@ -217,7 +215,7 @@ class ResponseHeading:
                 "effort": reasoning.get("effort"),
                 "summary": reasoning.get("summary", reasoning.get("generate_summary")),
             },
-            **({} if self.is_exact else {"store": self.request.is_stored}),
+            **({} if self.request.delivery.is_exact else {"store": self.request.is_stored}),
             "text": {"format": text.get("format", {"type": "text"}), "verbosity": "medium"},
             "tools": _shown_tools(values.get("tools", [])),
             **more,
@@ -283,7 +281,7 @@ class ResponseStream:
     def _completed(self, event: Json) -> bytes:
         if event["type"] == "response.in_progress":
             event["response"] = self.heading.body("in_progress", self.output)
-        elif self.heading.request.with_timings and "delta" in event:
+        elif self.heading.request.delivery.with_timings and "delta" in event:
             timings = self.watch.timings()
             event |= {} if timings is None else {"timings": timings}
         return self._event(event)
@@ -291,7 +289,7 @@ class ResponseStream:
     def closing(self) -> bytes:
         response = self.finish()
         ended, more = self.output.ended, dict[str, object]()
-        if self.heading.request.with_timings and ended is not None:
+        if self.heading.request.delivery.with_timings and ended is not None:
             more["timings"] = timings_of(ended)
         kind = f"response.{response['status']}"
         return self._event({"type": kind, "response": response, **more})
@@ -299,7 +297,7 @@ class ResponseStream:
     def failed(self, error: ApiError) -> bytes:
         """OpenAI's flat members, and the envelope that makes its clients raise it."""
         flat: Json = {"code": error.code, "message": error.message, "param": error.param}
-        more = {} if self.heading.is_exact else error.envelope()
+        more = {} if self.heading.request.delivery.is_exact else error.envelope()
         return self._event({"type": "error", **flat, **more})
 
     def _event(self, event: Json) -> bytes:

@@ -45,13 +45,13 @@ class Responses:
     async def create(self, backend: Backend, exchange: Exchange) -> None:
         request = await exchange.read(backend.limits, read_responses)
         if exchange.is_exact:
-            request = request.exactly(exchange.ignored)
+            request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
+        delivery = request.delivery
         heading = ResponseHeading(
             request=request,
-            model=model_name(backend, request.model),
+            model=model_name(backend, delivery.model),
             created=int(time.time()),
             parameters=cluster_parameters(backend),
-            is_exact=exchange.is_exact,
         )
         must_generate(backend)
         before = self._before(request, exchange)
@@ -59,7 +59,7 @@ class Responses:
         generate = await exchange.run(lambda: request.generate(before))
         works = await fetch_images([generate], backend.settings, exchange.room)
         watch = Stopwatch(trio.current_time)
-        reports = Reports(watch, request.with_progress, request.with_timings)
+        reports = Reports(watch, delivery.with_progress, delivery.with_timings)
         output = Output(with_logprobs=request.logprobs is not None, reports=reports)
 
         def finish() -> Json:
@@ -76,16 +76,16 @@ class Responses:
                 pass  # the items grow; the events have no reader
 
         with naming_fields(prompt="input", constraint="text.format"):
-            if request.is_stream:
+            if delivery.is_stream:
                 encoder = ResponseStream(heading, output, finish, watch)
-                await stream(backend, exchange, works, encoder, keep_alive_s=request.ping_s)
+                await stream(backend, exchange, works, encoder, keep_alive_s=delivery.ping_s)
             else:
                 await gather(backend, exchange, works, take)
                 await exchange.send_json(200, finish())
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)
-        model_name(backend, request.model)
+        model_name(backend, request.delivery.model)
         must_generate(backend)
         conversation = request.conversation(self._before(request, exchange))
         tokens = await count_tokens(backend, conversation)

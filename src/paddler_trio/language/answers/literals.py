@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import attrs
 
@@ -81,14 +82,8 @@ class _Parser:
 
     def _object(self, depth: int) -> dict[str, object] | list[object]:
         begin = self.at
-        self.at += 1
         found: dict[str, object] = {}
-        while (char := self.skip_blank()) != "}":
-            if char == "":
-                raise ValueError("an object does not end")
-            if char == ",":
-                self.at += 1
-                continue
+        for char in self._members("}", "an object"):
             quote = self._quote_token
             if quote is not None and self._text.startswith(quote, self.at):
                 key = self._in_quote_tokens(quote)
@@ -103,21 +98,22 @@ class _Parser:
                 return self._list("}", depth)
             self.at += 1
             found[key] = self.value(depth + 1)
-        self.at += 1
         return found
 
     def _list(self, closing: str, depth: int) -> list[object]:
+        return [self.value(depth + 1) for _ in self._members(closing, "a list")]
+
+    def _members(self, closing: str, whole: str) -> Iterator[str]:
+        """The first character of each member, which the caller then takes; both brackets too."""
         self.at += 1
-        found: list[object] = []
         while (char := self.skip_blank()) != closing:
             if char == "":
-                raise ValueError("a list does not end")
+                raise ValueError(f"{whole} does not end")
             if char == ",":
                 self.at += 1
-                continue
-            found.append(self.value(depth + 1))
+            else:
+                yield char
         self.at += 1
-        return found
 
     def _in_quotes(self, quote: str) -> str:
         content = self._taken(_QUOTED[quote])[1:-1]

@@ -58,7 +58,7 @@ class _Call:
             self.emit(ArgumentsGrew(text))
 
 
-def read_json_list(source: Source, syntax: JsonCalls | None, emit: Emit) -> Reading[None]:
+def read_json_list(source: Source, syntax: JsonCalls, emit: Emit) -> Reading[None]:
     """A list of calls; its opening bracket was taken.
 
     Raises:
@@ -76,7 +76,7 @@ def read_json_list(source: Source, syntax: JsonCalls | None, emit: Emit) -> Read
             emit(Remainder("".join(parts), _NO_NAME))
 
 
-def read_json_call(source: Source, syntax: JsonCalls | None, emit: Emit) -> Reading[None]:
+def read_json_call(source: Source, syntax: JsonCalls, emit: Emit) -> Reading[None]:
     """One object; a remainder is emitted for one that is JSON but no call.
 
     It may be written as Python does, ``{'name': 'f', 'arguments': {}}``: Hermes was shown such.
@@ -86,11 +86,9 @@ def read_json_call(source: Source, syntax: JsonCalls | None, emit: Emit) -> Read
     """
     if (yield from _is_in_python(source)):
         source = yield from _rewritten(source)
-    waits_for_id = syntax is not None and syntax.id_key is not None and not syntax.id_comes_first
-    call = _Call(emit, waits_for_id)
-    names_are_keys = syntax is not None and syntax.name_is_key
+    call = _Call(emit, syntax.id_key is not None and not syntax.id_comes_first)
     with source.recording() as tape:
-        yield from _read_object(source, syntax, call, names_are_keys=names_are_keys, depth=0)
+        yield from _read_object(source, syntax, call, is_outer=True)
     text = "".join(tape)
     try:
         value = parse_json(text)
@@ -126,10 +124,10 @@ def _rewritten(source: Source) -> Reading[Source]:
 
 
 def _read_object(
-    source: Source, syntax: JsonCalls | None, call: _Call, *, names_are_keys: bool, depth: int
+    source: Source, syntax: JsonCalls, call: _Call, *, is_outer: bool
 ) -> Reading[None]:
-    name_keys = _NAME_KEYS if syntax is None else _NAME_KEYS | {syntax.name_key}
-    argument_keys = _ARGUMENTS_KEYS if syntax is None else _ARGUMENTS_KEYS | {syntax.arguments_key}
+    name_keys = _NAME_KEYS | {syntax.name_key}
+    argument_keys = _ARGUMENTS_KEYS | {syntax.arguments_key}
     source.take(1)
     while char := (yield from source.next_member("}")):
         if char != '"':
@@ -139,7 +137,7 @@ def _read_object(
             raise NotACallError(f"expected a colon after the key {key[:80]!r}")
         source.take(1)
         char = yield from source.skip_blank()
-        if names_are_keys and char == "{" and call.name is None:
+        if is_outer and syntax.name_is_key and char == "{" and call.name is None:
             call.name = key
             call.begin()
             yield from _read_arguments(source, call, char)
@@ -153,9 +151,9 @@ def _read_object(
                 call.begin()
         elif key in argument_keys and not call.has_arguments:
             yield from _read_arguments(source, call, char)
-        elif key == "function" and char == "{" and depth == 0:
+        elif key == "function" and char == "{" and is_outer:
             # Some models nest the call as the OpenAI API does.
-            yield from _read_object(source, syntax, call, names_are_keys=False, depth=1)
+            yield from _read_object(source, syntax, call, is_outer=False)
         elif not (yield from read_json_text(source, lambda _: None)):
             raise NotACallError("the call does not end")
 
@@ -173,19 +171,16 @@ def _read_arguments(source: Source, call: _Call, char: str) -> Reading[None]:
         raise NotACallError("the call does not end")
 
 
-def _arguments_in(value: object, syntax: JsonCalls | None) -> object:
+def _arguments_in(value: object, syntax: JsonCalls) -> object:
     """The arguments of an object that was read as a call."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")
     if isinstance(inner, dict) and not isinstance(value.get("name"), str):
         value = inner
-    keys = ["arguments", "parameters"]
-    if syntax is not None:
-        keys.insert(0, syntax.arguments_key)
-    for key in keys:
+    for key in (syntax.arguments_key, "arguments", "parameters"):
         if key in value:
             return value[key]
-    if syntax is not None and syntax.name_is_key:
+    if syntax.name_is_key:
         return next((inner for inner in value.values() if isinstance(inner, dict)), None)
     return None

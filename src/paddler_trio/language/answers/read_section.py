@@ -203,7 +203,7 @@ class SectionReader:
                 raise NotACallError(_NO_FORMAT)
             yield from self._read_word_first()
             return
-        json_syntax = self._syntax if isinstance(self._syntax, JsonCalls) else None
+        json_syntax = self._syntax if isinstance(self._syntax, JsonCalls) else JsonCalls()
         if starter == "{":
             yield from read_json_call(source, json_syntax, emit)
             return

@@ -200,15 +200,11 @@ def _read_argument(
             return False
     if types == _TEXT and not (syntax.quoted or wraps):
         value = TextValue(writer.grow, is_exact=syntax.exact)
-        stop = yield from _take_value(source, syntax, missing, value.feed)
-        if stop is None:
-            raise NotACallError(f"the argument {key!r} does not end")
+        stop = yield from _take_value(source, syntax, key, missing, value.feed)
         value.end()
         return stop != syntax.value_end
     parts: list[str] = []
-    stop = yield from _take_value(source, syntax, missing, parts.append)
-    if stop is None:
-        raise NotACallError(f"the argument {key!r} does not end")
+    stop = yield from _take_value(source, syntax, key, missing, parts.append)
     text = "".join(parts)
     text = text if syntax.exact else without_layout(text)
     if wraps:
@@ -234,9 +230,9 @@ def _write_wrapped(
 
 
 def _take_value(
-    source: Source, syntax: TaggedCalls, missing: set[str], sink: Sink
-) -> Reading[str | None]:
-    """The value up to the tag that ends it, which is taken; None if there is none.
+    source: Source, syntax: TaggedCalls, key: str, missing: set[str], sink: Sink
+) -> Reading[str]:
+    """The value of ``key`` up to the tag that ends it, which is taken; NotACallError without one.
 
     Code may speak about tags: one that neither an argument nor the call's end follows is text.
     Where the tag was forgotten, an argument that was still missing ends the value if a line begins
@@ -261,7 +257,7 @@ def _take_value(
         elif is_end or (yield from source.starts_with(syntax.before_key, syntax.call_end)):
             return stop
         sink(stop + "".join(blanks))
-    return None
+    raise NotACallError(f"the argument {key!r} does not end")
 
 
 def _is_key(source: Source, syntax: TaggedCalls, keys: set[str]) -> Reading[bool]:

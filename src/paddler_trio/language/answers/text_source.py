@@ -41,10 +41,6 @@ class MarkerSet:
         """The first of the texts at or after ``start``."""
         return None if self._pattern is None else self._pattern.search(text, start)
 
-    def match(self, text: str, start: int = 0) -> re.Match[str] | None:
-        """One of the texts exactly at ``start``."""
-        return None if self._pattern is None else self._pattern.match(text, start)
-
     def undecided_from(self, text: str, start: int = 0) -> int:
         """Where the longest end of ``text`` starts that may still become one of the texts."""
         for begin in range(max(start, len(text) - self._longest), len(text)):

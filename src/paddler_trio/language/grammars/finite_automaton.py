@@ -382,8 +382,5 @@ def write(
 
 
 def _only(characters: Ranges) -> str | None:
-    return (
-        chr(characters[0][0])
-        if len(characters) == 1 and characters[0][0] == characters[0][1]
-        else None
-    )
+    (first, last), *others = characters
+    return chr(first) if first == last and not others else None

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import attrs
 
-from paddler_trio.language.grammars.gbnf_writer import GrammarError, Ranges
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, Ranges, ranges_of
 
 MAX_NESTING = 2000
 MAX_ELEMENTS = 500_000
@@ -35,16 +35,11 @@ class Characters:
     @property
     def spans(self) -> Ranges:
         """The characters that fit, NUL excepted: sorted, without overlaps."""
-        merged: list[tuple[int, int]] = []
-        for first, last in sorted(self.ranges):
-            if first <= last and merged and first <= merged[-1][1] + 1:
-                merged[-1] = merged[-1][0], max(last, merged[-1][1])
-            elif first <= last:
-                merged.append((first, last))
+        merged = ranges_of((first, last) for first, last in self.ranges if first <= last)
         if self.is_negated:
             ends = [0, *(last for _, last in merged)]
             starts = [*(first for first, _ in merged), LAST_CHARACTER + 1]
-            merged = [(end + 1, start - 1) for end, start in zip(ends, starts, strict=True)]
+            merged = tuple((end + 1, start - 1) for end, start in zip(ends, starts, strict=True))
         return tuple(
             (max(1, first), min(last, LAST_CHARACTER))
             for first, last in merged

@@ -242,8 +242,8 @@ class SchemaWriter:
         makers: dict[str, Callable[[dict[str, object], str], str]] = {
             "null": lambda _rules, _path: literal(self.words[2]),
             "boolean": lambda _rules, _path: f'("{self.words[0]}" | "{self.words[1]}")',
-            "integer": self._integer,
-            "number": self._number,
+            "integer": partial(self._number, make=integer),
+            "number": partial(self._number, make=number),
             "string": self.text,
             "array": lambda rules, path: write_array(rules, path, self),
             "object": lambda rules, path: write_object(rules, path, self),
@@ -311,19 +311,14 @@ class SchemaWriter:
         inner = f' "," {self.blanks} '.join(parts)
         return f"{literal(opening)} {self.blanks} {inner} {self.blanks} {literal(closing)}"
 
-    def _integer(self, rules: dict[str, object], path: str) -> str:
-        return self._numeric(rules, path, integer)
-
-    def _number(self, rules: dict[str, object], path: str) -> str:
-        step = rules.get("multipleOf")
-        return self._numeric(rules, path, number if step is None else integer)
-
-    def _numeric(
-        self, rules: Schema, path: str, make: Callable[[Bounds, GrammarWriter], str]
+    def _number(
+        self, rules: Schema, path: str, *, make: Callable[[Bounds, GrammarWriter], str]
     ) -> str:
         step = rules.get("multipleOf")
-        if step is not None and (step != 1 or step is True):
-            raise SchemaError(path, f"multipleOf: {step} cannot be expressed in a grammar")
+        if step is not None:
+            if step != 1 or step is True:
+                raise SchemaError(path, f"multipleOf: {step} cannot be expressed in a grammar")
+            make = integer
         named = rules.get("format")
         low: int | None = None
         high: int | None = None

@@ -22,7 +22,7 @@ from paddler_trio.language.grammars.finite_automaton import (
 )
 from paddler_trio.language.grammars.gbnf_writer import GrammarWriter, literal
 from paddler_trio.language.grammars.regex_automaton import automaton_of
-from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
 from paddler_trio.language.grammars.string_schemas import bare_text
 
@@ -145,16 +145,14 @@ class TaggedArguments:
             elif isinstance(values := part.get("enum"), list):
                 texts += [literal(value) for value in values if self._is_readable(value, is_text)]
             else:
-                texts.append(self._bare(part, path, is_text=is_text))
+                readable = self._readable(is_text=is_text)
+                texts.append(bare_text(part, path, self._schemas, also=readable))
         return list(dict.fromkeys(texts)), list(dict.fromkeys(others))
 
     def _is_readable(self, value: object, is_text: bool) -> bool:
         if not isinstance(value, str) or any(text in value for text in self._schemas.avoided):
             raise SchemaError("$", f"enum: {value!r} cannot be written in this model's calls")
         return self._readable(is_text=is_text).accepts(value)
-
-    def _bare(self, rules: Schema, path: str, *, is_text: bool) -> str:
-        return bare_text(rules, path, self._schemas, also=self._readable(is_text=is_text))
 
     def _readable(self, *, is_text: bool) -> Automaton:
         """Texts that are read as they were written."""

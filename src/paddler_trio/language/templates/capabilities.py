@@ -110,8 +110,6 @@ class TemplateCapabilities:
     """None: no variable switches the model's thinking on or off."""
     thinking_words: bool = False
     """Reads ``THINKING_WORDS`` in the system message and prints none of them."""
-    reasoning_history: bool = False
-    """Prints the reasoning of an earlier turn, at least while tools are being called."""
 
 
 EVERYTHING = TemplateCapabilities()
@@ -203,7 +201,6 @@ class _Probe:
             tool_needs=self._tool_needs(user),
             thinking=self._thinking(user),
             thinking_words=self._reads_words(user, parts=wraps),
-            reasoning_history=calls.reasoning_known,
         )
 
     def _takes_silence(self, user: Mapping[str, object]) -> bool:
@@ -249,22 +246,18 @@ class _Probe:
 
     def _switches(self) -> Iterator[ThinkingSwitch]:
         names = self.template.variables - RESERVED_VARIABLES
-        for name in _BOOLEAN_SWITCHES:
-            if name in names:
-                yield ThinkingSwitch({name: True}, {name: False})
-        for name in _WORD_SWITCHES:
-            if name in names:
-                words = compared_words(self.template.source, name)
-                off = next((word for word in _OFF_WORDS if word in words), None)
-                on = next((word for word in _ON_WORDS if word in words), None)
-                if off is not None:
-                    yield ThinkingSwitch({name: on} if on else {}, {name: off})
-        for name in _BUDGETS:
-            if name in names:
-                yield ThinkingSwitch({}, {name: 0})
-        for name in _INVERSE_SWITCHES:
-            if name in names:
-                yield ThinkingSwitch({name: False}, {name: True})
+        for name in filter(names.__contains__, _BOOLEAN_SWITCHES):
+            yield ThinkingSwitch({name: True}, {name: False})
+        for name in filter(names.__contains__, _WORD_SWITCHES):
+            words = compared_words(self.template.source, name)
+            off = next(filter(words.__contains__, _OFF_WORDS), None)
+            on = next(filter(words.__contains__, _ON_WORDS), None)
+            if off is not None:
+                yield ThinkingSwitch({name: on} if on else {}, {name: off})
+        for name in filter(names.__contains__, _BUDGETS):
+            yield ThinkingSwitch({}, {name: 0})
+        for name in filter(names.__contains__, _INVERSE_SWITCHES):
+            yield ThinkingSwitch({name: False}, {name: True})
 
 
 def own_variables(
@@ -298,7 +291,7 @@ def compared_words(source: str, variable: str) -> frozenset[str]:
 
 
 class _Calls:
-    """How a template prints a call, and the reasoning before it."""
+    """How a template prints a call."""
 
     def __init__(self, probe: _Probe, user: Mapping[str, object], *, parts: bool) -> None:
         self._probe = probe
@@ -306,9 +299,8 @@ class _Calls:
         self._parts = parts
         # How a template lists its tools does not show how it prints a call.
         self._announced = probe.text([user], tools=[_TOOL]) or ""
-        empty = _contents("", parts=parts)
         self._fields: dict[CallContent, Mapping[str, object]] = {
-            "empty": empty,
+            "empty": _contents("", parts=parts),
             "missing": {},
             "null": {"content": None},
         }
@@ -340,9 +332,6 @@ class _Calls:
         }
         self.contents = frozenset(c for c, text in fine.items() if self._shows_call(text))
         self.refused = frozenset(content for content in self._fields if content not in fine)
-        reasoning = {**empty, "thinking": _PART, "reasoning_content": _PART}
-        text = self._text(_ARGUMENTS[self._form], reasoning)
-        self.reasoning_known = _PART in (text or "")
 
     def turn(self) -> Mapping[str, object]:
         """The assistant's turn with a call, in the form that comes out right."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import Any, NoReturn, cast
 
 import jinja2
@@ -133,15 +134,6 @@ def parse_template(source: str) -> nodes.Template:
 class _Metering(NodeTransformer):
     """A metering statement at the top of every body that can run again, and bounded ``~``."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        return self._metered(node)
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
-        return self._metered(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:  # noqa: N802
-        return self._metered(node)
-
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         items = nodes.List(node.nodes, lineno=node.lineno)
@@ -154,6 +146,8 @@ class _Metering(NodeTransformer):
         spend = nodes.Filter(amount, _SPEND, [], [], None, None, lineno=node.lineno)
         node.body.insert(0, nodes.ExprStmt(spend, lineno=node.lineno))
         return cast("nodes.Node", node)
+
+    visit_For = visit_Macro = visit_CallBlock = _metered  # noqa: N815 - as Jinja names them
 
 
 class _GenerationBlock(Extension):
@@ -286,21 +280,23 @@ def _items_of(value: object) -> list[object]:
 
 
 def _counted(bounded: Filter) -> Filter:
+    @wraps(bounded)  # Jinja reads from a mark on the function what it has to give it first
     def counted(*args: Any, **kwargs: Any) -> Any:
         return spend_on(bounded(*args, **kwargs))
 
-    return _passed_like(bounded, counted)
+    return counted
 
 
 def _before(jinjas: Filter, check: Callable[..., object]) -> Filter:
     """The filter, after ``check`` has seen its arguments."""
     takes_first = hasattr(jinjas, "jinja_pass_arg")
 
+    @wraps(jinjas)
     def checked(*args: Any, **kwargs: Any) -> Any:
         check(*(args[1:] if takes_first else args), *kwargs.values())
         return jinjas(*args, **kwargs)
 
-    return _passed_like(jinjas, checked)
+    return checked
 
 
 def _with_widths(jinjas: Filter, name: str) -> Filter:
@@ -330,10 +326,3 @@ def _joining(jinjas: Filter) -> Filter:
         return jinjas(eval_context, value, d, attribute)
 
     return join
-
-
-def _passed_like(original: Filter, wrapper: Filter) -> Filter:
-    """Jinja reads from a mark on the function what it has to give it first."""
-    if hasattr(original, "jinja_pass_arg"):
-        wrapper.jinja_pass_arg = original.jinja_pass_arg  # type: ignore[attr-defined]
-    return wrapper

@@ -10,13 +10,10 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Final, TypeAlias, get_args
+from typing import Final, TypeAlias, get_args
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.paddler.request_params import NormalizationMethod
@@ -281,15 +278,11 @@ class PoolingType(StrEnum):
     RANK = "Rank"
 
 
-def _float32s(values: Sequence[float] | npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
-    return float32s(values)
-
-
 @attrs.frozen
 class Embedding:
     """One document's embedding, 32-bit, finite. Takes a numpy array as well."""
 
-    embedding: tuple[Float32, ...] = attrs.field(converter=_float32s)
+    embedding: tuple[Float32, ...] = attrs.field(converter=float32s)
     normalization_method: NormalizationMethod
     pooling_type: PoolingType
     source_document_id: str

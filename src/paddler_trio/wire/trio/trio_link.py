@@ -14,7 +14,9 @@ subprotocol, so it never sees one of these.
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
 * :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
-* :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit.
+* :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit;
+* :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
+  models that the agent keeps, see ``cache_commands.py``.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
+from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, MemoryInForce
 from paddler_trio.wire.trio.work import Prompt, Work
@@ -215,6 +218,14 @@ class Answer:
 
 
 @attrs.frozen
+class Cache:
+    """A command about the models that the agent keeps; it takes no slot."""
+
+    id: str
+    request: CacheRequest
+
+
+@attrs.frozen
 class UnknownExtension:
     """A message of a newer version; it is ignored, and the link stays."""
 
@@ -222,7 +233,18 @@ class UnknownExtension:
 
 
 Extension: TypeAlias = (
-    Store | Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | AskFit
+    Store
+    | Want
+    | Start
+    | Report
+    | HandBack
+    | GetTree
+    | Tree
+    | Ask
+    | Answer
+    | AskFit
+    | Cache
+    | CacheProgress
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
