@@ -105,7 +105,7 @@ class DryRunDouble:
             host=HostNeed(
                 process=20 * MIB,
                 prefixes=load.settings.prefix_store_bytes,
-                images=load.settings.image_cache_bytes,
+                images=load.settings.image_cache_bytes if sees else 0,
             ),
             architecture="llama",
             n_layers=8,

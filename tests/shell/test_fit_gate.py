@@ -168,12 +168,17 @@ async def test_a_broken_projection_is_no_reason_to_refuse_the_model(agent: Agent
 async def test_caches_take_what_is_left_and_are_no_reason_to_refuse(tmp_path: Path) -> None:
     settings = EngineSettings(prefix_store_bytes=10_000 * MIB, image_cache_bytes=256 * MIB)
     agent = Agent(tmp_path, settings=settings)
-    async with running(agent):
-        agent.server.set_desired(state(agent.file("m.gguf")))
-        load = await agent.loaded(1)
     taken = 100 + 8 + 10 + 20
-    assert load.settings.image_cache_bytes == 256 * MIB
-    assert load.settings.prefix_store_bytes == (1000 - taken - 256) * MIB
+    async with running(agent):
+        model = agent.file("m.gguf")
+        agent.server.set_desired(state(model))
+        blind = (await agent.loaded(1)).settings
+        assert blind.image_cache_bytes == 256 * MIB, "it takes nothing without a projection"
+        assert blind.prefix_store_bytes == (1000 - taken) * MIB
+        agent.server.set_desired(state(model, projection=agent.file("projection.gguf")))
+        seeing = (await agent.loaded(2)).settings
+        assert seeing.image_cache_bytes == 256 * MIB
+        assert seeing.prefix_store_bytes == (1000 - taken - 5 - 256) * MIB
 
 
 @pytest.fixture

@@ -115,13 +115,17 @@ class Judged:
         if available is None:
             return self.load
         spare = max(0, available - self.verdict.need.bytes_by_device.get(HOST, 0))
-        images = min(settings.image_cache_bytes, spare)
+        images = min(self.need.host.images, spare)  # none without a projection
         prefixes = min(settings.prefix_store_bytes, spare - images)
-        if prefixes < settings.prefix_store_bytes:
-            log.info("the prefix cache is cut to the memory that is left", bytes=prefixes)
+        if prefixes < settings.prefix_store_bytes or images < self.need.host.images:
+            log.info("caches are cut to what is left", prefixes=prefixes, images=images)
         return attrs.evolve(
             self.load,
-            settings=attrs.evolve(settings, image_cache_bytes=images, prefix_store_bytes=prefixes),
+            settings=attrs.evolve(
+                settings,
+                image_cache_bytes=images if self.need.host.images else settings.image_cache_bytes,
+                prefix_store_bytes=prefixes,
+            ),
         )
 
 
