@@ -41,8 +41,6 @@ class SchemaError(GrammarError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason
 
 
 class NothingMatchesError(SchemaError):
