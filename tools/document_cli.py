@@ -46,6 +46,9 @@ NOTES = {
   chosen as llama.cpp's `-hf` does, together with the projection for images that fits it
   (`--projection none` leaves it out). What was chosen is stored, with its commit. See
   [models](models.md);
+* `store://sha256/HEX/NAME`: what `model push` uploaded to the balancer's model store. With `--push`
+  `SOURCE` is a file of this machine, which is uploaded first, and so is a `--projection` that is a
+  file here;
 * `none`: serve nothing.
 
 A parameter file has the names of the flags with underscores, `temperature = 0.2` in TOML or
@@ -63,6 +66,26 @@ Waiting ends with exit code 0 when every connected agent serves the new state. I
 the reason, when an agent has failed, was lost for a quarter of a minute, or is not ready in time;
 when no agent is connected; or when somebody stores yet another state. The state stays stored, and
 agents keep trying.
+""",
+    "model pull": """\
+`SOURCE` is as for `model set`; of a repository the projection comes too. The model is fetched, and
+nothing is swapped. Exit code 0 when every agent has it, but for agents of Paddler's, which cannot,
+and were not named. What is here of a file stays when the command ends early; give it again, and it
+goes on there. See [models](models.md#models-that-agents-keep).
+""",
+    "model push": """\
+All parts of a model in several files are sent when one is named. The command hashes them, sends
+what the balancer's store lacks, and prints the `model swap` that serves them. It tries again while
+the balancer is away, and gives up after ten failures without a byte more; give it again, and it
+goes on there. See [models](models.md#a-file-of-one-machine-on-every-agent).
+""",
+    "model verify": """\
+Exit code 1 if something was quarantined or could not be read, or if nothing is selected. A cache
+that several agents share is hashed once.
+""",
+    "model prune": """\
+A model stays if one `--keep` says so, if it is desired or in use on its machine, or if no agent has
+ever used it. `--keep 0` keeps none but the last two.
 """,
     "template render": """\
 Nothing is added to the prompt, not even a newline at the end. Messages and tools are judged and

@@ -49,6 +49,10 @@ class BalancerConfig:
     image_hosts: tuple[str, ...] = ()
     strict_model_names: bool = False
     strict_openai_fields: bool = False
+    model_store: Path | None = None
+    """The folder of the model store; None for no store."""
+    model_store_size_bytes: int = attrs.field(default=0, validator=ge(0))
+    """What the store may take of the disk."""
     openai_limits: tuple[str, ...] = ()
     """``name=value`` each; the names are those of ``apis/limits.py``."""
 

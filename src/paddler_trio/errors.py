@@ -38,6 +38,21 @@ class EngineError(PaddlerError):
         self.permanent = permanent
 
 
+class MemoryUnknownError(PaddlerError):
+    """What memory a model takes cannot be computed; the text is the reason.
+
+    ``kind`` sorts the reasons. The file: ``missing``, ``not_gguf`` (no GGUF file, or a malformed
+    one), ``truncated`` (shorter than its tensors), ``header_too_large``,
+    ``unknown_architecture``, ``model_refused``. Its source: ``unreachable`` (or refused, or it
+    changed meanwhile). The parameters: ``context_refused``. The machine: ``unsupported`` (this
+    build of llama.cpp cannot count), ``crashed``, ``too_slow``.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class ModelFileError(PaddlerError):
     """A model file is missing or is not a model llama.cpp can read."""
 
@@ -52,6 +67,10 @@ class ChildGaveUpError(PaddlerError):
 
 class PreparationError(PaddlerError):
     """The processes that prepare requests ended by themselves; they are started again."""
+
+
+class ModelStoreError(PaddlerError):
+    """The model store's process ended by itself, or cannot work; it is started again."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -74,6 +74,18 @@ def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int
     return available
 
 
+def process_memory(pid: int | None = None, *, proc: Path = PROC) -> tuple[int, int]:
+    """Bytes of a process, this one by default, that are in memory: pages of its own, and pages of
+    files that it maps. Both 0 where there is no ``/proc`` or no such process."""
+    folder = "self" if pid is None else str(pid)
+    try:
+        lines = (proc / folder / "status").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    sizes = {line.partition(":")[0]: line.split()[1] for line in lines if line.endswith(" kB")}
+    return int(sizes.get("RssAnon", 0)) * 1024, int(sizes.get("RssFile", 0)) * 1024
+
+
 def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:
     """The process's control group (version 2) and every one above it, innermost first."""
     try:

@@ -238,8 +238,15 @@ class Fleet:
     def management_url(self) -> str:
         return f"http://{self.management}"
 
-    def start_agent(self, name: str, *, slots: int = 4, options: Sequence[str] = ()) -> Daemon:
-        """Start one more agent; it is not waited for."""
+    def start_agent(
+        self,
+        name: str,
+        *,
+        slots: int = 4,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> Daemon:
+        """Start one more agent; it is not waited for. ``env`` comes over the fleet's."""
         agent = Daemon.start(
             name,
             [
@@ -251,7 +258,7 @@ class Fleet:
                 "--log-json",
                 *options,
             ],
-            self.env,
+            {**self.env, **({} if env is None else env)},
         )
         self._started.append(agent)
         self.agents[name] = agent

@@ -26,7 +26,10 @@ from paddler_trio.wire.engine.engine_settings import EngineSettings
 @pytest.fixture
 def engine(vocabulary: Vocabulary) -> Iterator[Engine]:
     with running(vocabulary) as engine:
-        assert engine.load() == Ready(512, 512, 2048, vocabulary.n_tokens)
+        ready = engine.load()
+        assert isinstance(ready, Ready)
+        assert ready.memory is not None
+        assert attrs.evolve(ready, memory=None) == Ready(512, 512, 2048, vocabulary.n_tokens)
         yield engine
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from fleet import BUNDLED_MODEL, Fleet
 from streams import story
 
@@ -16,6 +20,60 @@ from hub_server import Misbehaviour, Repository, hub_server, sha256
 
 DATA = BUNDLED_MODEL.read_bytes()
 FILES = {"demo-Q4_K_M.gguf": DATA, "demo-F16.gguf": b"another"}
+
+
+def what_is_served_is_kept(fleet: Fleet, source: str) -> None:
+    """The commands about caches, on two agents that share one and serve a model of it."""
+    pulled = managed(fleet, "model", "pull", "hf:org/demo", "--agent=a2")
+    assert pulled.returncode == 0, pulled.stderr
+    assert pulled.stdout.startswith(f"a2: {source} (")
+    listed = managed(fleet, "model", "list")
+    assert listed.returncode == 0, listed.stderr
+    (row,) = (line for line in listed.stdout.splitlines() if source in line)
+    for words in ("a1, a2 (one cache)", "now", "desired, in use"):
+        assert words in row
+    told = json.loads(managed(fleet, "model", "list", "--json", "--agent=a2").stdout)
+    assert [agent["name"] for agent in told["agents"]] == ["a2"]
+    assert told["agents"][0]["models"][0]["source"] == source
+    hashed = managed(fleet, "model", "verify", "hf:org/demo:q4_k_m")
+    assert (hashed.returncode, hashed.stdout) == (0, f"a1: {source}: matches\n")
+    pruned = managed(fleet, "model", "prune", "--keep=0")
+    assert (pruned.returncode, pruned.stdout) == (0, "0 bytes freed\n")
+
+
+def managed(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "paddler_trio", *arguments]
+    return subprocess.run(
+        [*command, "--management-addr", fleet.management],
+        env={**os.environ, **fleet.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing can be made or changed in ``folder``; root is refused by a mount alone."""
+    bound = subprocess.run(["mount", "--bind", folder, folder], capture_output=True)
+    is_mounted = bound.returncode == 0
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    try:
+        if is_mounted:
+            subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        else:
+            for each in folders:
+                each.chmod(0o555)
+        with pytest.raises(OSError, match=r"Read-only|denied"):
+            (folder / "refused").touch()
+        yield
+    finally:
+        if is_mounted:
+            # engines that were just killed may have the file mapped for another moment
+            subprocess.run(["umount", "--lazy", folder], check=True)
+        else:
+            for each in folders:
+                each.chmod(0o755)
 
 
 def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path: Path) -> None:
@@ -67,13 +125,17 @@ def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path:
                     timeout=60,
                 )
                 assert answer.status_code == 200
+                what_is_served_is_kept(fleet, f"hf:org/demo/demo-Q4_K_M.gguf@{commit}")
         finally:
             gate.set()
         assert sha256(next((tmp_path / "hub").glob("models--*/blobs/*")).read_bytes()) == sha256(
             DATA
         )
     pinned = {"filename": "demo-Q4_K_M.gguf", "repo_id": "org/demo", "revision": commit}
-    with Fleet.start(agents=1, model=None, env={**env, "HF_HUB_OFFLINE": "1"}) as offline:
+    with (
+        read_only(tmp_path),
+        Fleet.start(agents=1, model=None, env={**env, "HF_HUB_OFFLINE": "1"}) as offline,
+    ):
         url = f"{offline.management_url}/api/v1/balancer_desired_state"
         state = httpx.get(url, trust_env=False).json() | {"model": {"HuggingFace": pinned}}
         state["inference_parameters"]["context_size"] = 1024

@@ -93,8 +93,15 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(app: App, **limits: float) -> AsyncIterator[Served]:
-    server = HttpServer(app, name="test", limits=HttpLimits(**limits))  # type: ignore[arg-type]  # ints are floats here
+async def serving(
+    app: App, *, passes: Callable[[str], bool] = lambda path: False, **limits: float
+) -> AsyncIterator[Served]:
+    server = HttpServer(
+        app,
+        name="test",
+        limits=HttpLimits(**limits),  # type: ignore[arg-type]  # ints are floats here
+        passes=passes,
+    )
     sockets = listen("127.0.0.1:0")
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as connections, trio.open_nursery() as listeners:

@@ -20,6 +20,7 @@ import pytest
 import trio
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
+from paddler_trio.models.cache_verification import verified
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
     CacheFullError,
@@ -37,7 +38,7 @@ from paddler_trio.models.download_errors import (
 )
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.models.model_download import FetchedModel, ModelDownload, verified
+from paddler_trio.models.model_download import FetchedModel, ModelDownload
 from paddler_trio.models.partial_file import HEADER_BYTES
 from paddler_trio.models.transfer import TransferLimits
 from paddler_trio.wire.paddler.agent_issue import (

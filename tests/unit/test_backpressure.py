@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paddler_trio.agent import balancer_connection, balancer_link, engine_process
+from paddler_trio.agent import balancer_connection, balancer_link, cache_tasks, engine_process
 from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.balancer import api_v2, inference_socket
+from paddler_trio.balancer import api_v2, cache_routes, inference_socket, model_store_child
 from paddler_trio.config import BalancerConfig
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.http import input_budget as budget
@@ -22,6 +22,8 @@ from paddler_trio.http.bounded_websocket import (
 )
 from paddler_trio.http.connection import RECEIVE_BYTES
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.model_store import arrival, store_connection, upload_file, upload_routes
+from paddler_trio.models.transfer import TransferLimits
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
 from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
@@ -53,6 +55,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
     assert surface.max_json_containers == counts.max_containers
     assert surface.max_body_bytes == api_v2.MAX_BODY_BYTES
     assert BODY_DEADLINE_S == MESSAGE_DEADLINE_S
+    assert TransferLimits().workers == 4
     assert MAX_WORK_BYTES + CONTINUATION_BYTES == MAX_FRAME_BYTES
     expected = {
         "connections per port": f"`--max-connections` ({config.max_connections})",
@@ -113,7 +116,25 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{MAX_CPU_S:g} s at most"
         ),
         "memory of one preparation": (f"{MEMORY_BYTES // MIB} MiB beside what the fork server has"),
+        "connections that the model store has": f"{model_store_child.MAX_PASSED}",
+        "files on their way into the model store": (f"{arrival.MAX_ARRIVALS}, four requests each"),
+        "what a client of the model store must read": (
+            f"{store_connection.PIECE_BYTES // KIB} KiB in {store_connection.WRITE_S:g} s"
+        ),
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
+        "commands about the cache of an agent": (
+            f"{cache_tasks.MAX_COMMANDS}, of which {cache_tasks.MAX_PULLS} fetch and "
+            f"{cache_tasks.MAX_HASHING} hashes"
+        ),
+        "commands about caches on the balancer": (
+            f"{cache_routes.MAX_STREAMS}, each for any number of agents"
+        ),
+        "progress of one command for one client": (
+            f"the newest of each agent, {1 / cache_routes.LEAST_PAUSE_S:.0f} a second, and "
+            f"{cache_routes.MAX_LINES_PER_S} a second of all"
+        ),
+        "uploads into the model store": f"{upload_routes.MAX_UPLOADS}, one for each file",
+        "uploads that broke off": f"{upload_file.MAX_LEFT}, for a week",
     }
     told = sizes()
     for queue, size in expected.items():

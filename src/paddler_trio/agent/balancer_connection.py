@@ -38,15 +38,18 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
     Answer,
     Ask,
+    Cache,
     GetTree,
     HandBack,
     Start,
+    Store,
     Tree,
     UnknownExtension,
     Want,
@@ -72,13 +75,18 @@ OUTGOING_FRAMES = 2048
 
 @attrs.define(eq=False)
 class BalancerConnection:
-    """One connection; also the :class:`~paddler_trio.agent.requests.Reply` of its requests."""
+    """One connection; also the :class:`~paddler_trio.agent.requests.Reply` of its requests.
+
+    Args:
+      on_store: called with the path at which the balancer keeps models, if it does.
+    """
 
     socket: trio_websocket.WebSocketConnection
     name: str | None
     status: AgentStatus
     models: ModelServer
     requests: AgentRequests
+    on_store: Callable[[str], None] = lambda path: None
     speaks_trio: bool = attrs.field(init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -180,8 +188,12 @@ class BalancerConnection:
         self._send(dumps({"Response": envelope}))
 
     def answer(self, answer: Answer) -> None:
-        """Queue the answer to a question about the model."""
+        """Queue the answer to a question or a command."""
         self._send(render_extension(answer))
+
+    def progress(self, progress: CacheProgress) -> None:
+        """Queue how far a command about the cache is."""
+        self._send(render_extension(progress))
 
     async def send_large(self, frame: bytes) -> None:
         """Send a frame that is large, or one of many; waits for those before it, so that embeddings
@@ -327,6 +339,10 @@ class BalancerConnection:
             case Want(desired, extras):
                 self.models.set_desired(desired, extras)
                 self._publish()
+            case Cache() as command:
+                self.requests.cache.start(command, self)
+            case Store(path):
+                self.on_store(path)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case UnknownExtension(name):

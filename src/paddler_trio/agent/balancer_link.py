@@ -24,6 +24,7 @@ from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES, SUBPROTOCOL
@@ -123,7 +124,12 @@ class BalancerLink:
                     stream.is_agreed = True
                     timeout.deadline = math.inf  # connected: from here on the heartbeat watches
                     connection = BalancerConnection(
-                        socket, self.name, self.status, self.models, self.requests
+                        socket,
+                        self.name,
+                        self.status,
+                        self.models,
+                        self.requests,
+                        on_store=self._on_store,
                     )
                     self._connection = connection
                     try:
@@ -154,12 +160,19 @@ class BalancerLink:
 
     def _on_registered(self, connection: BalancerConnection) -> None:
         self.registered.set()
+        self.models.set_store(None)  # until this balancer announces one
         log.info(
             "linked to the balancer",
             host=self.host,
             port=self.port,
             speaks_trio=connection.speaks_trio,
         )
+
+    def _on_store(self, path: str) -> None:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        url = f"http://{host}:{self.port}{path.rstrip('/')}"
+        self.models.set_store(StoreAddress(url, self.token_file))
+        log.info("the balancer has a model store", url=url)
 
     async def _token(self) -> bytes | None:
         """The authorization header; ConfigurationError if the file holds no key."""

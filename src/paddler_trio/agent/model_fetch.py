@@ -11,11 +11,14 @@ import structlog
 import trio
 
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError, file_at, local_file
+from paddler_trio.agent.model_uses import ModelUses
+from paddler_trio.agent.store_first import StoreAddress, StoreFirst
+from paddler_trio.models.cache_verification import verified
 from paddler_trio.models.download_errors import DownloadError
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_choice import part_names
 from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import ModelDownload, verified, wait_for_retry
+from paddler_trio.models.model_download import wait_for_retry
 from paddler_trio.models.retry_delay import RetryDelay
 from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
@@ -51,9 +54,15 @@ class ModelFetch:
 
     hub: HubSettings
     publish: Callable[[DownloadProgress | None], None]
+    uses: ModelUses = attrs.field(init=False)
+    store: StoreAddress | None = attrs.field(default=None, init=False)
+    """Of the balancer that this agent is linked to, or was last; None if it has none."""
     _retry: RetryDelay = attrs.field(factory=RetryDelay, init=False)
     _hashed: ModelFile | None = attrs.field(default=None, init=False)
     """What was hashed last because it would not load."""
+
+    def __attrs_post_init__(self) -> None:
+        self.uses = ModelUses(self.hub)
 
     async def model(self, state: AgentDesiredState) -> ModelFile | None:
         """The model's file, the first of several; None when no model is desired.
@@ -103,12 +112,14 @@ class ModelFetch:
             case NoModel():
                 return None
             case LocalToAgent():
+                await self.uses.hold(Path(model.path))  # it may lie in a cache
                 return await trio.to_thread.run_sync(local_file, model.path, missing)
         token = await trio.to_thread.run_sync(self.hub.token_fingerprint)
         try:
-            fetched = await ModelDownload(self.hub, self.publish).fetch(model)
+            fetched = await StoreFirst(self.hub, self.store, self.publish).fetch(model)
         except DownloadError as error:
             delay_s = self._retry.after(error, random.random())  # noqa: S311  # jitter
             raise ModelFetchError(error, delay_s, token) from error
         self._retry.reset()
+        await self.uses.hold(fetched.path)  # before it is looked at: another agent may remove it
         return await trio.to_thread.run_sync(local_file, str(fetched.path), missing)

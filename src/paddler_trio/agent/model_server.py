@@ -23,6 +23,7 @@ import structlog
 import trio
 
 from paddler_trio import __version__
+from paddler_trio.agent.cache_answers import CacheView
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
@@ -32,6 +33,7 @@ from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describ
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.errors import PaddlerError, leaves
 from paddler_trio.language.model_language import LanguageSource
 from paddler_trio.models.download_progress import DownloadProgress
@@ -162,6 +164,26 @@ class ModelServer:
         )
         self._desired_changes.notify()
 
+    @property
+    def store(self) -> StoreAddress | None:
+        """Where models are asked for first."""
+        return self._fetch.store
+
+    def cache_view(self) -> CacheView:
+        """What of the caches it serves and wants to serve, as it is now."""
+        desired = self.desired
+        wanted = () if desired is None else (desired.model, desired.multimodal_projection)
+        loaded = () if self._keeper is None else self._files
+        return CacheView(self.hub, wanted, tuple(f.path for f in loaded if f is not None))
+
+    async def touch_uses(self) -> None:
+        """What is served is in use still."""
+        await self._fetch.uses.touch()
+
+    def set_store(self, store: StoreAddress | None) -> None:
+        """Where models are asked for first, from the next download on; None for their sources."""
+        self._fetch.store = store
+
     async def wait_serving(self) -> Serving:
         """The model in force, as soon as there is one."""
         ordinal = 0
@@ -247,6 +269,7 @@ class ModelServer:
         same = self._keeper is not None and self._keeper.load == load and self._files == files
         if not same:
             await self._drain_and_stop()
+            await self._fetch.uses.keep(each.path for each in files if each is not None)
         if file is None or load is None:
             self._serve_nothing(desired, extras)
             return

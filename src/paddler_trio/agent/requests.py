@@ -14,6 +14,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.cache_tasks import CacheTasks
 from paddler_trio.agent.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess
@@ -127,6 +128,8 @@ class AgentRequests:
     status: AgentStatus
     embeddings: EmbeddingRequests = attrs.field(init=False)
     questions: QuestionTasks = attrs.field(init=False)
+    cache: CacheTasks = attrs.field(factory=CacheTasks, init=False)
+    """Not opened with the others: what it does is not waited for when the agent stops."""
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], RunningRequest] = attrs.field(factory=dict, init=False)
@@ -172,6 +175,7 @@ class AgentRequests:
         """End a request early, with its results so far and a ``Done``."""
         self.embeddings.stop(wire_id, reply)
         self.questions.stop(wire_id, reply)
+        self.cache.stop(wire_id, reply)
         running = self._running.get((id(reply), wire_id))
         if running is not None and not running.is_stopped:
             running.is_stopped = True
@@ -184,6 +188,7 @@ class AgentRequests:
         """The connection has ended: stop its requests and send nothing more."""
         self.embeddings.stop_all_of(reply)
         self.questions.stop_all_of(reply)
+        self.cache.stop_all_of(reply)
         for running in list(self._running.values()):
             if running.reply is reply:
                 running.is_over = True

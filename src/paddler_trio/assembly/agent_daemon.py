@@ -57,11 +57,17 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         requests,
         token_file=config.token_file,
     )
+
+    def offer_nothing() -> None:
+        status.set(is_leaving=True)
+        requests.cache.leave()
+
     return AgentParts(
         name=config.name or link.id,
         model=models,
         link=link,
+        run_cache=partial(requests.cache.run, models),
         open_requests=partial(requests.open, models=models),
-        offer_nothing=partial(status.set, is_leaving=True),
+        offer_nothing=offer_nothing,
         drain_timeout_s=config.drain_timeout_s,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 import trio
@@ -14,10 +16,14 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes
+from paddler_trio.balancer.model_store_child import ModelStoreChild
+from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
+from paddler_trio.balancer.no_model_store import no_model_store
 from paddler_trio.balancer.state_database import open_state_database, state_file
 from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.allowed_hosts import AllowedHosts, allowed_names, own_names
 from paddler_trio.http.api_keys import KeyScope
 from paddler_trio.http.asgi import App
@@ -31,10 +37,18 @@ from paddler_trio.http.listening import listen
 from paddler_trio.http.origins import Origins
 from paddler_trio.http.router import by_path
 from paddler_trio.http.server import HttpServer
+from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
+from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.paddler.desired_state import (
+    BalancerDesiredState,
+    DesiredModel,
+    HuggingFaceModel,
+    UrlModel,
+)
 
 
 @attrs.frozen(eq=False)
@@ -118,12 +132,22 @@ def balancer_parts(
         )
     )
     states = DesiredStateKeeper(open_state_database(config.state_database), dispatcher)
-    agents = AgentSocket(dispatcher, states, goodbye, silence_s=config.agent_silence_s)
+    store = model_store_child(config, states)
+    agents = AgentSocket(
+        dispatcher,
+        states,
+        goodbye,
+        silence_s=config.agent_silence_s,
+        store_path=None if store is None else PREFIX,
+    )
     inference = InferenceRoutes(dispatcher, states, goodbye)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     management = ManagementRoutes(
         dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
     )
+    management_app = management.app()
+    store_app = no_model_store if store is None else ModelStoreRoutes(store)
+    management_app = by_path(is_store_path, store_app, otherwise=management_app)
     api, exact_api = api_routers(config, dispatcher, states)
     use = Authentication(keys, KeyScope.INFERENCE)
     manage = Authentication(keys, KeyScope.MANAGEMENT, is_waived=config.insecure_management)
@@ -155,7 +179,7 @@ def balancer_parts(
             otherwise=guarded(inference.routes(), inference_sockets, cors=native_cors),
         ),
         "management": guarded(
-            management.app(),
+            management_app,
             management_sockets,
             cors=Cors(config.management_cors_allowed_hosts),
             changes=Origins(
@@ -179,6 +203,9 @@ def balancer_parts(
             limits=limits,
             budget=budget,
             share=1.0 if name == "management" else PUBLIC_SHARE,
+            passes=is_store_path
+            if name == "management" and store is not None
+            else lambda path: False,
         )
         for name, app in apps.items()
     ]
@@ -190,4 +217,37 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         measure_lag=lag.run,
         reload=keys.reload if keys.path is not None or reloads else None,
+        model_store=None if store is None else store.run,
+    )
+
+
+def model_store_child(config: BalancerConfig, states: DesiredStateKeeper) -> ModelStoreChild | None:
+    """The store's process, not started yet; ConfigurationError for a folder that cannot be used."""
+    if config.model_store is None:
+        return None
+    folder = Path(os.path.abspath(config.model_store))  # noqa: PTH100  # links stay as they are
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--model-store {folder}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"--model-store {folder}: this user may not write there")
+    if config.model_store_size_bytes == 0:
+        raise ConfigurationError(
+            "--model-store needs --model-store-size, such as 200GB: what it may take of the disk"
+        )
+    return ModelStoreChild(
+        folder,
+        config.model_store_size_bytes,
+        desired=lambda: desired_models(states.desired),
+        desired_changes=states.published,
+    )
+
+
+def desired_models(state: BalancerDesiredState) -> tuple[bytes, ...]:
+    """The JSON of what agents fetch for ``state``."""
+    return tuple(
+        dumps(unstructure(model, DesiredModel))
+        for model in (state.model, state.multimodal_projection)
+        if isinstance(model, UrlModel | HuggingFaceModel)
     )

@@ -17,7 +17,12 @@ import structlog
 import trio
 
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.status_limits import bounded_report, bounded_status, identity_problem
+from paddler_trio.balancer.status_limits import (
+    bounded_progress,
+    bounded_report,
+    bounded_status,
+    identity_problem,
+)
 from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import WireError, leaves
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
@@ -45,15 +50,18 @@ from paddler_trio.wire.paddler.messages import (
 )
 from paddler_trio.wire.paddler.results import ends_stream
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
     Answer,
     HandBack,
     Report,
+    Store,
     Tree,
     UnknownExtension,
     parse_extension,
+    render_extension,
 )
 
 log = structlog.get_logger("agents")
@@ -74,6 +82,8 @@ class AgentSocket:
     states: DesiredStateKeeper
     stopping: trio.Event
     silence_s: float = 5.0
+    store_path: str | None = None
+    """Where agents of ours fetch models first; None if this balancer keeps none."""
     _connections: int = attrs.field(default=0, init=False)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, agent_id: str) -> None:
@@ -291,6 +301,8 @@ class _Link:
         )
         self.agent = agent
         trio.lowlevel.current_task().name = f"agent {agent.label}"
+        if self.socket.store_path is not None and self.speaks_trio:
+            agent.send(render_extension(Store(self.socket.store_path)))
         self.socket.states.introduce(agent)
         dispatcher.join(agent)
         log.info("agent joined", agent=agent.label, id=agent.id, speaks_trio=self.speaks_trio)
@@ -348,6 +360,8 @@ class _Link:
                 agent.answer(wire_id, tree)
             case Answer(wire_id) as answer:
                 agent.answer(wire_id, answer)
+            case CacheProgress() as progress:
+                agent.progressed(bounded_progress(progress))
             case UnknownExtension(name):
                 self._ignore(name)
             case other:

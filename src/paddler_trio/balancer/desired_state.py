@@ -33,6 +33,8 @@ class DesiredStateKeeper:
     database: StateDatabase
     dispatcher: Dispatcher
     mode_changed: Changes = attrs.field(factory=Changes, init=False)
+    published: Changes = attrs.field(factory=Changes, init=False)
+    """Before agents are sent the state."""
     _desired: BalancerDesiredState = attrs.field(factory=BalancerDesiredState.default, init=False)
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
     _applicable: AgentDesiredState | None = attrs.field(default=None, init=False)
@@ -106,6 +108,7 @@ class DesiredStateKeeper:
         self._desired, self._extras = desired, extras
         self._applicable = applicable_state(desired)
         self._digest = extended_digest(self._applicable, extras)
+        self.published.notify()
         log.info("desired state", digest=self._digest[:12], model=str(desired.model))
         for agent in self.dispatcher.agents.values():
             agent.send_state(self._applicable, extras)

@@ -17,6 +17,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.cache_routes import CacheRoutes
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.event_stream import event_stream
 from paddler_trio.balancer.inference_routes import health
@@ -86,6 +87,7 @@ class ManagementRoutes:
             ("/api/v1/buffered_requests/stream", self._buffered_requests),
         ):
             router.http("GET", path, event_stream(view, goodbye=self.goodbye))
+        CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
         router.http("GET", "/health", health)
         router.http("GET", "/livez", health)
         router.websocket("/api/v1/agent_socket/{agent_id}", self._agent)

@@ -16,6 +16,7 @@ import attrs
 from paddler_trio.errors import WireError
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelPath
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.trio_link import Report
 
 MAX_SLOTS: Final = 4096
@@ -81,6 +82,16 @@ def bounded_report(report: Report) -> Report:
             source=_cut(report.download.source, MAX_NAME_CHARS),
             phase=_cut(report.download.phase, MAX_NAME_CHARS),
         ),
+    )
+
+
+def bounded_progress(progress: CacheProgress) -> CacheProgress:
+    """The same for how far a command about the cache is."""
+    return _evolved(
+        progress,
+        phase=_cut(progress.phase, MAX_DETAIL_CHARS),
+        source=_cut(progress.source, MAX_PATH_CHARS),
+        filename=_cut(progress.filename, MAX_PATH_CHARS),
     )
 
 

@@ -17,6 +17,8 @@ from paddler_trio.cli import (
     doctor,
     key,
     model,
+    model_cache,
+    model_push,
     rpc_server,
     template,
     tree,
@@ -32,6 +34,8 @@ app = typer.Typer(
 )
 app.command()(balancer.balancer)
 app.add_typer(agent.agent, name="agent")
+model_cache.add_to(model.model)
+model.model.command()(model_push.push)
 app.add_typer(model.model, name="model")
 app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")

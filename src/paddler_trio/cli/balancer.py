@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption
+from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption, size_in_bytes
 from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR, BalancerConfig
 
 
@@ -111,6 +111,20 @@ def balancer(
         list[str] | None,
         typer.Option(help="name=value, such as max_messages=100; see docs/openai.md. Repeatable."),
     ] = None,
+    model_store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder in which models are kept for the agents: each is fetched once, and what "
+            "is pushed lies there."
+        ),
+    ] = None,
+    model_store_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What the model store may take of the disk, such as 200GB or 180GiB.",
+        ),
+    ] = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
 ) -> None:
@@ -146,6 +160,8 @@ def balancer(
         strict_model_names=strict_model_names,
         strict_openai_fields=strict_openai_fields,
         openai_limits=tuple(openai_limit or ()),
+        model_store=model_store,
+        model_store_size_bytes=0 if model_store_size is None else size_in_bytes(model_store_size),
     )
     notifier = SystemdNotifier.from_environment()
 

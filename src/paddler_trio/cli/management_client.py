@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import attrs
@@ -189,6 +189,32 @@ class ManagementClient:
                 if view is not None and line:
                     yield view
         raise BalancerUnreachableError(f"the balancer at {self.address} is shutting down")
+
+    def command_caches(
+        self, command: str | None, fields: Mapping[str, object] | None = None
+    ) -> Iterator[Json]:
+        """What agents report about a command on their caches, line by line: ``pull``, ``verify``,
+        ``prune``, or None to list what they have.
+
+        The command ends when this iterator is closed. BalancerUnreachableError when the balancer is
+        silent for too long.
+        """
+        path = "/api/v2/models" + ("" if command is None else f"/{command}")
+        asked: Any = {"json": fields}
+        if command is None:
+            asked = {"params": {"agent": (fields or {}).get("agents", [])}}
+        with (
+            clear_errors(self.address),
+            self._http.stream(
+                "GET" if command is None else "POST", path, timeout=SILENCE_S, **asked
+            ) as answer,
+        ):
+            if answer.status_code == 404 and not answer.read():
+                self._must_know(answer)
+            refuse_unless_success(answer)
+            for line in answer.iter_lines():
+                if line:
+                    yield json.loads(line)
 
     def tree(self, agent: str | None = None) -> tuple[TreeView, Json]:
         """The running tree of the balancer, or of the agent of this id or name; also as it came."""

@@ -12,6 +12,7 @@ import typer
 
 from paddler_trio.cli import parameter_options as options
 from paddler_trio.cli.management_client import ManagementClient
+from paddler_trio.cli.model_push import pushed_sources
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
@@ -110,6 +111,14 @@ def change(
     embedding_batch_size: options.EmbeddingBatchSize = None,
     pooling_type: options.Pooling = None,
     image_resize_to_fit: options.ImageResizeToFit = None,
+    push: Annotated[
+        bool,
+        typer.Option(
+            "--push",
+            help="SOURCE is a file of this machine: upload it to the balancer's model store first. "
+            "So is --projection, if it is a file here.",
+        ),
+    ] = False,
     wait: Annotated[
         bool | None,
         typer.Option(
@@ -128,6 +137,10 @@ def change(
     from paddler_trio.cli.model_run import ModelRunOptions, store_desired_state
 
     waits = context.command.name == WAITING if wait is None else wait
+    if push:
+        source, projection = pushed_sources(
+            source, projection, management_addr=management_addr, key_file=key_file, as_json=as_json
+        )
     with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         wish = ModelRunOptions.read(
             source=source,

@@ -77,7 +77,7 @@ class ModelRunOptions:
             template = _template_in(template_file)
         elif no_template:
             template = False
-        model, projection_model = _sources(source, projection)
+        model, projection_model = sources_of(source, projection)
         return cls(
             model=model,
             projection=projection_model,
@@ -177,7 +177,7 @@ def store_desired_state(
     return code
 
 
-def _sources(source: str, projection: str | None) -> tuple[DesiredModel, DesiredModel | None]:
+def sources_of(source: str, projection: str | None) -> tuple[DesiredModel, DesiredModel | None]:
     """The model and its projection; None keeps the projection that is desired now.
 
     A repository brings its own projection, or none, unless one is named.

@@ -31,6 +31,7 @@ from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext
 from paddler_trio.engine.host_memory import HostMemory
 from paddler_trio.engine.llama import ENCODER_ONLY, Llama
+from paddler_trio.engine.memory_use import MemoryBefore, memory_before, memory_use
 from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
 from paddler_trio.engine.rpc_devices import first_gpu_is_lent
@@ -59,6 +60,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopEmbedding,
     StopSequence,
 )
+from paddler_trio.wire.engine.memory_need import MemoryUse
 
 _PROGRESS_STEP = 0.02
 _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
@@ -85,6 +87,7 @@ def main() -> None:
     if load.package_version != __version__:
         pipe.send(LoadFailed("model", f"the agent is {load.package_version}, not {__version__}"))
         return
+    before = memory_before(n_gpu_layers=load.n_gpu_layers)
     try:
         llama = _load_model(pipe, load)
     except EngineError as error:
@@ -96,7 +99,7 @@ def main() -> None:
         pipe.send(LoadFailed("encoder" if knows_no_chat else "model", problem or ENCODER_ONLY))
         return
     if context is not None and not (llama.can_generate and context.remembers):
-        _only_embed(pipe, llama, load, context, record)
+        _only_embed(pipe, llama, load, context, record, before)
     projector, projection_problem = _open_projector(llama, load)
     try:
         shape = llama.open_context(
@@ -175,6 +178,7 @@ def main() -> None:
             embedding_problem=problem,
             sees_images=vision is not None,
             projection_problem=projection_problem,
+            memory=_memory_use(llama, context, draft_model, before, generates=True),
         )
     )
     outbox.start(on_crash=partial(_give_up, record))
@@ -253,8 +257,29 @@ def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, st
     return projector, ""
 
 
+def _memory_use(
+    llama: Llama,
+    embedding: EmbeddingContext | None,
+    draft: DraftModel | None,
+    before: MemoryBefore,
+    *,
+    generates: bool,
+) -> MemoryUse | None:
+    """What was allocated; None, and a warning, where llama.cpp does not count: it serves anyway."""
+    try:
+        return memory_use(llama, embedding, draft, before, generates=generates)
+    except EngineError as error:
+        os.write(2, f"3\tthe memory of this engine is not known: {error}\n".encode())
+        return None
+
+
 def _only_embed(
-    pipe: Pipe, llama: Llama, load: LoadModel, context: EmbeddingContext, record: CrashRecord
+    pipe: Pipe,
+    llama: Llama,
+    load: LoadModel,
+    context: EmbeddingContext,
+    record: CrashRecord,
+    before: MemoryBefore,
 ) -> NoReturn:
     """Run an engine whose model is an encoder."""
     counters = Counters(pipe.send)
@@ -270,6 +295,7 @@ def _only_embed(
             n_vocab=llama.n_vocab,
             can_generate=False,
             embedding=context.shape,
+            memory=_memory_use(llama, context, None, before, generates=False),
         )
     )
     try:

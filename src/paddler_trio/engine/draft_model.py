@@ -27,9 +27,22 @@ class DraftModel:
     @classmethod
     def load(cls, path: str, load: LoadModel, target: ContextShape) -> DraftModel:
         """EngineError (permanent) if it cannot guess for a model of the target's shape."""
+        drafts = cls.open(path, load, target)
+        drafts.llama.warm_up()
+        return drafts
+
+    @classmethod
+    def open(
+        cls, path: str, load: LoadModel, target: ContextShape, *, no_alloc: bool = False
+    ) -> DraftModel:
+        """As :meth:`load`, without the first pass; ``no_alloc`` as of :meth:`Llama.load`."""
         settings = attrs.evolve(load.settings, unified=False, lora=[], tensor_overrides=[])
         llama = Llama.load(
-            path, n_gpu_layers=load.n_gpu_layers, progress=lambda _: None, settings=settings
+            path,
+            n_gpu_layers=load.n_gpu_layers,
+            progress=lambda _: None,
+            settings=settings,
+            no_alloc=no_alloc,
         )
         if llama.n_vocab != target.n_vocab:
             raise EngineError(
@@ -50,7 +63,6 @@ class DraftModel:
             raise EngineError(
                 f"the draft model {path} is recurrent: it cannot take a guess back", permanent=True
             )
-        llama.warm_up()
         return cls(llama, shape)
 
     def guess(self, sequences: list[Sequence], *, count: int) -> None:

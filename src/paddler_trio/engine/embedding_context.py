@@ -36,7 +36,7 @@ _LEARNED_POSITIONS = frozenset({"bert", "gpt2", "mpt", "starcoder"})
 """Architectures with a row for each position; of some llama.cpp says all the same that they
 rotate."""
 _INT32S = ctypes.POINTER(ctypes.c_int32)
-_RECURRENT_SEQUENCES = 16
+RECURRENT_SEQUENCES = 16
 """Each sequence of a recurrent model has a state of its own, of many megabytes."""
 
 
@@ -95,7 +95,7 @@ class EmbeddingContext:
         is_scaled = settings.rope_scaling not in ("", "none") and _rotates_positions(llama)
         longest = max(1, n_batch if is_scaled else min(n_batch, llama.n_ctx_train))
         has_states = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
-        sequences = _RECURRENT_SEQUENCES if has_states else lib.llama_max_parallel_sequences()
+        sequences = RECURRENT_SEQUENCES if has_states else lib.llama_max_parallel_sequences()
         params = lib.llama_context_default_params()
         set_context_options(params, settings)
         params.n_ctx = params.n_batch = params.n_ubatch = longest
@@ -113,6 +113,11 @@ class EmbeddingContext:
             )
         llama.apply_loras(context, settings)
         return cls(llama, context, params.n_seq_max)
+
+    @property
+    def context(self) -> object:
+        """The raw context pointer."""
+        return self._context
 
     @property
     def remembers(self) -> bool:

@@ -33,7 +33,7 @@ MAX_CONTEXT = 2**31 - 256
 """Tokens: llama.cpp counts them in 32 bits, with a sign, and rounds up to 256."""
 MAX_BATCH = 65536
 """Tokens of one pass; more only takes memory."""
-_CELL_BYTES = 48
+CELL_BYTES = 48
 """What llama.cpp notes of each cell in the host's memory, wherever the cells are: its position, its
 extent, its shift and a bit for each of ``MAX_STREAMS``."""
 
@@ -149,8 +149,13 @@ class Llama:
         n_gpu_layers: int,
         progress: Callable[[float], None],
         settings: EngineSettings | None = None,
+        no_alloc: bool = False,
     ) -> Llama:
-        """Read the weights; EngineError (permanent) when the file is not a usable model."""
+        """Read the weights; EngineError (permanent) when the file is not a usable model.
+
+        ``no_alloc``: read the header only. Contexts of such a model can be made and measured;
+        nothing can be computed with them.
+        """
         if not Path(path).is_file():
             raise EngineError(f"there is no file at {path}", permanent=True)
         lib.llama_backend_init()
@@ -160,7 +165,9 @@ class Llama:
             progress(fraction)
             return True
 
-        with model_params(settings or EngineSettings(), n_gpu_layers=n_gpu_layers) as params:
+        with model_params(
+            settings or EngineSettings(), n_gpu_layers=n_gpu_layers, no_alloc=no_alloc
+        ) as params:
             params.progress_callback = on_progress
             model = lib.llama_model_load_from_file(path.encode(), params)
         if not model:
@@ -194,12 +201,14 @@ class Llama:
         params = lib.llama_context_default_params()
         wanted = params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
         unified = settings.unified
-        num_streams = min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
-        params.n_seq_max = num_streams
+        num_streams = params.n_seq_max = count_streams(slots, unified=unified)
         _check_size(wanted, slots=slots, num_streams=num_streams)
         # a pass must have room for one token of every sequence, or llama.cpp aborts the process
         params.n_batch = max(num_streams, min(n_batch, wanted, MAX_BATCH))
         params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
+        # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
+        # every token, 300 MiB with a vocabulary of 150,000
+        params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
         params.n_threads = threads
         params.n_threads_batch = threads
         params.type_k = CACHE_TYPES[k_cache_dtype]
@@ -234,6 +243,17 @@ class Llama:
         self._attends_ahead = attends_ahead
         self._batch = Batch(shape.n_batch)
         return shape
+
+    def close_context(self) -> None:
+        """Free the context that was made last."""
+        if self._context is not None:
+            lib.llama_free(self._context)
+            self._context = self._memory = self._batch = None
+
+    def close(self) -> None:
+        """Free the model and its context; a process that serves one ends instead."""
+        self.close_context()
+        lib.llama_model_free(self._model)
 
     def warm_up(self) -> None:
         """One tiny pass, so that the first request does not pay for the first touch of memory."""
@@ -420,6 +440,11 @@ class Llama:
         return text
 
 
+def count_streams(slots: int, *, unified: bool) -> int:
+    """Sequences that llama.cpp keeps for so many slots: in one pool more of them, for prefixes."""
+    return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
+
+
 def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
     """EngineError (permanent) for what llama.cpp cannot make, or would take all memory to try."""
     problem: str | None = None
@@ -432,7 +457,7 @@ def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
     elif context_size > MAX_CONTEXT:
         problem = f"context_size is {context_size} tokens, the limit is {MAX_CONTEXT}"
     else:
-        needed, available = context_size * _CELL_BYTES, available_memory_bytes()
+        needed, available = context_size * CELL_BYTES, available_memory_bytes()
         if available is not None and needed > available:
             problem = (
                 f"context_size is {context_size} tokens: only to keep track of them takes "

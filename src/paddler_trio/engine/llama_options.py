@@ -32,6 +32,13 @@ ROPE_SCALING = {
     "yarn": lib.LLAMA_ROPE_SCALING_TYPE_YARN,
     "longrope": lib.LLAMA_ROPE_SCALING_TYPE_LONGROPE,
 }
+LOAD_MODES = {
+    (True, False): lib.LLAMA_LOAD_MODE_AUTO,  # mapped, unless a device cannot take that
+    (True, True): lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    (False, True): lib.LLAMA_LOAD_MODE_MLOCK,
+    (False, False): lib.LLAMA_LOAD_MODE_NONE,
+}
+"""By ``use_mmap`` and ``use_mlock``."""
 _ALL_LAYERS = 0x7FFFFFFF
 
 
@@ -61,18 +68,20 @@ def set_context_options(params: lib.llama_context_params, settings: EngineSettin
 
 @contextmanager
 def model_params(
-    settings: EngineSettings, *, n_gpu_layers: int
+    settings: EngineSettings, *, n_gpu_layers: int, no_alloc: bool = False
 ) -> Iterator[lib.llama_model_params]:
     """Parameters to load a model with, alive inside the block; EngineError (permanent) for what
-    this build or machine cannot do."""
+    this build or machine cannot do. ``no_alloc``: for a dry run, that reads no weights."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else _ALL_LAYERS
     params.split_mode = _choice("split_mode", settings.split_mode, SPLIT_MODES)
     params.main_gpu = settings.main_gpu
-    params.use_mmap = settings.use_mmap and lib.llama_supports_mmap()
     if settings.use_mlock and not lib.llama_supports_mlock():
         raise EngineError("mlock: this build of llama.cpp cannot lock memory", permanent=True)
-    params.use_mlock = settings.use_mlock
+    params.load_mode = LOAD_MODES[settings.use_mmap, settings.use_mlock]
+    if no_alloc:
+        params.no_alloc = True
+        params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # with a mapping llama.cpp aborts
     split = _tensor_split(settings)
     if split is not None:
         params.tensor_split = split

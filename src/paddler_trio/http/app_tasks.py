@@ -21,6 +21,7 @@ from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
 from paddler_trio.http.bounded_websocket import TEXT_FRAMES, BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
+from paddler_trio.http.passing import PASSING, PassableConnection
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.streaming import DIRECT_BODY
 
@@ -50,6 +51,7 @@ class AppTasks:
         self._inboxes: dict[AppInbox, Message] = {}
         self._changed = trio.lowlevel.ParkingLot()
         self.protocol: Http11Protocol | None = None
+        self.passable: PassableConnection | None = None
 
     async def spawn_app(
         self,
@@ -70,6 +72,8 @@ class AppTasks:
             scope["extensions"][ARRIVALS] = Arrivals(stream, protocol)
             scope["extensions"][TEXT_FRAMES] = stream.send_text
         is_http = scope["type"] == "http"
+        if is_http and protocol.may_pass(scope["path"]):
+            scope["extensions"][PASSING] = self.passable
         max_bytes = HTTP_INBOX_BYTES if is_http else self._limits.max_websocket_message_bytes
         inbox = AppInbox(max_bytes=max_bytes, room=room)
         self._inboxes[inbox] = (

@@ -37,6 +37,7 @@ from paddler_trio.http.app_tasks import AppTasks
 from paddler_trio.http.asgi import App, ClientGoneError
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import AHEAD_SHARE, FREE_BYTES, InputBudget
+from paddler_trio.http.passing import PassableConnection
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.token_bucket import TokenBucket
 
@@ -61,6 +62,7 @@ class HttpConnection:
       app: called once for each request and each WebSocket.
       stream: the accepted socket; closed when `run` returns.
       budget, share: of the input of its requests.
+      passes: whether another process may answer requests for a path.
       on_abuse: called for each rule the client broke, after it was logged.
     """
 
@@ -74,6 +76,7 @@ class HttpConnection:
         context: WorkerContext,
         budget: InputBudget,
         share: float,
+        passes: Callable[[str], bool],
         on_abuse: Callable[[], None],
     ) -> None:
         self.peer = "unknown peer"
@@ -85,6 +88,7 @@ class HttpConnection:
         self._context = context
         self._budget = budget
         self._share = share
+        self._passes = passes
         self._on_abuse = on_abuse
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
@@ -247,6 +251,10 @@ class HttpConnection:
                 wire=self,
                 client=client,
                 server=server,
+                passes=self._passes,
+            )
+            tasks.passable = PassableConnection(
+                self._stream.socket.fileno, self._unread, self._give_up
             )
             self._reading.deadline = trio.current_time() + self._limits.header_deadline_s
             with self._reading:
@@ -263,6 +271,10 @@ class HttpConnection:
                     pass
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
+
+    def _unread(self) -> bytes:
+        """Everything behind what was parsed."""
+        return self._protocol.unparsed() + bytes(self._ahead)
 
     def _room_ahead_bytes(self) -> int:
         """How much more may be read ahead now."""

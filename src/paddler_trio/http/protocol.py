@@ -7,13 +7,15 @@ ASGI messages. Where they do not handle a hostile client, this module does:
 * headers that later code would fail to decode, headers past the limits, and a body framed twice
   are refused before a stream exists, and parsing them costs no more than their length is worth;
 * while a client has sent more than the request being answered, its disconnect is still noticed;
-* WebSocket compression is never negotiated.
+* WebSocket compression is never negotiated;
+* the body of a request that may be passed on to another process is left alone.
 
 `Wire` is what the protocol needs from its connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import attrs
@@ -148,6 +150,7 @@ class Http11Protocol(H11Protocol):
         wire: Wire,
         client: tuple[str, int],
         server: tuple[str, int],
+        passes: Callable[[str], bool],
     ) -> None:
         # Streams hand the application to the task group, and ours knows its application.
         app = cast("AppWrapper", None)
@@ -158,6 +161,16 @@ class Http11Protocol(H11Protocol):
         self._limits = limits
         self._wire = wire
         self._chunked = False
+        self._passes = passes
+
+    def may_pass(self, path: str) -> bool:
+        """Whether another process may answer requests for ``path`` (percent-decoded)."""
+        return self._passes(path)
+
+    def unparsed(self) -> bytes:
+        """What was read of the connection and not parsed."""
+        data: bytes = self.connection.trailing_data[0]
+        return data
 
     def has_unread(self) -> bool:
         """Whether bytes have arrived that were not read yet."""
@@ -230,7 +243,8 @@ class Http11Protocol(H11Protocol):
                 STREAM_ID,
             )
         self.keep_alive_requests += 1
-        await self.stream.handle(
+        stream = self.stream
+        await stream.handle(
             Request(
                 stream_id=STREAM_ID,
                 headers=headers,
@@ -240,6 +254,8 @@ class Http11Protocol(H11Protocol):
                 state=self.connection_state,
             )
         )
+        if isinstance(stream, HTTPStream) and self._passes(stream.scope["path"]):
+            await trio.sleep_forever()  # the end of the connection, here or elsewhere, ends this
 
     async def _refuse(self, request: h11.Request, objection: Objection) -> None:
         """Answer with the reason and end the connection."""

@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 import trio
@@ -54,6 +54,7 @@ class HttpServer:
       name: what its tasks are called in the printed tree.
       budget: what requests may hold, shared with other servers; one of its own by default.
       share: of the budget, for clients of this server.
+      passes: on which paths the application may pass a connection on; see ``passing``.
     """
 
     def __init__(
@@ -64,11 +65,13 @@ class HttpServer:
         limits: HttpLimits | None = None,
         budget: InputBudget | None = None,
         share: float = 1.0,
+        passes: Callable[[str], bool] = lambda path: False,
     ) -> None:
         self._app = app
         self._name = name
         self._budget = budget or InputBudget()
         self._share = share
+        self._passes = passes
         self._limits = limits or HttpLimits()
         self._config = _hypercorn_config(self._limits)
         self._context = WorkerContext(None)
@@ -163,6 +166,7 @@ class HttpServer:
             context=self._context,
             budget=self._budget,
             share=self._share,
+            passes=self._passes,
             on_abuse=self._count_abuse,
         )
         connection.draining = self._draining

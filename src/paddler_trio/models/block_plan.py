@@ -40,6 +40,7 @@ class BlockPlan:
     _taken: bytearray = attrs.field(init=False)
     _frontier: int = attrs.field(default=0, init=False)
     _search_from: int = attrs.field(default=0, init=False)
+    _wanted_block: int | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         assert len(self.here) == block_count(self.size_bytes, self.block_bytes)
@@ -50,15 +51,32 @@ class BlockPlan:
 
     def take(self) -> ByteRange | None:
         """The next bytes to ask for, now on their way; None if there are none left to take."""
-        first = self._taken.find(0, self._search_from)
+        wanted, self._wanted_block = self._wanted_block, None
+        is_wanted = wanted is not None and not self._taken[wanted]
+        first = (
+            wanted if wanted is not None and is_wanted else self._taken.find(0, self._search_from)
+        )
         if first < 0:
             return None
         end = self._taken.find(1, first, first + self.blocks_per_part)
         if end < 0:
             end = min(first + self.blocks_per_part, len(self._taken))
         self._taken[first:end] = b"\1" * (end - first)
-        self._search_from = end
+        if not is_wanted:
+            self._search_from = end
         return ByteRange(first * self.block_bytes, min(end * self.block_bytes, self.size_bytes))
+
+    def prefer(self, position: int) -> None:
+        """Somebody waits for the block at byte ``position``: unless it is on its way, it is the
+        next one to be taken. The last wish counts."""
+        self._wanted_block = position // self.block_bytes
+
+    def here_from(self, position: int) -> int:
+        """So many bytes are here without a gap from byte ``position``, which is in the file."""
+        block = position // self.block_bytes
+        gap = self.here.find(0, block)
+        end = self.size_bytes if gap < 0 else gap * self.block_bytes
+        return max(0, end - position)
 
     def arrived(self, start: int) -> int:
         """The block that begins at byte ``start`` is here; returns its index."""

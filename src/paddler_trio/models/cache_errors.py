@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 
 import trio
 
@@ -18,7 +19,7 @@ from paddler_trio.models.download_errors import (
     Subject,
 )
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -44,7 +45,7 @@ def disk_errors(subject: Subject) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         where = f" ({error.filename})" if error.filename else ""
-        if error.errno in _FULL:
+        if error.errno in FULL_ERRNOS:
             raise CacheFullError(subject, f"the cache's disk is full: {reason}{where}") from error
         if error.errno in _DENIED:
             raise CacheNotWritableError(

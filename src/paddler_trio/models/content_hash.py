@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -48,12 +50,24 @@ def new_hash(kind: str, size_bytes: int) -> Hash:
     return hashlib.sha256()
 
 
-def hash_of_file(path: Path, kind: str) -> str:
-    """Hash a whole file, in hex. Blocking; OSError."""
-    with path.open("rb") as file:
-        file.seek(0, 2)
-        digest = new_hash(kind, file.tell())
+def hash_of_file(
+    path: Path, kind: str, on_chunk: Callable[[int], None] = lambda count: None
+) -> str:
+    """Hash a whole file, in hex. Blocking; OSError.
+
+    Args:
+      on_chunk: called with the number of bytes after each few MiB; may raise.
+    """
+    with path.open("rb", buffering=0) as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+        digest = new_hash(kind, size_bytes)
         file.seek(0)
+        position = 0
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
+            # what is read once must not push other models out of the page cache; pages that a
+            # process has mapped stay
+            os.posix_fadvise(file.fileno(), position, len(chunk), os.POSIX_FADV_DONTNEED)
+            position += len(chunk)
+            on_chunk(len(chunk))
     return digest.hexdigest()

@@ -54,6 +54,8 @@ class DownloadError(PaddlerError):
         super().__init__(cause)
         self.subject = subject
         self.cause = cause
+        self.is_from_store = False
+        """A balancer's model store met it at the source, or in its own folder."""
 
     @property
     def issue(self) -> AgentIssue:
@@ -93,6 +95,15 @@ class SourceNotFoundError(DownloadError):
     def issue(self) -> AgentIssue:
         if self.subject.is_hub:
             return HuggingFaceModelDoesNotExist(self.subject.model_path)
+        return ModelDoesNotExistAtUrl(self.subject.model_path)
+
+
+class PushedModelMissingError(DownloadError):
+    """The model store does not have a pushed model, or there is no store; it may be pushed again
+    at any moment."""
+
+    @property
+    def issue(self) -> AgentIssue:
         return ModelDoesNotExistAtUrl(self.subject.model_path)
 
 

@@ -136,6 +136,7 @@ class HttpClient:
     """Make one with :func:`open_client`."""
 
     timeouts: Timeouts
+    uses_proxies: bool = True
     _idle: dict[tuple[str, str, int], list[Connection]] = attrs.field(factory=dict, init=False)
     _tls: ssl.SSLContext | None = attrs.field(default=None, init=False)
 
@@ -225,7 +226,7 @@ class HttpClient:
         scheme, host, port = key
         try:
             with trio.fail_after(self.timeouts.connect_s):
-                proxy = _proxy_for(scheme, host, port)
+                proxy = _proxy_for(scheme, host, port) if self.uses_proxies else None
                 if proxy is None:
                     stream: trio.abc.Stream = await trio.open_tcp_stream(host, port)
                 else:
@@ -256,9 +257,11 @@ class HttpClient:
 
 
 @asynccontextmanager
-async def open_client(timeouts: Timeouts) -> AsyncIterator[HttpClient]:
+async def open_client(
+    timeouts: Timeouts, *, uses_proxies: bool = True
+) -> AsyncIterator[HttpClient]:
     """A client whose connections end with the block."""
-    client = HttpClient(timeouts)
+    client = HttpClient(timeouts, uses_proxies)
     try:
         yield client
     finally:

@@ -32,6 +32,7 @@ from paddler_trio.models.http_client import (
     HttpClient,
     NoAnswerError,
 )
+from paddler_trio.models.store_errors import stores_error
 
 MAX_REDIRECTS: Final = 10
 MAX_RETRY_AFTER_S: Final = 600
@@ -48,10 +49,12 @@ class Location:
       url: the address that does not expire.
       token: goes to the origin of ``url`` only.
       resolved: the last redirect's target, used again until it expires.
+      is_store: a balancer's model store answers there, and names its errors; see ``store_errors``.
     """
 
     url: str
     token: str | None = attrs.field(default=None, repr=False)
+    is_store: bool = False
     resolved: str | None = attrs.field(default=None, init=False, repr=False)
 
 
@@ -135,7 +138,9 @@ async def _final_answer(
         url = target
     if answer.status >= 300 and answer.status not in {304, 416}:
         await answer.close()
-        raise _refusal(answer, subject, has_token=location.token is not None)
+        raise (location.is_store and stores_error(answer.headers, subject)) or _refusal(
+            answer, subject, has_token=location.token is not None
+        )
     if url != home and not stays_on_origin:
         location.resolved = str(url)
     return answer

@@ -81,13 +81,17 @@ def choose(files: Sequence[str], quantisation: str | None = None) -> HubChoice |
     wanted = DEFAULT_QUANTISATIONS if quantisation is None else (quantisation,)
     models = [path for path in files if _may_be_named(path)]
     for name in wanted:
-        pattern = re.compile(re.escape(name) + "[.-]", re.IGNORECASE)
         for path in models:
-            if pattern.search(path):
+            if is_quantised(path, name):
                 return _choice(path, files)
     if quantisation is None and models:
         return _choice(models[0], files)
     return None
+
+
+def is_quantised(path: str, quantisation: str) -> bool:
+    """Whether the file at ``path`` has this quantisation, by its name."""
+    return re.search(re.escape(quantisation) + "[.-]", path, re.IGNORECASE) is not None
 
 
 def quantisations(files: Sequence[str]) -> tuple[str, ...]:

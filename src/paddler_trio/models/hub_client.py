@@ -62,21 +62,29 @@ def check_names(model: HuggingFaceModel) -> None:
         raise SourceMalformedError(hub_subject(model), problem)
 
 
-def file_location(endpoint: str, model: HuggingFaceModel, token: str | None) -> Location:
-    """Where the hub serves the file."""
+def file_location(
+    endpoint: str, model: HuggingFaceModel, token: str | None, *, is_store: bool = False
+) -> Location:
+    """Where the hub serves the file, or a model store in its place."""
     return Location(
         f"{endpoint}/{quote(model.repo_id)}/resolve/{quote(model.revision, safe='')}"
         f"/{quote(model.filename)}",
         token,
+        is_store,
     )
 
 
 async def file_metadata(
-    client: HttpClient, endpoint: str, model: HuggingFaceModel, token: str | None
+    client: HttpClient,
+    endpoint: str,
+    model: HuggingFaceModel,
+    token: str | None,
+    *,
+    is_store: bool = False,
 ) -> HubFile:
     """Ask for one file's commit, hash and size; DownloadError."""
     subject = hub_subject(model)
-    location = file_location(endpoint, model, token)
+    location = file_location(endpoint, model, token, is_store=is_store)
     async with exchange(client, "HEAD", location, subject, stays_on_origin=True) as answer:
         headers = answer.headers
         commit = headers.get("x-repo-commit", "")

@@ -53,6 +53,8 @@ class HubSettings:
       token_file: read first; None leaves the token to the environment and ``token_path``.
       token_path: where ``hf auth login`` puts a token.
       env_token: of the environment; None if there is none.
+      url_mirror: a model store's address for files of URLs; then ``endpoint`` is that store's, too,
+        the token opens the store, and no proxy is used.
     """
 
     endpoint: str = DEFAULT_ENDPOINT
@@ -63,6 +65,7 @@ class HubSettings:
     token_path: Path | None = None
     env_token: str | None = attrs.field(default=None, repr=False)
     timeouts: Timeouts = Timeouts()
+    url_mirror: str | None = None
 
     @classmethod
     def from_environment(
@@ -97,6 +100,33 @@ class HubSettings:
             token_path=token_path if implicit else None,
             env_token=_clean(token) if implicit else None,
         )
+
+    def through_store(self, store: str, key_file: Path | None) -> HubSettings:
+        """The same cache, filled from a balancer's model store.
+
+        Args:
+          store: its address, without a slash at the end.
+          key_file: holds the API key for it; None if it asks for none.
+        """
+        return attrs.evolve(
+            self,
+            endpoint=f"{store}/hf",
+            url_mirror=f"{store}/url",
+            offline=False,
+            token_file=key_file,
+            token_path=None,
+            env_token=None,
+        )
+
+    @property
+    def pushed_cache(self) -> Path:
+        """Where pushed models go."""
+        return self.url_cache.parent / "pushed"
+
+    @property
+    def store(self) -> str | None:
+        """The address of the model store that these are for; None if they are for none."""
+        return None if self.url_mirror is None else self.url_mirror.removesuffix("/url")
 
     def token(self) -> str | None:
         """The token as it is now, read anew each time. Blocking.

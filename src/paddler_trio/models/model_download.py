@@ -9,10 +9,12 @@ host share one download: the second one waits on the lock and shows the first on
 
 from __future__ import annotations
 
+import base64
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urldefrag, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urldefrag, urlsplit, urlunsplit
 
 import attrs
 import structlog
@@ -21,7 +23,8 @@ import trio
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.cache_errors import disk_errors, one_error
 from paddler_trio.models.cache_lock import held_lock
-from paddler_trio.models.content_hash import ContentHash, hash_of_file
+from paddler_trio.models.cache_verification import note_fetched
+from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
     CacheFullError,
@@ -49,6 +52,9 @@ from paddler_trio.models.hub_client import (
 )
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.partial_file import PartialFile, read_journal, space_promised
+from paddler_trio.models.pushed_cache import pushed_journals
+from paddler_trio.models.pushed_download import PushedDownload
+from paddler_trio.models.pushed_model import is_pushed
 from paddler_trio.models.transfer import Fetched, RemoteFile, Transfer, TransferLimits
 from paddler_trio.models.url_cache import (
     UrlFile,
@@ -82,11 +88,16 @@ class ModelDownload:
 
     Args:
       publish: gets the progress, at most four times a second; None when nothing is under way.
+      claim: called before bytes are written, in a thread, with how many bytes the file will have;
+        CacheFullError if they may not be written.
+      on_change: see :class:`Transfer`.
     """
 
     settings: HubSettings
     publish: Callable[[DownloadProgress | None], None]
     limits: TransferLimits = attrs.field(factory=TransferLimits)
+    claim: Callable[[Subject, int], None] = lambda subject, size_bytes: None
+    on_change: Callable[[Transfer], None] = lambda transfer: None
     _meter: ProgressMeter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -97,17 +108,39 @@ class ModelDownload:
 
         Cancellation: takes well under a second and keeps what is there of a file.
         """
+        async with self._under_way() as client:
+            if isinstance(model, UrlModel):
+                return await self._url(client, model)
+            return await self._hub(client, model)
+
+    async def fetch_file(self, model: HuggingFaceModel | UrlModel) -> Path:
+        """The one file that ``model`` names, and no other part of its model; else as ``fetch``."""
+        async with self._under_way() as client:
+            if isinstance(model, UrlModel):
+                subject = Subject(model.url, is_hub=False)
+                _checked_url(model, subject)
+                return await self._url_file(client, model.url, subject, 1, 1)
+            check_names(model)
+            path, commit = await self._hub_file(client, model, 1, 1)
+            await trio.to_thread.run_sync(
+                _remember, self._repository(model), model.revision, commit
+            )
+            return path
+
+    @asynccontextmanager
+    async def _under_way(self) -> AsyncIterator[HttpClient]:
+        """A client, and the progress of what is done with it."""
+        settings = self.settings
         try:
-            async with one_error() as nursery, open_client(self.settings.timeouts) as client:
+            async with (
+                one_error() as nursery,
+                open_client(settings.timeouts, uses_proxies=not self._is_through_store) as client,
+            ):
                 nursery.start_soon(self._meter.run, name="download progress")
-                if isinstance(model, UrlModel):
-                    fetched = await self._url(client, model)
-                else:
-                    fetched = await self._hub(client, model)
+                yield client
                 nursery.cancel_scope.cancel(reason="the download has ended")
         finally:
             self._meter.end()
-        return fetched
 
     async def listing(self, repo_id: str, revision: str) -> HubListing:
         """The repository's paths at a commit: the hub's, or the cached ones if it cannot be
@@ -123,7 +156,9 @@ class ModelDownload:
         if not self.settings.offline:
             token = await self._token(subject)
             try:
-                async with open_client(self.settings.timeouts) as client:
+                async with open_client(
+                    self.settings.timeouts, uses_proxies=not self._is_through_store
+                ) as client:
                     return await list_repository(
                         client, self.settings.endpoint, repo_id, revision, token
                     )
@@ -136,6 +171,10 @@ class ModelDownload:
         if listing is None:
             raise _offline(subject)
         return listing
+
+    @property
+    def _is_through_store(self) -> bool:
+        return self.settings.url_mirror is not None
 
     # -------------------------------------------------------------------- hub
 
@@ -168,9 +207,11 @@ class ModelDownload:
             return cached
         try:
             token = await self._token(subject)
-            known = await file_metadata(client, self.settings.endpoint, model, token)
+            known = await file_metadata(
+                client, self.settings.endpoint, model, token, is_store=self._is_through_store
+            )
         except (ServerUnreachableError, ServerFailedError, AccessDeniedError) as error:
-            if cached is None:
+            if cached is None or self._is_through_store:  # the source may be asked yet
                 raise
             log.warning("the cached file is used", file=subject.model_path, reason=error.cause)
             return cached
@@ -187,15 +228,19 @@ class ModelDownload:
                 self.settings.timeouts,
                 lambda: self._watch(repository.ours, blob),
             ):
-                if not await trio.to_thread.run_sync(_blob_is_whole, repository, known):
+                is_fetched = not await trio.to_thread.run_sync(_blob_is_whole, repository, known)
+                if is_fetched:
                     self._begin(
                         self.settings.endpoint, model.filename, index, count, known.size_bytes
                     )
                     remote = RemoteFile(
                         subject=subject,
-                        location=file_location(self.settings.endpoint, model, token),
+                        location=file_location(
+                            self.settings.endpoint, model, token, is_store=self._is_through_store
+                        ),
                         size_bytes=known.size_bytes,
                         expected=known.content_hash,
+                        is_named_by_hash=known.content_hash is not None,
                     )
                     await self._fetch_verified(
                         client,
@@ -207,6 +252,9 @@ class ModelDownload:
                 path = await trio.to_thread.run_sync(
                     repository.link, known.etag, known.commit, model.filename
                 )
+                if is_fetched:
+                    is_verified = known.content_hash is not None
+                    await trio.to_thread.run_sync(note_fetched, path, self.settings, is_verified)
         return path, known.commit
 
     def _repository(self, model: HuggingFaceModel) -> RepositoryCache:
@@ -222,12 +270,10 @@ class ModelDownload:
 
     async def _url(self, client: HttpClient, model: UrlModel) -> FetchedModel:
         subject = Subject(model.url, is_hub=False)
-        try:
-            parts = urlsplit(model.url)
-        except ValueError as error:
-            raise SourceMalformedError(subject, f"it is no URL: {error}") from error
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise SourceMalformedError(subject, "it is no http or https URL")
+        if is_pushed(model.url):
+            pushed = await self._pushed(client, model)
+            return FetchedModel(pushed[0], pushed, None)
+        parts = _checked_url(model, subject)
         before, slash, last = parts.path.rpartition("/")
         names = (last,) if parts.query else part_names(last)
         files = [
@@ -255,7 +301,8 @@ class ModelDownload:
                 return file.path
             if self.settings.offline:
                 raise _offline(subject)
-            self._begin(address, file.name, index, count, None)
+            location = await self._url_location(url, subject)
+            self._begin(location.url, file.name, index, count, None)
             async with held_lock(
                 file.lock,
                 subject,
@@ -264,18 +311,45 @@ class ModelDownload:
             ):
                 if await trio.to_thread.run_sync(_url_is_cached, file, expected):
                     return file.path
-                self._begin(address, file.name, index, count, None)
-                remote = RemoteFile(subject=subject, location=Location(address), expected=expected)
+                self._begin(location.url, file.name, index, count, None)
+                remote = RemoteFile(subject=subject, location=location, expected=expected)
                 await self._fetch_verified(
                     client,
                     remote,
                     file.ours,
                     file.name,
                     lambda partial, fetched: file.publish(
-                        partial, UrlRecord(fetched.size_bytes, fetched.hash, fetched.etag)
+                        partial,
+                        UrlRecord(
+                            fetched.size_bytes,
+                            fetched.hash,
+                            fetched.etag,
+                            url_text_for_logs(address),
+                        ),
                     ),
                 )
+                await trio.to_thread.run_sync(
+                    note_fetched, file.path, self.settings, expected is not None
+                )
         return file.path
+
+    async def _pushed(self, client: HttpClient, model: UrlModel) -> tuple[Path, ...]:
+        return await PushedDownload(
+            settings=self.settings,
+            client=client,
+            token=self._token,
+            begin=self._begin,
+            watch=self._watch,
+            fetch_verified=self._fetch_verified,
+        ).fetch(model)
+
+    async def _url_location(self, url: str, subject: Subject) -> Location:
+        """Where ``url`` is asked for: there, or at the model store."""
+        mirror = self.settings.url_mirror
+        if mirror is None:
+            return Location(urldefrag(url)[0])
+        name = base64.urlsafe_b64encode(url.encode(errors="surrogatepass")).decode().rstrip("=")
+        return Location(f"{mirror}/{name}", await self._token(subject), is_store=True)
 
     # ------------------------------------------------------------------- both
 
@@ -301,6 +375,7 @@ class ModelDownload:
                     meter=self._meter,
                     limits=self.limits,
                     check_space=self._space_check(partial, remote.subject),
+                    on_change=self.on_change,
                 )
                 fetched = await transfer.run()
                 if remote.expected in {None, fetched.hash}:
@@ -328,11 +403,17 @@ class ModelDownload:
 
     def _space_check(self, partial: PartialFile, subject: Subject) -> Callable[[int], None]:
         def check(needed: int) -> None:
+            held = partial.path.stat().st_blocks * 512
+            total = held + needed
+            if partial.journal is not None:
+                total = min(total, partial.journal.size_bytes)
+            self.claim(subject, total)
             place = os.statvfs(partial.path.parent)
             device = partial.path.parent.stat().st_dev
             journals = [
                 *HubCache(self.settings.cache).journals(),
                 *url_journals(self.settings.url_cache),
+                *pushed_journals(self.settings.pushed_cache),
             ]
             promised = space_promised(journals, except_for=partial.journal_path, device=device)
             free = place.f_bavail * place.f_frsize
@@ -379,41 +460,6 @@ class ModelDownload:
         return seen
 
 
-def verified(path: Path, settings: HubSettings) -> bool | None:
-    """Hash a cached file again after it would not load. Blocking.
-
-    Returns:
-      True if its content is what was announced; False if it is not, and then it was quarantined:
-      the next fetch gets it anew. None if nobody announced it, or it is no file of a cache.
-
-    Errors:
-      OSError: it cannot be read or moved.
-    """
-    cache = settings.cache
-    if path.is_relative_to(cache):
-        folder = path.relative_to(cache).parts[0]
-        repository = RepositoryCache(cache, folder.removeprefix("models--").replace("--", "/"))
-        expected = repository.expected_hash(path)
-        if expected is None:
-            return None
-        if hash_of_file(path, expected.kind) == expected.hex:
-            return True
-        blob = path.parent / path.readlink()
-        path.unlink()
-        repository.quarantine(blob)
-        return False
-    if path.is_relative_to(settings.url_cache):
-        file = UrlFile(path.parent, path.name)
-        record = file.cached()
-        if record is None:
-            return None
-        if hash_of_file(path, record.hash.kind) == record.hash.hex:
-            return True
-        file.quarantine()
-        return False
-    return None
-
-
 async def wait_for_retry(
     settings: HubSettings, delay_s: float, fingerprint: str, poll_s: float = 2.0
 ) -> None:
@@ -422,6 +468,17 @@ async def wait_for_retry(
     with trio.move_on_after(delay_s):
         while await trio.to_thread.run_sync(settings.token_fingerprint) == fingerprint:  # noqa: ASYNC110
             await trio.sleep(poll_s)  # the file system sends no event
+
+
+def _checked_url(model: UrlModel, subject: Subject) -> SplitResult:
+    """The URL's parts; SourceMalformedError."""
+    try:
+        parts = urlsplit(model.url)
+    except ValueError as error:
+        raise SourceMalformedError(subject, f"it is no URL: {error}") from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise SourceMalformedError(subject, "it is no http or https URL")
+    return parts
 
 
 def _is_whole(size_bytes: int | None, known: HubFile) -> bool:

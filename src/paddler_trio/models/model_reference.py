@@ -8,8 +8,9 @@
     hf:org/repo/file@revision           a file of a repository; without a revision it is main
     hf:org/repo:Q4_K_M@revision         a repository: the file of this quantisation
     hf:org/repo                         a repository: the file that llama.cpp would choose
+    store://sha256/HEX/NAME             what was pushed to the balancer's model store
 
-The last two are resolved to a file and a commit before they are stored: see ``hub_choice``.
+A repository is resolved to a file and a commit before it is stored: see ``hub_choice``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from paddler_trio.errors import PaddlerError
+from paddler_trio.models.pushed_model import is_pushed, pushed_source
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,
@@ -67,6 +69,8 @@ def reference_of(text: str) -> DesiredModel | HubRepository:
         return _url(text)
     if colon and scheme.lower() == "agent":
         return _agent(text)
+    if is_pushed(text):
+        return _pushed(text)
     if "://" in text:
         raise UnknownSourceError(f"{text!r}: {text.partition('://')[0]} is no way to get files")
     if not text:
@@ -126,6 +130,12 @@ def _url(text: str) -> UrlModel | HuggingFaceModel:
         return HuggingFaceModel(
             filename="/".join(file), repo_id=f"{organisation}/{repository}", revision=revision
         )
+    return UrlModel(text)
+
+
+def _pushed(text: str) -> UrlModel:
+    if pushed_source(text) is None:
+        raise UnknownSourceError(f"{text!r} is not store://sha256/HEX/NAME, as a push prints it")
     return UrlModel(text)
 
 

@@ -28,6 +28,7 @@ from paddler_trio.models.block_plan import block_count, bytes_here
 HEADER_BYTES: Final = 4096
 BLOCK_BYTES: Final = 1 << 20
 MAX_VALIDATOR_CHARS: Final = 1024
+_DATA_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -79,12 +80,11 @@ class PartialFile:
             journal = None
             remove(path)
             remove(journal_path)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         partial = cls(
             path=path,
             journal_path=journal_path,
             journal=journal,
-            data_fd=os.open(path, flags, 0o666),
+            data_fd=os.open(path, _DATA_FLAGS, 0o666),
         )
         if journal is not None:
             partial._open_journal()
@@ -92,9 +92,7 @@ class PartialFile:
 
     def begin(self, size_bytes: int, etag: str, block_bytes: int = BLOCK_BYTES) -> Journal:
         """Start anew with a file of ``size_bytes``; what was here is lost."""
-        self._close_journal()
-        remove(self.journal_path)
-        os.ftruncate(self._data_fd, 0)
+        self._start_anew()
         os.ftruncate(self._data_fd, size_bytes)
         here = bytearray(block_count(size_bytes, block_bytes))
         journal = Journal(size_bytes, block_bytes, etag[:MAX_VALIDATOR_CHARS], boot_id(), here)
@@ -125,10 +123,18 @@ class PartialFile:
 
     def truncate(self) -> None:
         """Start anew with a file whose size nobody knows: no journal, nothing to continue."""
+        self._start_anew()
+        self.journal = None
+
+    def _start_anew(self) -> None:
+        """An empty file, another one than before: who still reads that one sees it as it was."""
         self._close_journal()
         remove(self.journal_path)
-        self.journal = None
-        os.ftruncate(self._data_fd, 0)
+        if os.fstat(self._data_fd).st_size:
+            os.close(self._data_fd)
+            self._data_fd = -1
+            remove(self.path)
+            self._data_fd = os.open(self.path, _DATA_FLAGS | os.O_EXCL, 0o666)
 
     def discard(self) -> None:
         """Remove both files; the object is closed."""

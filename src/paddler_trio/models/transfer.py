@@ -70,12 +70,15 @@ class RemoteFile:
     Args:
       size_bytes: None if nobody announced it.
       expected: None if nobody announced it; then the hash that is returned is SHA-256.
+      is_named_by_hash: the partial file belongs to ``expected``, so what another server sent of it
+        counts; each server has an ETag of its own for the same content.
     """
 
     subject: Subject
     location: Location
     size_bytes: int | None = None
     expected: ContentHash | None = None
+    is_named_by_hash: bool = False
 
 
 @attrs.frozen
@@ -99,6 +102,7 @@ class Transfer:
     Args:
       check_space: called with the bytes still to be written before the first one is, blocking;
         raises CacheFullError.
+      on_change: called when there is another plan, and at each block that arrived.
     """
 
     client: HttpClient
@@ -107,6 +111,7 @@ class Transfer:
     meter: ProgressMeter
     limits: TransferLimits
     check_space: Callable[[int], None]
+    on_change: Callable[[Transfer], None] = lambda transfer: None
     _plan: BlockPlan = attrs.field(init=False)
     _etag: str = attrs.field(default="", init=False)
     _advanced: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -140,7 +145,7 @@ class Transfer:
         if journal is None:
             opening = ByteRange(0, BLOCK_BYTES * self.limits.part_blocks)
         else:
-            self._follow(journal.etag)
+            self._follow("" if self.remote.is_named_by_hash else journal.etag)
             taken = self._plan.take()
             if taken is None:
                 return await self._rehash()
@@ -290,6 +295,7 @@ class Transfer:
             etag = _etag(answer)
             if continues and etag and self._etag and etag != self._etag:
                 raise self._changed("its ETag is another one")
+            self._etag = self._etag or etag
             if answer.status == 206:
                 yield answer, self._granted(answer, wanted)
                 return
@@ -344,6 +350,7 @@ class Transfer:
             journal.size_bytes, journal.block_bytes, self.limits.part_blocks, journal.here
         )
         self.meter.set(self._plan.here_bytes, journal.size_bytes)
+        self.on_change(self)
 
     async def _rehash(self) -> Fetched:
         """Everything is here already."""
@@ -371,6 +378,7 @@ class Transfer:
         self._plan.arrived(start)
         self._advanced.set()
         self._advanced = trio.Event()
+        self.on_change(self)
 
     @property
     def plan(self) -> BlockPlan:

@@ -34,11 +34,13 @@ class UrlRecord:
     Args:
       hash: of the content, as it arrived.
       etag: of the server; empty if it had none.
+      url: of the file, without what may be secret; empty if it was fetched before this was kept.
     """
 
     size_bytes: int
     hash: ContentHash
     etag: str
+    url: str = ""
 
 
 @attrs.frozen
@@ -82,6 +84,7 @@ class UrlFile:
                 fields["size_bytes"],
                 ContentHash("sha256", fields["sha256"]),
                 fields["etag"],
+                str(fields.get("url", "")),
             )
             is_here = (
                 self.path.is_file()
@@ -102,6 +105,7 @@ class UrlFile:
             "size_bytes": record.size_bytes,
             "sha256": record.hash.hex,
             "etag": record.etag,
+            "url": record.url,
         }
         write_durably(self._record_path, json.dumps(fields).encode())
         return self.path

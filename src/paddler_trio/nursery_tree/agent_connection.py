@@ -8,7 +8,7 @@ a client's id never leaves the balancer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -28,10 +28,12 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
+from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
     Answer,
+    Cache,
     GetTree,
     Report,
     Want,
@@ -46,6 +48,12 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
+
+
+COMMAND_BEGINS_S = 10.0
+"""An agent that works on a command reports at once that it does."""
+COMMAND_SILENCE_S = 600.0
+"""Longer than any part of a command that shows no progress: listing and removing."""
 
 
 class QuestionRefusedError(PaddlerError):
@@ -86,6 +94,8 @@ class AgentConnection:
     """Drained by an operator: it finishes what it has and gets nothing new."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
+    _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
+    """Of the queries that report it; by the same ids."""
     _num_queries: int = attrs.field(default=0, init=False)
     _sent_digest: str | None = attrs.field(default=None, init=False)
     _was_applied: bool = attrs.field(default=False, init=False)
@@ -235,7 +245,42 @@ class AgentConnection:
             raise QuestionRefusedError(
                 413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
             )
-        answer = await self._asked(wire_id, frame)
+        return self._answer_in(await self._asked(wire_id, frame))
+
+    async def command_cache(
+        self, request: CacheRequest, on_progress: Callable[[CacheProgress], None]
+    ) -> object:
+        """The answer to a command about its cache, as plain JSON; only for agents of ours.
+
+        Args:
+          on_progress: called at once when it begins, and then as it goes on.
+
+        Errors:
+          QuestionRefusedError: it failed, and why.
+          LinkError: it left before it answered, or was silent for too long.
+        """
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        patience_s = COMMAND_BEGINS_S
+        with trio.CancelScope(deadline=trio.current_time() + patience_s) as waiting:
+
+            def progressed(progress: CacheProgress) -> None:
+                nonlocal patience_s
+                patience_s = COMMAND_SILENCE_S
+                waiting.deadline = trio.current_time() + patience_s
+                on_progress(progress)
+
+            self._progress[wire_id] = progressed
+            try:
+                answer = await self._asked(wire_id, render_extension(Cache(wire_id, request)))
+            finally:
+                del self._progress[wire_id]
+            return self._answer_in(answer)
+        why = "" if patience_s > COMMAND_BEGINS_S else ": it may be of an older version"
+        raise LinkError(f"agent {self.label} reported nothing for {patience_s:g} s{why}")
+
+    def _answer_in(self, answer: object) -> object:
+        """What an ``Answer`` holds; QuestionRefusedError, LinkError."""
         if not isinstance(answer, Answer):
             raise LinkError(f"agent {self.label} answers a question with something else")
         if answer.problem is not None:
@@ -262,6 +307,12 @@ class AgentConnection:
         """An answer to a query; False if ``wire_id`` is not one that is being asked."""
         future = self._queries.get(wire_id)
         return future is not None and future.set(response)
+
+    def progressed(self, progress: CacheProgress) -> None:
+        """How far a command is; one that is over is ignored."""
+        on_progress = self._progress.get(progress.id)
+        if on_progress is not None:
+            on_progress(progress)
 
     # ------------------------------------------------------------- the link
 

@@ -7,6 +7,7 @@
     ├─ model                     follows the desired state
     │  ├─ preparation            child processes: templates, tokens, grammars, images
     │  └─ engine                 the child process; both started again under a restart budget
+    ├─ model cache               fetches, lists, hashes and removes for operators; ended at the stop
     └─ links                     to the balancer, redialled for ever; closed second
        └─ requests               one task each; drained first
 
@@ -62,13 +63,15 @@ class AgentParts:
 
     Args:
       name: in logs.
+      run_cache: works on commands about the cache.
       open_requests: gives requests the nursery of their tasks.
-      offer_nothing: no slots from now on.
+      offer_nothing: no slots from now on, and no commands.
     """
 
     name: str
     model: Model
     link: BalancerLink
+    run_cache: Callable[[], Awaitable[None]]
     open_requests: Callable[[trio.Nursery], None]
     offer_nothing: Callable[[], None]
     drain_timeout_s: float
@@ -95,6 +98,7 @@ async def run_agent(
         services.start_soon(LoopLag().run, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
         services.start_soon(parts.model.run, name="model")
+        services.start_soon(parts.run_cache, name="model cache")
         async with trio.open_nursery() as links:
             links.start_soon(parts.link.run, name="balancer link")
             async with trio.open_nursery() as requests:

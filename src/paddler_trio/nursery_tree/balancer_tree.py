@@ -5,6 +5,7 @@
     ├─ event loop lag                measured ten times a second
     ├─ heap trim                     gives free memory back
     ├─ reload on SIGHUP              of the API keys
+    ├─ model store                   a child process, started again under a restart budget
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
           └─ requests                one task each, from arrival to ending; drained second
@@ -29,13 +30,18 @@ import trio
 from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.errors import ModelStoreError
 from paddler_trio.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.restart_budget import RestartBudget
+from paddler_trio.nursery_tree.supervise import Child, supervise
 
 log = structlog.get_logger("balancer")
 
 FLUSH_S = 2.0
 """How long connections may take to send what is written when everything else has ended."""
+STORE_RESTARTS = 12
+STORE_PERIOD_S = 60.0
 
 
 @attrs.frozen
@@ -80,6 +86,7 @@ class BalancerParts:
       goodbye: set when sockets and event streams shall end.
       measure_lag: how late the event loop is, until cancelled.
       reload: what SIGHUP does; None ignores it.
+      model_store: one life of the store's process; None if there is no store.
     """
 
     dispatcher: Dispatcher
@@ -89,6 +96,7 @@ class BalancerParts:
     drain_timeout_s: float
     measure_lag: Callable[[], Awaitable[None]]
     reload: Callable[[], Awaitable[None]] | None = None
+    model_store: Callable[[], Awaitable[None]] | None = None
 
 
 async def run_balancer(
@@ -115,6 +123,8 @@ async def run_balancer(
         services.start_soon(run_heap_trim, name="heap trim")
         if parts.reload is not None:
             await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
+        if parts.model_store is not None:
+            services.start_soon(_keep_model_store, parts.model_store, name="model store")
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as agents:
                 agents.start_soon(_cut_when_cancelled, servers, name="cutter")
@@ -147,6 +157,17 @@ async def run_balancer(
             connections.cancel_scope.cancel(reason="stopped: every answer had its time")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("balancer down")
+
+
+async def _keep_model_store(run: Callable[[], Awaitable[None]]) -> None:
+    """Run it again after each crash; too many in a minute mean a pause, not the end: agents fetch
+    from the source meanwhile."""
+    budget = RestartBudget(max_restarts=STORE_RESTARTS, period_s=STORE_PERIOD_S)
+    await supervise(
+        Child(
+            "model store", run, restart_on=(ModelStoreError,), budget=budget, wait_for_refill=True
+        )
+    )
 
 
 async def _cut_when_cancelled(servers: list[Server]) -> None:

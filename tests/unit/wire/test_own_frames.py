@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine import engine_pipe, pipe_codec
+from paddler_trio.wire.paddler.desired_state import UrlModel
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
-from paddler_trio.wire.trio import trio_link
+from paddler_trio.wire.trio import cache_commands, trio_link
 from paddler_trio.wire.trio.work import Generate, Rank, TokenPrompt
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
@@ -129,6 +130,9 @@ def test_a_length_that_no_frame_has_is_refused() -> None:
         pipe_codec.body_length(b"\xff\xff\xff\xff")
 
 
+sources = st.lists(texts.filter(lambda text: len(text) > 0 and "\0" not in text), max_size=3).map(
+    tuple
+)
 extensions = st.one_of(
     st.builds(
         trio_link.Start,
@@ -161,6 +165,32 @@ extensions = st.one_of(
         suspects=st.none() | st.integers(0, 2**32 - 1),
     ),
     st.builds(trio_link.GetTree, id=texts),
+    st.builds(
+        trio_link.Cache,
+        id=texts,
+        request=st.one_of(
+            st.just(cache_commands.ListCache()),
+            st.just(cache_commands.Pull(models=(UrlModel("https://host/m.gguf"),))),
+            st.builds(cache_commands.Verify, sources=sources),
+            st.builds(
+                cache_commands.Prune,
+                sources=sources,
+                newest=st.integers(0, 2**32 - 1),
+                used_within_s=st.none() | st.integers(0, 2**40),
+                dry_run=st.booleans(),
+            ),
+        ),
+    ),
+    st.builds(
+        cache_commands.CacheProgress,
+        id=texts,
+        phase=texts,
+        source=texts,
+        filename=texts,
+        current_bytes=st.integers(0, 2**64 - 1),
+        total_bytes=st.none() | st.integers(0, 2**64 - 1),
+        remaining_s=st.none() | st.integers(0, 2**32 - 1),
+    ),
 )
 
 
@@ -178,6 +208,9 @@ def test_extensions_survive_the_link(message: trio_link.Extension) -> None:
         ({"HandBack": {"id": "1", "reason": "x"}}, "engine_died"),
         ({"HandBack": {"id": 1, "reason": "x", "engine_died": True}}, "HandBack.id"),
         ({"GetTree": {"id": "1", "more": 2}}, "more"),
+        ({"Cache": {"id": "1", "request": {"Prune": {}}}}, "says what to keep"),
+        ({"Cache": {"id": "1", "request": {"Pull": {"models": ["None"]}}}}, "not fetched"),
+        ({"Cache": {"id": "1", "request": {"Verify": {"sources": [""]}}}}, r"sources\[0\]"),
         ([], "expected"),
     ],
 )

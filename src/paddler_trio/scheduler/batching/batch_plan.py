@@ -2,8 +2,7 @@
 
 Decode first, then prefill: every generating sequence gets its one token, so no stream stalls
 behind a prompt; what is left of the budget goes to prompts, the shortest first, so a short prompt
-is not stuck behind a long one, and every few passes the earliest. What remains of a prompt that is
-short is computed at once, even if that is more than the budget. If more sequences generate than
+is not stuck behind a long one, and every few passes the earliest. If more sequences generate than
 the budget holds, the order rotates by the number of the pass.
 
 Words and images are computed apart, so a chunk is of words only or of one image only. Where an
@@ -30,19 +29,12 @@ EARLIEST_EVERY = 4
 
 @attrs.frozen
 class PrefillBudget:
-    """Prompt tokens of one pass: ``tokens`` of all prompts together, or all that is left of the one
-    that goes first, if it had no more than ``whole`` to compute when it began. ``in_step``: no
-    prompt is finished before all of them can be, as far as that is possible.
+    """Prompt tokens of one pass, of all prompts together. ``in_step``: no prompt is finished before
+    all of them can be, as far as that is possible.
     """
 
     tokens: int
-    whole: int = 0
     in_step: bool = False
-
-    @property
-    def largest(self) -> int:
-        """No pass has more prompt tokens."""
-        return max(self.tokens, self.whole)
 
 
 @attrs.frozen
@@ -102,13 +94,11 @@ def plan_batch(
     budget = PrefillBudget(spare) if prefill_budget is None else prefill_budget
     room = min(spare, budget.tokens)
     if room > 0:
-        largest = min(spare, budget.largest)
-        wants = [_next_run(sequence, largest, whole_images) for sequence in ingesting]
+        wants = [_next_run(sequence, spare, whole_images) for sequence in ingesting]
         if budget.in_step and sum(wants) > room:
             early = [_without_end(want) for want in wants]
             wants = early if any(early) else wants
-        alone = [sequence.num_own <= budget.whole for sequence in ingesting]
-        counts = divide_prefill_budget(wants, room, alone=alone, turn=turn)
+        counts = divide_prefill_budget(wants, room, turn=turn)
         if whole_images:
             taken = sum(chunk.count + len(chunk.drafts) for chunk in chunks)
             left = None if free_cells is None else free_cells - taken
@@ -148,18 +138,12 @@ def _with_whole_images(
     return counts
 
 
-def divide_prefill_budget(
-    wants: list[int], budget: int, *, alone: list[bool] | None = None, turn: int = 0
-) -> list[int]:
+def divide_prefill_budget(wants: list[int], budget: int, *, turn: int = 0) -> list[int]:
     """Divide ``budget`` tokens among prompts that want so many each, in the order of arrival.
 
     The shortest go first: with equal parts all prompts of a pass would be late, and none waits
     behind a long one for more than its own length. In one of ``EARLIEST_EVERY`` turns the earliest
     goes first, so that a long one is not starved by a stream of short ones.
-
-    Args:
-      alone: which of them may have all they want, instead of a part of the budget, if they go
-        first; no other gets anything then. What others leave is too little for them.
 
     Returns:
       Tokens of each; a part of what is wanted is a multiple of ``TILE`` where the budget has one.
@@ -173,15 +157,8 @@ def divide_prefill_budget(
     if turn % EARLIEST_EVERY == 0:
         order.remove(earliest)
         order.insert(0, earliest)
-    first = order[0]
-    may_go_alone = alone or [False] * len(wants)
-    if may_go_alone[first] and wants[first] > budget:
-        chunks[first] = wants[first]
-        return chunks
     for index in order:
-        is_whole = wants[index] <= budget
-        may_be_parted = index == first or (budget >= TILE and not may_go_alone[index])
-        if is_whole or may_be_parted:
+        if wants[index] <= budget or index == order[0] or budget >= TILE:
             chunks[index] = _part(wants[index], budget)
             budget -= chunks[index]
     return chunks

@@ -17,14 +17,13 @@ SMALLEST_CHUNK = 64
 a token as 512 do, 32 up to 1.6 times)."""
 FIRST_CHUNK = 128
 """Before anything was measured."""
-_AUTO_MULTIPLE = 8.0
+_AUTO_MULTIPLE = 5.5
 """A pass with prompts in it may take so many times the pass without: a prompt then loses at most
-an eighth of its speed to generating sequences."""
+two elevenths of its speed to generating sequences."""
 _AUTO_FLOOR_MS = 80.0
 """Twelve tokens a second still read fluently; shorter passes only cost throughput."""
-_AUTO_WHOLE_MS = 400.0
-"""The longest pass for the sake of a short prompt, or of many that wait for their first token; or
-twice the target."""
+_AUTO_IDLE_MS = 400.0
+"""A pass with many prompts, if nothing generates: what arrives meanwhile waits for all of it."""
 _AUTO_IN_STEP_MS = 2000.0
 """How long first tokens may wait for those of others, if nothing generates yet; and about the
 longest pass then."""
@@ -49,9 +48,7 @@ class PrefillController:
         """The prompt tokens of the next pass, at most ``limit``.
 
         If nothing generates, prompts that are there together come to their ends together, unless
-        that takes long: a stream that began early would only stop again for the others. A target of
-        our own choosing grows with the sequences that wait for their first token, where they are
-        more than those that wait for their next; and for a prompt that is short.
+        that takes long: a stream that began early would only stop again for the others.
 
         Args:
           missing: tokens of all prompts.
@@ -66,14 +63,8 @@ class PrefillController:
                 return PrefillBudget(self._tokens(_AUTO_IN_STEP_MS, min(limit, unit)))
             if missing * self._prompt_token_ms <= _AUTO_IN_STEP_MS:
                 return PrefillBudget(limit, in_step=True)
-            return PrefillBudget(self._tokens(_AUTO_WHOLE_MS, limit))
-        target_ms = whole_ms = self.pass_target_ms(generating)
-        if self.target_ms is None:
-            whole_ms = max(_AUTO_WHOLE_MS, 2 * target_ms)
-            target_ms = max(target_ms, min(whole_ms, target_ms * ingesting / generating))
-        return PrefillBudget(
-            self._tokens(target_ms - alone_ms, limit), self._tokens(whole_ms - alone_ms, limit)
-        )
+            return PrefillBudget(self._tokens(_AUTO_IDLE_MS, limit))
+        return PrefillBudget(self._tokens(self.pass_target_ms(generating) - alone_ms, limit))
 
     def call_tokens(self) -> int:
         """How many prompt tokens are worth computing in one call: more of them would only keep the

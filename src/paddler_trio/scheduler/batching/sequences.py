@@ -62,11 +62,6 @@ class Sequence:
         return len(self.tokens) - self.num_computed
 
     @property
-    def num_own(self) -> int:
-        """Tokens that were not in the cache when it began."""
-        return self.num_prompt_tokens - (self.num_cached or 0)
-
-    @property
     def is_generating(self) -> bool:
         """All that is missing is the newest token."""
         return self.num_sampled > 0 and self.num_missing == 1

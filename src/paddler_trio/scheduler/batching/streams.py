@@ -215,7 +215,7 @@ class Streams:
                 break
             cuts.append(self._preempt(max(self._running.values(), key=lambda other: other.arrival)))
         largest = max(map(self._indivisible, self._running.values()), default=0)
-        needed = max(min(prefill_budget.largest, self.num_missing), largest)
+        needed = max(min(prefill_budget.tokens, self.num_missing), largest)
         return cuts + self._evict(needed - self.cells.num_free)
 
     def plan(

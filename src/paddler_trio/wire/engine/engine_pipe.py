@@ -12,6 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.memory_need import MemoryUse
 from paddler_trio.wire.engine.sampler_stages import default_of
 
 DRY_BREAKERS = ("\n", ":", '"', "*")
@@ -239,7 +240,8 @@ class Ready:
 
     An encoder cannot generate and has no cells. ``embedding`` is None if it was not asked for, or
     with an ``embedding_problem`` if this model cannot do it; ``sees_images`` is False without a
-    projection, or with a ``projection_problem`` if it cannot be used.
+    projection, or with a ``projection_problem`` if it cannot be used. ``memory`` is None where
+    this build of llama.cpp does not count its buffers.
     """
 
     cells: int
@@ -251,6 +253,7 @@ class Ready:
     embedding_problem: str = ""
     sees_images: bool = False
     projection_problem: str = ""
+    memory: MemoryUse | None = None
 
 
 @attrs.frozen

@@ -6,18 +6,22 @@ subprotocol, so it never sees one of these.
 
 * :class:`Start` (balancer): work, with the seed of its sampling and the tokens that another agent
   produced before it was lost; used instead of Paddler's ``Request`` for generations;
+* :class:`Store` (balancer): it keeps models for its agents; sent before anything is desired;
 * :class:`Want` (balancer): what to serve, if there are extras; otherwise Paddler's ``SetState``;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
   ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
-* :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model.
+* :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
+* :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
+  models that the agent keeps, see ``cache_commands.py``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -26,8 +30,9 @@ import attrs
 from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
-from paddler_trio.wire.shape import OMITTED
+from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
+from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.work import Prompt, Work
 
@@ -76,6 +81,7 @@ external_tag(Question, *structs(Question))
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
+_STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """What an agent of ours reads as one message; over a longer one it drops its connection."""
 
@@ -116,6 +122,17 @@ class Report:
     detail: str | None
     engine: Mapping[str, object] | None = None
     download: Download | None = attrs.field(default=None, metadata=OMITTED)
+
+
+@attrs.frozen
+class Store:
+    """The balancer keeps models: agents ask for them below ``path`` of the port that they dial."""
+
+    path: str
+
+    def __attrs_post_init__(self) -> None:
+        if _STORE_PATH.fullmatch(self.path) is None:
+            raise ShapeError(f"{self.path[:80]!r} is not a path such as /api/v2/store", "path")
 
 
 @attrs.frozen
@@ -195,13 +212,23 @@ class Answer:
 
 
 @attrs.frozen
+class Cache:
+    """A command about the models that the agent keeps; it takes no slot."""
+
+    id: str
+    request: CacheRequest
+
+
+@attrs.frozen
 class UnknownExtension:
     """A message of a newer version; it is ignored, and the link stays."""
 
     name: str
 
 
-Extension: TypeAlias = Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer
+Extension: TypeAlias = (
+    Store | Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | Cache | CacheProgress
+)
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
 external_tag(Extension, *_VARIANTS)

@@ -1,4 +1,4 @@
-"""Pace, prefixes, stored prefixes, drafts and the reasoning limit."""
+"""Prefill budget, prefixes, stored prefixes, drafts and the reasoning limit."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def test_a_pass_with_prompts_is_sized_to_stay_under_its_target() -> None:
     _measured(prefill_controller, generating=3, alone_ms=20, token_ms=0.4)
     budget = prefill_controller.prefill_budget(3, limit=2048)
     assert 190 <= budget.tokens <= 210
-    assert budget.whole == budget.tokens, "what the operator said holds"
-    assert prefill_controller.prefill_budget(3, limit=50).largest == 50
+    assert prefill_controller.prefill_budget(3, limit=50).tokens == 50
     _measured(prefill_controller, generating=8, alone_ms=150, token_ms=0.4)
     assert prefill_controller.prefill_budget(8, limit=2048).tokens == SMALLEST_CHUNK, (
         "a prompt never starves"
@@ -72,7 +71,7 @@ def test_prompts_without_generation_beside_them_keep_in_step_unless_it_takes_lon
     ) == PrefillBudget(512)
     _measured(prefill_controller, generating=1, alone_ms=10, token_ms=1)
     assert prefill_controller.prefill_budget(0, limit=2048) == PrefillBudget(512), (
-        "who is alone comes in parts"
+        "a prompt that is alone comes in parts"
     )
     budget = prefill_controller.prefill_budget(0, limit=2048, ingesting=3, missing=1900)
     assert budget == PrefillBudget(2048, in_step=True)
@@ -87,31 +86,8 @@ def test_the_controller_chooses_its_target_from_what_a_pass_takes_alone() -> Non
         )
         return prefill_controller.prefill_budget(2, limit=4096).tokens
 
-    assert 200 <= chunk(30) <= 215, "eight times 30 ms, at 1 ms a token"
+    assert 130 <= chunk(30) <= 140, "five and a half times 30 ms, at 1 ms a token"
     assert 75 <= chunk(1) <= 80, "shorter passes would only cost"
-
-
-def test_a_short_prompt_may_take_longer_than_a_part_of_a_long_one() -> None:
-    prefill_controller = _measured(PrefillController(), generating=2, alone_ms=10, token_ms=1)
-    assert prefill_controller.prefill_budget(2, limit=4096) == PrefillBudget(70, 390)
-    assert prefill_controller.prefill_budget(2, limit=256).whole == 256
-    prefill_controller = _measured(PrefillController(), generating=2, alone_ms=100, token_ms=10)
-    assert prefill_controller.prefill_budget(2, limit=4096) == PrefillBudget(70, 150), (
-        "twice the target"
-    )
-
-
-def test_many_who_wait_for_their_first_token_weigh_more_than_few_who_generate() -> None:
-    def chunk(ingesting: int, target_ms: float | None = None) -> int:
-        prefill_controller = _measured(
-            PrefillController(target_ms), generating=2, alone_ms=20, token_ms=1
-        )
-        return prefill_controller.prefill_budget(2, ingesting=ingesting, limit=4096).tokens
-
-    assert chunk(1) == chunk(2) == 140
-    assert chunk(4) == 300
-    assert chunk(100) == 380, "400 ms at most"
-    assert chunk(6, target_ms=120) == 100, "what the operator said holds"
 
 
 def test_a_first_token_waits_for_others_that_would_make_it_pause() -> None:
@@ -142,7 +118,7 @@ def test_a_controller_never_starves_prompts_nor_passes_its_limit(
             generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms
         )
         budget = prefill_controller.prefill_budget(generating, limit=512, unit=256)
-        assert SMALLEST_CHUNK <= budget.tokens <= budget.largest <= 512
+        assert SMALLEST_CHUNK <= budget.tokens <= 512
         assert prefill_controller.call_tokens() >= FIRST_CHUNK
 
 

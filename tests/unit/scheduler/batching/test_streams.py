@@ -62,12 +62,11 @@ class StreamsMachine(RuleBasedStateMachine):
 
     @rule(
         fails=st.booleans(),
-        tokens=st.integers(1, 20),
-        whole=st.integers(0, 24),
+        tokens=st.integers(1, 24),
         refuses=st.booleans(),
     )
-    def run_a_pass(self, fails: bool, tokens: int, whole: int, refuses: bool) -> None:
-        prefill_budget = PrefillBudget(tokens, whole)
+    def run_a_pass(self, fails: bool, tokens: int, refuses: bool) -> None:
+        prefill_budget = PrefillBudget(tokens)
         while (placement := self.streams.start_next()) is not None:
             self._settle(placement, refuses=refuses)
         for sequence in self.streams.running:
@@ -195,7 +194,7 @@ class StreamsMachine(RuleBasedStateMachine):
         for _ in range(4000):
             if not self.live:
                 break
-            self.run_a_pass(False, 8, 16, False)
+            self.run_a_pass(False, 16, False)
         assert not self.live, "somebody starved"
 
 
@@ -347,5 +346,5 @@ def test_who_arrives_while_others_generate_is_planned_in_the_same_pass() -> None
     generating.sequence.tokens.append(1)
     streams.enqueue(Sequence(2, [2] * 70, 70))
     assert streams.start_next() is not None
-    (prompt,) = streams.plan_prompts(token_budget=512, prefill_budget=PrefillBudget(64, 100))
+    (prompt,) = streams.plan_prompts(token_budget=512, prefill_budget=PrefillBudget(100))
     assert (prompt.sequence.key, prompt.count) == (2, 70)

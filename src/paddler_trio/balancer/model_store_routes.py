@@ -1,0 +1,58 @@
+"""``/api/v2/store`` on the management port: every request there is passed on to the model store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError
+from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import ClientGoneError, HttpProblem, Receive, Scope, Send, send_text
+from paddler_trio.http.passing import passable
+from paddler_trio.model_store.store_messages import PassedRequest
+
+RETRY_AFTER_S: Final = 1
+
+
+@attrs.frozen(eq=False)
+class ModelStoreRoutes:
+    """An ASGI application for the paths of the store, whatever the method."""
+
+    child: ModelStoreChild
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the connection on, or answer why not."""
+        try:
+            await self._pass_on(scope)
+        except HttpProblem as problem:
+            await send_text(send, problem.status, problem.text, headers=problem.headers)
+
+    async def _pass_on(self, scope: Scope) -> None:
+        connection = passable(scope)
+        assert connection is not None, "the server passes on what is_store_path holds for"
+        request = PassedRequest(
+            id=0,
+            method=scope["method"],
+            path=scope["path"],
+            raw_path=scope["raw_path"].decode("latin-1"),
+            query=scope["query_string"].decode("latin-1"),
+            headers=tuple(
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in scope["headers"]
+                if name not in {b"authorization", b"x-api-key", b"cookie"}
+            ),
+            client=(scope.get("client") or ("unknown",))[0],
+            unread=connection.unread(),
+        )
+        descriptor = connection.fileno()
+        if descriptor < 0:
+            raise ClientGoneError("the client left before its request was passed on")
+        try:
+            await self.child.pass_on(request, descriptor)
+        except NotPassedError as error:
+            retry_after = (b"retry-after", b"%d" % RETRY_AFTER_S)
+            raise HttpProblem(503, str(error), [retry_after]) from error
+        except WireError as error:
+            raise HttpProblem(431, f"the request is too long: {error}") from error
+        connection.release()

@@ -1,0 +1,73 @@
+"""Which files of a store the desired models are: what must stay. Blocking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+from urllib.parse import urldefrag, urlsplit, urlunsplit
+
+from paddler_trio.model_store.layout import StoreLayout, is_sha256
+from paddler_trio.models.hub_cache import HubCache, name_problem
+from paddler_trio.models.hub_choice import part_names
+from paddler_trio.models.url_cache import UrlFile
+from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel, UrlModel
+
+PUSHED_SCHEME = "store"
+
+
+def desired_files(layout: StoreLayout, models: Iterable[DesiredModel]) -> frozenset[str]:
+    """The keys of all files of these models, as far as they are known here."""
+    keys: set[str] = set()
+    for model in models:
+        match model:
+            case HuggingFaceModel():
+                keys.update(_of_hub(layout, model))
+            case UrlModel(url) if url.startswith(f"{PUSHED_SCHEME}:"):
+                keys.update(_of_pushed(layout, url))
+            case UrlModel(url):
+                keys.update(_of_url(layout, url))
+    return frozenset(keys)
+
+
+def _of_hub(layout: StoreLayout, model: HuggingFaceModel) -> Iterator[str]:
+    if name_problem(model.repo_id, model.filename, model.revision) is not None:
+        return
+    repository = HubCache(layout.hub).repository(model.repo_id)
+    commit = repository.commit_of(model.revision)
+    if commit is None:
+        return
+    for name in part_names(model.filename):
+        pointer = repository.pointer(commit, name)
+        if pointer.is_symlink():
+            yield layout.key(repository.blob(pointer.readlink().name))
+
+
+def _of_url(layout: StoreLayout, url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return
+    if not parts.hostname:
+        return
+    before, slash, last = parts.path.rpartition("/")
+    for name in (last,) if parts.query else part_names(last):
+        address = urlunsplit(parts._replace(path=f"{before}{slash}{name}"))
+        yield layout.key(UrlFile.of(layout.urls, urldefrag(address)[0]).path)
+
+
+def _of_pushed(layout: StoreLayout, url: str) -> Iterator[str]:
+    """``store://sha256/<hex of the manifest>/<first file's name>``: the manifest and its files."""
+    _, _, rest = url.partition("://sha256/")
+    sha256 = PurePosixPath(rest).parts[0] if rest else ""
+    if not is_sha256(sha256):
+        return
+    manifest = layout.manifest(sha256)
+    yield layout.key(manifest)
+    try:
+        fields = json.loads(manifest.read_bytes())
+    except (OSError, ValueError):
+        return
+    files = [*fields["files"], *([fields["projection"]] if fields["projection"] else [])]
+    for file in files:
+        yield layout.key(layout.pushed_blob(file["sha256"]))

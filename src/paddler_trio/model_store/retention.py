@@ -1,0 +1,151 @@
+"""Which files stay in the store and which go: least recently used first, within a budget. Pure.
+
+A file is *held* (on the disk, whole or not) or *claimed* (arriving: its full size counts at once).
+It is *kept* while it is pinned, desired, in use or arriving; nothing that is kept ever goes. What
+is claimed and does not fit, even without everything that may go, is refused, and then nothing goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import attrs
+
+
+@attrs.frozen
+class Room:
+    """There is room, once these are removed."""
+
+    evicted: tuple[str, ...]
+
+
+@attrs.frozen
+class NoRoom:
+    """There is none. ``kept_bytes`` are what may not go, beside the file that was to arrive."""
+
+    size_bytes: int
+    budget_bytes: int
+    kept_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"the model store may take {self.budget_bytes} bytes: {self.kept_bytes} of them are "
+            f"desired, pinned or in use, and the file has {self.size_bytes}"
+        )
+
+
+@attrs.define
+class _Held:
+    size_bytes: int
+    used_s: float
+
+
+@attrs.define(eq=False, repr=False)
+class Retention:
+    """See the module docstring. Files have keys; see ``layout``."""
+
+    budget_bytes: int
+    pinned: set[str] = attrs.field(factory=set)
+    desired: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    _held: dict[str, _Held] = attrs.field(factory=dict, init=False)
+    _claimed: dict[str, int] = attrs.field(factory=dict, init=False)
+    _uses: Counter[str] = attrs.field(factory=Counter, init=False)
+
+    def __repr__(self) -> str:
+        return f"<Retention {self.used_bytes} of {self.budget_bytes} bytes>"
+
+    @property
+    def used_bytes(self) -> int:
+        """Of everything, what is arriving with its full size."""
+        return sum(held.size_bytes for held in self._held.values()) + sum(self._claimed.values())
+
+    @property
+    def num_held(self) -> int:
+        return len(self._held)
+
+    def holds(self, key: str) -> bool:
+        """Whether there is something of it on the disk that nobody is writing to."""
+        return key in self._held
+
+    def is_arriving(self, key: str) -> bool:
+        return key in self._claimed
+
+    def is_in_use(self, key: str) -> bool:
+        return self._uses[key] > 0
+
+    def is_kept(self, key: str) -> bool:
+        """Whether it must not go now."""
+        return (
+            key in self._claimed or self._uses[key] > 0 or key in self.pinned or key in self.desired
+        )
+
+    # ------------------------------------------------------------ what is there
+
+    def hold(self, key: str, size_bytes: int, used_s: float) -> None:
+        """It lies on the disk, whole or not, and nobody writes to it; a claim of it has ended."""
+        self._claimed.pop(key, None)
+        self._held[key] = _Held(size_bytes, used_s)
+
+    def forget(self, key: str) -> None:
+        """Nothing of it is there, or comes."""
+        self._claimed.pop(key, None)
+        self._held.pop(key, None)
+
+    def claim(self, key: str, size_bytes: int, *, disk_lacks_bytes: int = 0) -> Room | NoRoom:
+        """It is arriving and will have ``size_bytes``, part of which may lie there already. Claim
+        again for another size. What is :class:`NoRoom` stays as it was.
+
+        Args:
+          disk_lacks_bytes: so much less than needed is free on the disk, whatever the budget says;
+            what may go, goes for it.
+        """
+        others = [other for other in self._held if other != key and not self.is_kept(other)]
+        own = self._claimed.get(key, 0) or self._size(key)
+        excess = self.used_bytes - own + size_bytes - self.budget_bytes
+        removable = sum(self._held[other].size_bytes for other in others)
+        if excess > removable:
+            kept_bytes = self.used_bytes - own - removable
+            return NoRoom(size_bytes, self.budget_bytes, kept_bytes)
+        evicted = self._evict(others, max(excess, disk_lacks_bytes))
+        self._held.pop(key, None)
+        self._claimed[key] = size_bytes
+        return Room(evicted)
+
+    def trim(self) -> tuple[str, ...]:
+        """What goes because the budget is exceeded, as after it was made smaller."""
+        others = [other for other in self._held if not self.is_kept(other)]
+        return self._evict(others, self.used_bytes - self.budget_bytes)
+
+    # ------------------------------------------------------------- what is wanted
+
+    def use(self, key: str) -> None:
+        """Somebody reads it, until the same number of :meth:`release`."""
+        self._uses[key] += 1
+
+    def release(self, key: str, now_s: float) -> None:
+        """Somebody has read it: it was used last now."""
+        self._uses[key] -= 1
+        if not self._uses[key]:
+            del self._uses[key]
+        if key in self._held:
+            self._held[key].used_s = now_s
+
+    def desire(self, keys: Collection[str]) -> None:
+        """These are desired, and no others."""
+        self.desired = frozenset(keys)
+
+    # -------------------------------------------------------------------- inside
+
+    def _size(self, key: str) -> int:
+        return self._held[key].size_bytes if key in self._held else 0
+
+    def _evict(self, candidates: list[str], excess_bytes: int) -> tuple[str, ...]:
+        """Take the least recently used ones out until ``excess_bytes`` are free."""
+        evicted = []
+        for key in sorted(candidates, key=lambda key: (self._held[key].used_s, key)):
+            if excess_bytes <= 0:
+                break
+            excess_bytes -= self._held.pop(key).size_bytes
+            evicted.append(key)
+        return tuple(evicted)

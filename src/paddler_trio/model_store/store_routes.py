@@ -1,0 +1,116 @@
+"""Every route of the store. The balancer has parsed and authorised what comes here.
+
+    GET           /api/v2/store                             what lies here, and what arrives
+    PUT DELETE    /api/v2/store/pins/{key}                  keep a file whatever happens; no longer
+    DELETE        /api/v2/store/files/{key}                 remove a file that nobody wants
+    GET HEAD      /api/v2/store/hf/...                      as the hub: see ``source_routes``
+    GET           /api/v2/store/url/{base64url of the URL}  the same for files of URLs
+    GET HEAD PUT  /api/v2/store/blobs/sha256/{sha256}       a pushed file; see ``upload_routes``
+    GET HEAD PUT  /api/v2/store/manifests/sha256/{sha256}   the manifest of a pushed model
+
+A handler gets its connection and the parameter of its path. It
+answers once, or raises HttpProblem or DownloadError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.http.asgi import HttpProblem
+from paddler_trio.http.router import Params, RouteTable
+from paddler_trio.model_store.arrival import Arrivals
+from paddler_trio.model_store.layout import checked_sha256
+from paddler_trio.model_store.send_stored import send_stored
+from paddler_trio.model_store.source_routes import SourceRoutes
+from paddler_trio.model_store.store import ModelStore
+from paddler_trio.model_store.store_connection import StoreConnection, StoreHeader
+from paddler_trio.model_store.store_messages import PREFIX
+from paddler_trio.model_store.upload_routes import UploadRoutes
+
+StoreHandler: TypeAlias = Callable[[StoreConnection, Params], Awaitable[None]]
+
+
+def store_routes(
+    store: ModelStore, arrivals: Arrivals, sources: SourceRoutes
+) -> RouteTable[StoreHandler]:
+    """The table, complete."""
+    table: RouteTable[StoreHandler] = RouteTable()
+    stored, uploads = StoredRoutes(store, arrivals), UploadRoutes(store)
+    table.add("GET", PREFIX, stored.list_all)
+    table.add("PUT", f"{PREFIX}/pins/{{key...}}", stored.pin)
+    table.add("DELETE", f"{PREFIX}/pins/{{key...}}", stored.unpin)
+    table.add("DELETE", f"{PREFIX}/files/{{key...}}", stored.remove)
+    table.add("GET", f"{PREFIX}/url/{{name}}", sources.url_file)
+    table.add("GET", f"{PREFIX}/hf/api/models/{{rest...}}", sources.hub_listing)
+    table.add("GET", f"{PREFIX}/blobs/sha256/{{sha256}}", stored.blob)
+    table.add("HEAD", f"{PREFIX}/blobs/sha256/{{sha256}}", uploads.head_blob)
+    table.add("PUT", f"{PREFIX}/blobs/sha256/{{sha256}}", uploads.put_blob)
+    table.add("PUT", f"{PREFIX}/manifests/sha256/{{sha256}}", uploads.put_manifest)
+    for method in ("GET", "HEAD"):
+        table.add(method, f"{PREFIX}/manifests/sha256/{{sha256}}", stored.manifest)
+        table.add(method, f"{PREFIX}/hf/{{rest...}}", sources.hub_file)
+    return table
+
+
+@attrs.frozen(eq=False)
+class StoredRoutes:
+    """What lies in the store: listed, kept, removed, and served as it is."""
+
+    store: ModelStore
+    arrivals: Arrivals
+
+    async def list_all(self, connection: StoreConnection, params: Params) -> None:
+        retention = self.store.retention
+        files = [
+            {
+                **attrs.asdict(file),
+                "is_pinned": file.key in retention.pinned,
+                "is_desired": file.key in retention.desired,
+                "is_in_use": retention.is_in_use(file.key),
+            }
+            for file in await self.store.files()
+        ]
+        value = {
+            "size_bytes": retention.budget_bytes,
+            "used_bytes": retention.used_bytes,
+            "files": files,
+            "arriving": self.arrivals.listed(),
+        }
+        await connection.send_json(200, value)
+
+    async def pin(self, connection: StoreConnection, params: Params) -> None:
+        await self.store.pin(params["key"], pinned=True)
+        await connection.send_empty(204)
+
+    async def unpin(self, connection: StoreConnection, params: Params) -> None:
+        await self.store.pin(params["key"], pinned=False)
+        await connection.send_empty(204)
+
+    async def remove(self, connection: StoreConnection, params: Params) -> None:
+        await self.store.remove(params["key"])
+        await connection.send_empty(204)
+
+    async def blob(self, connection: StoreConnection, params: Params) -> None:
+        sha256 = checked_sha256(params["sha256"])
+        await self._serve(connection, self.store.layout.pushed_blob(sha256), sha256)
+
+    async def manifest(self, connection: StoreConnection, params: Params) -> None:
+        sha256 = checked_sha256(params["sha256"])
+        path = self.store.layout.manifest(sha256)
+        await self._serve(connection, path, sha256, [("Content-Type", "application/json")])
+
+    async def _serve(
+        self,
+        connection: StoreConnection,
+        path: Path,
+        sha256: str,
+        headers: list[StoreHeader] | None = None,
+    ) -> None:
+        async with self.store.used(self.store.layout.key(path)):
+            validator = f'"{sha256}"'
+            if not await send_stored(connection, path, validator=validator, headers=headers or ()):
+                raise HttpProblem(404, f"the store has nothing with the SHA-256 {sha256}")

@@ -1,0 +1,104 @@
+"""What former loads say about the next prediction. Pure.
+
+llama.cpp's own buffers are predicted exactly; what differs is beside them: the share that a GPU's
+driver takes of each process, scratch that is allocated when it is first needed, fragmentation. So
+what is learned is a difference, and it is only ever added: memory that a process has not touched
+yet is no proof that it never will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Final
+
+import attrs
+
+from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed, MemoryUse
+
+MAX_SHARE: Final = 0.25
+"""A correction is at most this part of the prediction that it corrects,"""
+MAX_CORRECTION_BYTES: Final = 1 << 30
+"""or this much: what is beyond is no property of the model but another process."""
+MAX_CONSIDERED: Final = 5
+"""Newest observations of each model."""
+HOST: Final = "host"
+
+
+@attrs.frozen
+class Observation:
+    """One load, predicted and as it was; bytes by device, the host's process as ``host``.
+
+    Args:
+      model: names the model's file and what it was loaded with; see :func:`model_key`.
+      parameters: names what else it was loaded with.
+    """
+
+    model: str
+    parameters: str
+    predicted: dict[str, int]
+    actual: dict[str, int]
+
+
+def observation(model: str, parameters: str, need: MemoryNeed, use: MemoryUse) -> Observation:
+    """What one load teaches.
+
+    Args:
+      need: as it was predicted; its own corrections do not count, nor caches, which are empty yet.
+      use: as the engine reported it when it was ready.
+    """
+    predicted = {
+        device.name: device.needed - device.correction
+        for device in need.devices
+        if device.kind != "cpu"
+    }
+    actual = {name: taken for name, taken in use.taken.items() if name in predicted}
+    caches = need.host.prefixes + need.host.images
+    predicted[HOST] = need.host_needed - need.host.correction - caches
+    # of a file whose tensors were laid out anew the pages are still mapped; nobody needs them
+    surplus = max(0, _host_weights(use.devices) - _host_weights(need.devices))
+    actual[HOST] = use.resident + max(0, use.mapped - surplus)
+    return Observation(model, parameters, {name: predicted[name] for name in actual}, actual)
+
+
+def corrected(
+    need: MemoryNeed, model: str, parameters: str, observations: Sequence[Observation]
+) -> MemoryNeed:
+    """``need`` with what former loads took beyond their predictions, oldest first.
+
+    Of the same model with the same parameters, else of the same model, else, on a GPU, of any
+    model: the median of the newest ones. A GPU that was never seen, and the host's process for a
+    model that was never seen, are left as they are.
+    """
+    alike = [seen for seen in observations if seen.model == model]
+    same = [seen for seen in alike if seen.parameters == parameters]
+    devices = tuple(
+        device if device.kind == "cpu" else _corrected_device(device, same or alike or observations)
+        for device in need.devices
+    )
+    excess = _excess(HOST, same or alike)
+    host = attrs.evolve(need.host, correction=_bounded(excess, need.host_needed))
+    return attrs.evolve(need, devices=devices, host=host)
+
+
+def _host_weights(devices: Iterable[DeviceNeed]) -> int:
+    return sum(device.weights for device in devices if device.kind == "cpu")
+
+
+def _corrected_device(device: DeviceNeed, seen: Iterable[Observation]) -> DeviceNeed:
+    if not device.needed:
+        return device  # nothing is loaded there
+    return attrs.evolve(device, correction=_bounded(_excess(device.name, seen), device.needed))
+
+
+def _excess(name: str, observations: Iterable[Observation]) -> int:
+    differences = [
+        seen.actual[name] - seen.predicted[name]
+        for seen in observations
+        if name in seen.actual and seen.predicted.get(name)
+    ]
+    return int(median(differences[-MAX_CONSIDERED:])) if differences else 0
+
+
+def _bounded(excess: int, predicted: int) -> int:
+    return max(0, min(excess, max(int(predicted * MAX_SHARE), MAX_CORRECTION_BYTES)))
