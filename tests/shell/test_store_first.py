@@ -193,9 +193,33 @@ async def test_what_the_hub_refuses_is_not_tried_at_the_source_again(
 ) -> None:
     hub.hub_misbehave = lambda seen: refusal
     async with agents(hub, tmp_path) as fleet:
-        with pytest.raises(error, match="through the balancer's model store"):
+        with pytest.raises(error, match="through the balancer's model store") as caught:
             await fleet.fetch()
     assert len(hub.seen) == 1
+    wait_s = getattr(caught.value, "retry_after_s", None)
+    assert wait_s == (7 if refusal.status == 503 else None)
+
+
+async def test_wrong_bytes_of_the_hub_reach_no_agent_as_a_model(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    wrong = random.Random(9).randbytes(len(DATA))
+    answers = iter([Misbehaviour(body=wrong, etag='"the same"')])
+    hub.misbehave = lambda seen: next(answers, Misbehaviour(etag='"the same"'))
+    fetched: list[bytes] = []
+    async with agents(hub, tmp_path) as fleet:
+
+        async def fetch(name: str) -> None:
+            fetched.append((await fleet.fetch(name=name)).path.read_bytes())
+
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(fetch, f"a{number}")
+        await fleet.world.settled()
+        files = await fleet.world.store.files()
+    assert fetched == [DATA] * 3
+    assert hub.served_bytes <= 3 * len(DATA), "once wrong, once right, and not for each of them"
+    assert sorted(file.is_whole for file in files) == [False, True], "one is quarantined"
 
 
 async def test_a_store_without_a_way_out_leaves_the_source(hub: HubServer, tmp_path: Path) -> None:

@@ -276,3 +276,38 @@ async def test_nobody_waits_so_the_arrival_ends(
             await world.settled()
         assert arrival.is_given_up
         assert world.arrivals.find(key) is None
+
+
+async def test_every_answer_is_of_the_version_that_its_validator_names(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    versions = [b"GGUF" + random.Random(n).randbytes(4 * MIB) for n in range(4)]
+    by_etag = {f'"{sha256(data)[:32]}"': data for data in versions}
+    hub.stored["x.gguf"] = versions[0]
+    later = iter(versions[1:])
+
+    def change(seen: Seen) -> Misbehaviour:
+        if seen.range is not None and seen.range[0] > 0:
+            hub.stored["x.gguf"] = next(later, versions[-1])
+        return Misbehaviour(drops_after=MIB + 10)
+
+    hub.misbehave = change
+    url = f"{hub.storage_url}/storage/x.gguf"
+    answers: list[tuple[int, Answered]] = []
+    async with store_world(tmp_path, hub) as world:
+
+        async def read(seed: int) -> None:
+            dice = random.Random(seed)
+            for _ in range(25):
+                start = dice.randrange(2 * MIB)
+                answer = await world.ask(url_path(url), range=f"bytes={start}-{start + 100_000}")
+                answers.append((start, answer))
+
+        async with trio.open_nursery() as readers:
+            for seed in range(6):
+                readers.start_soon(read, seed)
+    good = [(start, answer) for start, answer in answers if answer.status == 206]
+    assert len(good) > 20
+    for start, answer in good:
+        data = by_etag[answer.headers["etag"]]
+        assert data[start : start + 100_001].startswith(answer.body), "bytes of another version"

@@ -62,7 +62,7 @@ class Arrival:
     plan: BlockPlan | None = attrs.field(default=None, init=False)
     """None before the source has announced the size."""
     generation: int = attrs.field(default=0, init=False)
-    """Another one when the file is fetched anew: its bytes may be others then."""
+    """Another one each time that the file begins anew: its bytes may be others then."""
     path: Path = attrs.field(factory=Path, init=False)
     """Of the bytes, as long as they arrive."""
     validator: str = attrs.field(default="", init=False)
@@ -91,11 +91,16 @@ class Arrival:
 
     def follow(self, transfer: Transfer) -> None:
         """Another block is here, or the file begins anew."""
-        if transfer.plan is not self.plan:
-            self.plan, self.path = transfer.plan, transfer.partial.path
-            self.generation += 1
+        self.plan, self.path = transfer.plan, transfer.partial.path
         self.validator = transfer.etag
         self.changes.notify()
+
+    def begin_anew(self) -> None:
+        """What is here of it counts no more; the partial file is about to be another one."""
+        if self.plan is not None:
+            self.plan = None
+            self.generation += 1
+            self.changes.notify()
 
     def end(self, outcome: Path | DownloadError) -> None:
         self.outcome = outcome
@@ -188,6 +193,7 @@ class Arrivals:
             lambda progress: None,
             claim=partial(self._claim, arrival.key),
             on_change=arrival.follow,
+            on_void=arrival.begin_anew,
         )
         try:
             if arrival.size_bytes is not None:  # before anything is asked for

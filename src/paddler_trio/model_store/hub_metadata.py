@@ -85,8 +85,10 @@ class HubMetadata:
         except DownloadError as error:
             known.answer.set(error)
             log.warning("the hub has no answer", model=model.repo_id, reason=error.cause)
-        except OSError as error:
-            known.answer.set(ServerFailedError(hub_subject(model), f"the store failed: {error}"))
+        except Exception as error:  # the disk, or a bug: those who wait get an answer
+            log.exception("the hub could not be asked", model=model.repo_id)
+            cause = f"the store failed: {type(error).__name__}: {error}"
+            known.answer.set(ServerFailedError(hub_subject(model), cause))
         log.debug("hub asked", model=model.repo_id, took_s=round(time.monotonic() - began_s, 3))
 
     async def _asked(self, model: HuggingFaceModel) -> HubFile:

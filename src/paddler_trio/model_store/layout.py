@@ -92,6 +92,10 @@ class StoreLayout:
         folder = path.parent.parent if path.is_relative_to(self.hub) else path.parent
         return folder / OURS / f"{path.name}.partial"
 
+    def quarantined_key(self, key: str) -> str:
+        """What names the bytes that came for ``key`` and were wrong."""
+        return self.key(self.partial_of(key).with_suffix(".quarantined"))
+
     def folders(self) -> tuple[Path, ...]:
         """All that must be there before the store works."""
         return (

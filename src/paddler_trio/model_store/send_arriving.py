@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
+import attrs
 import trio
 
 from paddler_trio.model_store.arrival import GGUF_MAGIC, Arrival
@@ -43,56 +45,91 @@ async def send_arriving(
       DownloadError: it does not come.
       ReaderGoneError, FileCutError: the answer is not whole.
     """
-    plan = await _plan_of(arrival)
-    if plan is None:
-        return False
-    generation = arrival.generation
+    while True:
+        opened = await _opened(arrival)
+        if opened is None:
+            return False
+        try:
+            await _send(connection, opened, validator, headers)
+        except FileCutError:
+            if connection.has_begun:
+                raise
+        else:
+            return True
+        finally:
+            os.close(opened.descriptor)
+
+
+@attrs.frozen(eq=False)
+class OpenedArrival:
+    """One version of a file that arrives, for one reader: the plan and the descriptor belong
+    together."""
+
+    arrival: Arrival
+    plan: BlockPlan
+    generation: int
+    descriptor: int
+
+    async def until_here(self, position: int) -> int:
+        """How many bytes are here from ``position`` on, once there are any; DownloadError, and
+        FileCutError if another version arrives before."""
+        if position >= self.plan.size_bytes:
+            return 0
+        while (here := self.plan.here_from(position)) == 0:
+            _raise_failure(self.arrival)
+            if self.arrival.generation != self.generation:
+                raise FileCutError("the file begins anew")
+            self.plan.prefer(position)
+            await self.arrival.changes.wait_beyond(self.arrival.changes.ordinal)
+        return here
+
+
+async def _opened(arrival: Arrival) -> OpenedArrival | None:
+    """The version that arrives now; None if the file is whole before. DownloadError."""
+    while True:
+        await _until(arrival, lambda: arrival.plan is not None or arrival.outcome is not None)
+        _raise_failure(arrival)
+        plan, generation = arrival.plan, arrival.generation
+        if arrival.outcome is not None or plan is None:
+            return None
+        descriptor = await trio.to_thread.run_sync(open_regular, arrival.path)
+        if arrival.generation == generation and descriptor is not None:
+            return OpenedArrival(arrival, plan, generation, descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+        elif arrival.generation == generation:  # it was renamed: it is whole in a moment
+            await _until(arrival, partial(_is_over, arrival, generation))
+
+
+def _is_over(arrival: Arrival, generation: int) -> bool:
+    return arrival.outcome is not None or arrival.generation != generation
+
+
+async def _send(
+    connection: StoreConnection,
+    opened: OpenedArrival,
+    validator: str | None,
+    headers: Iterable[StoreHeader],
+) -> None:
+    arrival, size_bytes = opened.arrival, opened.plan.size_bytes
     if validator is None:
         validator = arrival.validator
-    descriptor = await trio.to_thread.run_sync(open_regular, arrival.path)
-    if descriptor is None:  # it was renamed: it is whole in a moment
-        await _until(arrival, lambda: arrival.outcome is not None)
-        return False
-    try:
-        if arrival.must_be_checked:
-            await _until_here(arrival, plan, generation, 0)
-            arrival.check(os.pread(descriptor, len(GGUF_MAGIC), 0))
-        asked = asked_range(connection, plan.size_bytes, validator)
-        if not isinstance(asked, Unsatisfiable):
-            start = 0 if asked is None else asked.start
-            with trio.move_on_after(HEAD_S):
-                await _until_here(arrival, plan, generation, start)
-        window = await begin_file(connection, plan.size_bytes, validator=validator, headers=headers)
-        position = 0 if window is None else window.start
-        while window is not None and position < window.stop:
-            here = await _until_here(arrival, plan, generation, position)
-            stop = min(position + here, window.stop)
-            await connection.send_file(descriptor, position, stop)
-            position = stop
-    finally:
-        os.close(descriptor)
-    return True
-
-
-async def _plan_of(arrival: Arrival) -> BlockPlan | None:
-    """The plan, once there is one; None if the file is whole before. DownloadError."""
-    await _until(arrival, lambda: arrival.plan is not None or arrival.outcome is not None)
-    _raise_failure(arrival)
-    return None if arrival.outcome is not None else arrival.plan
-
-
-async def _until_here(arrival: Arrival, plan: BlockPlan, generation: int, position: int) -> int:
-    """How many bytes are here from ``position`` on, once there are any; DownloadError,
-    FileCutError."""
-    if position >= plan.size_bytes:
-        return 0
-    while (here := plan.here_from(position)) == 0:
-        _raise_failure(arrival)
-        if arrival.generation != generation:
-            raise FileCutError("the source has another version now")
-        plan.prefer(position)
-        await arrival.changes.wait_beyond(arrival.changes.ordinal)
-    return here
+    elif opened.generation:  # what came before was wrong: it must not be continued with this
+        validator = f'{validator[:-1]}.{opened.generation}"'
+    if arrival.must_be_checked:
+        await opened.until_here(0)
+        arrival.check(os.pread(opened.descriptor, len(GGUF_MAGIC), 0))
+    asked = asked_range(connection, size_bytes, validator)
+    if not isinstance(asked, Unsatisfiable):
+        start = 0 if asked is None else asked.start
+        with trio.move_on_after(HEAD_S):
+            await opened.until_here(start)
+    window = await begin_file(connection, size_bytes, validator=validator, headers=headers)
+    position = 0 if window is None else window.start
+    while window is not None and position < window.stop:
+        stop = min(position + await opened.until_here(position), window.stop)
+        await connection.send_file(opened.descriptor, position, stop)
+        position = stop
 
 
 async def _until(arrival: Arrival, is_so: Callable[[], bool]) -> None:

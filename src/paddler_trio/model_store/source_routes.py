@@ -33,7 +33,7 @@ from paddler_trio.models.download_errors import (
     Subject,
     TransferInterruptedError,
 )
-from paddler_trio.models.hub_cache import HubCache, size_of
+from paddler_trio.models.hub_cache import HubCache, name_problem, size_of
 from paddler_trio.models.hub_client import HubFile, hub_subject
 from paddler_trio.models.model_download import ModelDownload
 from paddler_trio.models.url_cache import UrlFile
@@ -86,6 +86,9 @@ class SourceRoutes:
         if "revision" not in segments[1:3] or len(segments) > 4:
             raise HttpProblem(404, "")
         at = segments.index("revision", 1)
+        problem = name_problem("/".join(segments[:at]), "any", "/".join(segments[at + 1 :]))
+        if problem is not None:
+            raise HttpProblem(400, problem)
         download = ModelDownload(self.arrivals.settings, lambda progress: None)
         listing = await download.listing("/".join(segments[:at]), "/".join(segments[at + 1 :]))
         siblings = [{"rfilename": path} for path in listing.files]

@@ -84,15 +84,16 @@ class ModelStore:
     async def settle(self, key: str) -> None:
         """Nothing is written to it any more: what is there counts from now on."""
         with trio.move_on_after(SETTLE_S, shield=True):
-            try:
-                size_bytes = await trio.to_thread.run_sync(size_on_disk, self.layout, key)
-            except OSError as error:
-                log.error("a file of the store cannot be looked at", key=key, reason=str(error))
-                size_bytes = None
-            if size_bytes is None:
-                self.retention.forget(key)
-            else:
-                self.retention.hold(key, size_bytes, time.time())
+            for each in (key, self.layout.quarantined_key(key)):
+                try:
+                    size_bytes = await trio.to_thread.run_sync(size_on_disk, self.layout, each)
+                except OSError as error:
+                    log.error("a file cannot be looked at", key=each, reason=str(error))
+                    size_bytes = None
+                if size_bytes is None:
+                    self.retention.forget(each)
+                else:
+                    self.retention.hold(each, size_bytes, time.time())
             await self._refresh_desired()
 
     @asynccontextmanager

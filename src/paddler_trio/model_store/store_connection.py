@@ -28,6 +28,8 @@ SENT_BYTES: Final = 4 * 1024 * 1024
 """Of a file with one call, as far as the kernel's buffer has room."""
 WRITE_S: Final = 30.0
 READ_S: Final = 30.0
+MAX_STRAY_BYTES: Final = 64 * 1024
+"""That a client may send behind its request."""
 LINGER_S: Final = 2.0
 """For the client to close its side after our last byte: what it still sends would reset it."""
 
@@ -118,10 +120,12 @@ class StoreConnection:
         return self.headers.get("expect", "").lower() == "100-continue"
 
     async def wait_gone(self) -> None:
-        """Return when the client has closed its side; for requests whose body was read."""
+        """Return when the client has closed its side, or talks where it has nothing to say; for
+        requests whose body was read."""
+        too_many_bytes = MAX_STRAY_BYTES
         with suppress(trio.BrokenResourceError):
-            while await self.stream.receive_some(4096):
-                pass
+            while too_many_bytes > 0 and (data := await self.stream.receive_some(4096)):
+                too_many_bytes -= len(data)
 
     async def while_reader(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of ``work``, which is cancelled when the client leaves; its body was read.

@@ -234,15 +234,20 @@ def _model_of(text: bytes) -> DesiredModel:
 
 def go_behind_tokens() -> None:
     """Tokens go before bytes: this process, and every thread that it will have, runs when nobody
-    else on the machine wants the processor. Lower priorities alone were measured: with them the
-    balancer and the engine wait for slices that are running."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else on the machine wants the processor."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except OSError as error:  # a sandbox
+        log.warning("the store runs at normal priority", reason=error.strerror)
 
 
 def allow_descriptors() -> None:
     """As many as the system lets this process have: a connection takes two."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError) as error:  # a sandbox
+        log.debug("the limit of descriptors stays", limit=now, reason=str(error))
 
 
 def prepared(layout: StoreLayout) -> int:

@@ -138,9 +138,9 @@ async def _final_answer(
         url = target
     if answer.status >= 300 and answer.status not in {304, 416}:
         await answer.close()
-        raise (location.is_store and stores_error(answer.headers, subject)) or _refusal(
-            answer, subject, has_token=location.token is not None
-        )
+        retry_after_s = _retry_after(answer.headers.get("retry-after"))
+        stores = stores_error(answer.headers, subject, retry_after_s) if location.is_store else None
+        raise stores or _refusal(answer, subject, has_token=location.token is not None)
     if url != home and not stays_on_origin:
         location.resolved = str(url)
     return answer

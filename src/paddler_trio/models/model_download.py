@@ -89,7 +89,7 @@ class ModelDownload:
       publish: gets the progress, at most four times a second; None when nothing is under way.
       claim: called before bytes are written, in a thread, with how many bytes the file will have;
         CacheFullError if they may not be written.
-      on_change: see :class:`Transfer`.
+      on_change, on_void: see :class:`Transfer`.
     """
 
     settings: HubSettings
@@ -97,6 +97,7 @@ class ModelDownload:
     limits: TransferLimits = attrs.field(factory=TransferLimits)
     claim: Callable[[Subject, int], None] = lambda subject, size_bytes: None
     on_change: Callable[[Transfer], None] = lambda transfer: None
+    on_void: Callable[[], None] = lambda: None
     _meter: ProgressMeter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -374,6 +375,7 @@ class ModelDownload:
                     limits=self.limits,
                     check_space=self._space_check(partial, remote.subject),
                     on_change=self.on_change,
+                    on_void=self.on_void,
                 )
                 fetched = await transfer.run()
                 if remote.expected in {None, fetched.hash}:
@@ -385,6 +387,7 @@ class ModelDownload:
                         lambda journal: journal.unlink(missing_ok=True), partial.journal_path
                     )
                     return
+                self.on_void()
                 await trio.to_thread.run_sync(_set_aside, partial)
             finally:
                 partial.close()

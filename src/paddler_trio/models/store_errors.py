@@ -63,11 +63,14 @@ def store_header(kind: str, cause: str) -> tuple[str, str]:
     return STORE_HEADER, f"{kind}; {quote(cause[:MAX_CAUSE_CHARS], safe=' ')}"
 
 
-def stores_error(headers: Mapping[str, str], subject: Subject) -> DownloadError | None:
+def stores_error(
+    headers: Mapping[str, str], subject: Subject, retry_after_s: float | None = None
+) -> DownloadError | None:
     """The error that an answer of a store names; None if it names none.
 
     Args:
       headers: names are in lower case.
+      retry_after_s: what it asks for; None if it does not.
     """
     kind, _, cause = headers.get(STORE_HEADER.lower(), "").partition("; ")
     if kind not in _KINDS:
@@ -75,4 +78,6 @@ def stores_error(headers: Mapping[str, str], subject: Subject) -> DownloadError 
     cls, _ = _KINDS[kind]
     error = cls(subject, f"{unquote(cause)[:MAX_CAUSE_CHARS]} (through the balancer's model store)")
     error.is_from_store = True
+    if isinstance(error, ServerFailedError):
+        error.retry_after_s = retry_after_s
     return error

@@ -103,6 +103,7 @@ class Transfer:
       check_space: called with the bytes still to be written before the first one is, blocking;
         raises CacheFullError.
       on_change: called when there is another plan, and at each block that arrived.
+      on_void: called before what is here of the file is given up: the plan counts no more.
     """
 
     client: HttpClient
@@ -112,6 +113,7 @@ class Transfer:
     limits: TransferLimits
     check_space: Callable[[int], None]
     on_change: Callable[[Transfer], None] = lambda transfer: None
+    on_void: Callable[[], None] = lambda: None
     _plan: BlockPlan = attrs.field(init=False)
     _etag: str = attrs.field(default="", init=False)
     _advanced: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -132,6 +134,7 @@ class Transfer:
                     raise
                 log.warning("download starts anew", reason=error.cause)
                 self.remote.location.resolved = None
+                self.on_void()
                 with disk_errors(self.remote.subject):
                     await trio.to_thread.run_sync(self.partial.truncate)
 
@@ -332,6 +335,7 @@ class Transfer:
     async def _begin(self, size_bytes: int, answer: Answer) -> None:
         self._check_size(size_bytes)
         etag = _etag(answer)
+        self.on_void()
 
         def begin() -> None:
             self.check_space(size_bytes)  # before a journal of that size

@@ -125,7 +125,7 @@ class RetentionMachine(RuleBasedStateMachine):
         assert self.retention.used_bytes == on_disk + sum(self.arriving.values())
 
 
-RetentionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+RetentionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 test_retention = RetentionMachine.TestCase
 
 

@@ -26,7 +26,16 @@ def test_what_is_missing_is_taken_once_in_parts_of_the_limit(
     plan = BlockPlan(size, block, per_part, bytearray(here))
     before = plan.here_bytes
     taken: list[ByteRange] = []
-    while (part := plan.take()) is not None:
+    while True:
+        wanted = data.draw(st.none() | st.integers(0, size - 1)) if size else None
+        if wanted is not None:
+            plan.prefer(wanted)
+        part = plan.take()
+        if part is None:
+            break
+        if wanted is not None and here[wanted // block] == 0:
+            earlier = any(each.start <= wanted < each.stop for each in taken)
+            assert earlier or part.start <= wanted < part.stop, "what is waited for goes first"
         taken.append(part)
         assert 0 <= part.start < part.stop <= size
         assert part.stop - part.start <= block * per_part
@@ -38,5 +47,9 @@ def test_what_is_missing_is_taken_once_in_parts_of_the_limit(
         front = plan.contiguous_bytes
         assert all(plan.here[i // block] for i in range(front))
         assert front == size or plan.here[front // block] == 0
+        for position in (start, max(0, start - block)):
+            reach = plan.here_from(position)
+            blocks_here = plan.here[position // block : block_count(position + reach, block)]
+            assert all(blocks_here), "nothing is promised that is not here"
     assert plan.is_complete
     assert plan.here_bytes == plan.contiguous_bytes == size

@@ -165,6 +165,7 @@ extensions = st.one_of(
         suspects=st.none() | st.integers(0, 2**32 - 1),
     ),
     st.builds(trio_link.GetTree, id=texts),
+    st.just(trio_link.Store("/api/v2/store")),
     st.builds(
         trio_link.Cache,
         id=texts,
@@ -241,3 +242,11 @@ def test_a_step_is_what_the_balancer_looks_for() -> None:
 def test_every_frame_is_frozen() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         trio_link.GetTree("1").id = "2"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "api/v2", "/../x y", "//host/x", "/a" * 9, "/" + "x" * 65]
+)
+def test_a_store_is_at_a_plain_path_of_the_balancer(path: str) -> None:
+    with pytest.raises(WireError, match="is not a path"):
+        trio_link.parse_extension({"Store": {"path": path}})
