@@ -67,6 +67,11 @@ the reason, when an agent has failed, was lost for a quarter of a minute, or is 
 when no agent is connected; or when somebody stores yet another state. The state stays stored, and
 agents keep trying.
 """,
+    "model fit": """\
+What is not given is as in the desired state, or the defaults with `--here`. Exit code 0: it fits
+every agent that was asked; 1: it does not fit one; 2: it cannot be said, or nobody was asked. See
+[models](models.md#does-it-fit).
+""",
     "model pull": """\
 `SOURCE` is as for `model set`; of a repository the projection comes too. The model is fetched, and
 nothing is swapped. Exit code 0 when every agent has it, but for agents of Paddler's, which cannot,

@@ -9,6 +9,7 @@ from attrs.validators import ge, le
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.machine import available_memory_bytes, granted_cores
+from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
@@ -74,6 +75,9 @@ class AgentConfig:
     """Holds the API key this agent shows to its balancer; read anew at every dialling."""
     hf_token_file: Path | None = None
     """Holds the token for the hub that models come from; read anew for every download."""
+    checks_fit: bool = True
+    """A model that does not fit the memory is refused before the one in force is let go."""
+    memory: MemoryLimits = attrs.field(factory=MemoryLimits)
 
 
 def default_threads() -> int:

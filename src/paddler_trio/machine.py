@@ -11,11 +11,14 @@ anything else is installed. Control groups of version 2 are read; version 1 limi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
+_SIZE_LINE = re.compile(r"^((?:Vm|Rss)\w+):\s+(\d+) kB$", re.MULTILINE)
+"""A process may call itself anything, also something that looks like a size."""
 
 
 def parse_cpu_flags(cpuinfo: str) -> frozenset[str]:
@@ -77,13 +80,30 @@ def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int
 def process_memory(pid: int | None = None, *, proc: Path = PROC) -> tuple[int, int]:
     """Bytes of a process, this one by default, that are in memory: pages of its own, and pages of
     files that it maps. Both 0 where there is no ``/proc`` or no such process."""
-    folder = "self" if pid is None else str(pid)
+    sizes = _process_sizes(pid, proc)
+    return sizes.get("RssAnon", 0), sizes.get("RssFile", 0)
+
+
+def held_memory_bytes(pid: int, *, proc: Path = PROC) -> int | None:
+    """Memory that the end of this process gives back; None where that is unknown.
+
+    Pages of mapped files are left out: they are page cache, which counts as available while they
+    are in use. Those that are locked are not, so they are counted here.
+    """
+    sizes = _process_sizes(pid, proc)
+    if "RssAnon" not in sizes:
+        return None
+    own = sizes["RssAnon"] + sizes.get("RssShmem", 0)
+    return own + min(sizes.get("RssFile", 0), sizes.get("VmLck", 0))
+
+
+def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:
+    """The sizes in a process's status by name, in bytes; empty where there is none."""
     try:
-        lines = (proc / folder / "status").read_text().splitlines()
+        text = (proc / ("self" if pid is None else str(pid)) / "status").read_text(errors="replace")
     except OSError:
-        return 0, 0
-    sizes = {line.partition(":")[0]: line.split()[1] for line in lines if line.endswith(" kB")}
-    return int(sizes.get("RssAnon", 0)) * 1024, int(sizes.get("RssFile", 0)) * 1024
+        return {}
+    return {name: int(digits) * 1024 for name, digits in _SIZE_LINE.findall(text)}
 
 
 def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:

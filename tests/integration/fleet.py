@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -184,9 +185,11 @@ class Fleet:
     ) -> Iterator[Fleet]:
         """Agents are called ``a1``, ``a2`` and so on; ``model=None`` leaves them without one.
 
-        The options come last on the command lines, so they win over what is set here.
+        The options come last on the command lines, so they win over what is set here. Agents have
+        a cache of their own, so that no test learns from another one's loads.
         """
-        environment = {} if env is None else env
+        cache = tempfile.TemporaryDirectory(prefix="paddler-trio-cache-")
+        environment = {"PADDLER_CACHE_DIR": cache.name, **(env or {})}
         balancer = Daemon.start(
             "balancer",
             [
@@ -229,6 +232,7 @@ class Fleet:
         finally:
             for daemon in reversed(started):
                 daemon.end()
+            cache.cleanup()
 
     @property
     def inference_url(self) -> str:
@@ -255,6 +259,7 @@ class Fleet:
                 f"--slots={slots}",
                 f"--name={name}",
                 "--drain-timeout=2000",
+                "--fit=off",  # a process more for each load of each test; tests of fits say on
                 "--log-json",
                 *options,
             ],

@@ -15,6 +15,7 @@ from effort import examples
 from paddler_trio.agent import model_server
 from paddler_trio.agent.engine_keeper import EngineKeeper
 from paddler_trio.agent.engine_process import LoadFailedError
+from paddler_trio.agent.model_errors import load_issues
 from paddler_trio.agent.model_fetch import ModelFetch
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.status import AgentStatus
@@ -280,9 +281,9 @@ async def test_a_new_state_starts_without_the_issues_of_the_last_one() -> None:
 
 def test_thousands_of_slots_are_some_issues_of_few_words() -> None:
     server = server_of(Engines(), slots=4096)
-    load = server._load_of(model_server.ModelFile(__file__, 1, 1), None, NOTHING, Extras())
+    load = server._rules.load(NOTHING, Extras(), model_path=__file__, projection_path=None)
     failure = LoadFailedError("context", "4096 slots", "many words " * 1000)
-    issues = server._load_issues(failure, load)
+    issues = load_issues(failure, load, has_override=False)
     assert len(issues) == 256
     assert {issue.error for issue in issues if isinstance(issue, SlotCannotStart)} == {"4096 slots"}
 

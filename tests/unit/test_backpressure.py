@@ -6,6 +6,7 @@ from pathlib import Path
 
 from paddler_trio.agent import balancer_connection, balancer_link, cache_tasks, engine_process
 from paddler_trio.agent import embedding_requests as embedding
+from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import api_v2, cache_routes, inference_socket, model_store_child
@@ -122,6 +123,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{store_connection.PIECE_BYTES // KIB} KiB in {store_connection.WRITE_S:g} s"
         ),
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
+        "questions to an agent whether a model fits": (
+            f"{MAX_FIT_QUESTIONS}, of which 1 is worked on"
+        ),
         "commands about the cache of an agent": (
             f"{cache_tasks.MAX_COMMANDS}, of which {cache_tasks.MAX_PULLS} fetch and "
             f"{cache_tasks.MAX_HASHING} hashes"

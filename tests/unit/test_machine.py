@@ -10,6 +10,7 @@ import pytest
 from paddler_trio.machine import (
     available_memory_bytes,
     granted_cores,
+    held_memory_bytes,
     parse_cpu_flags,
     read_cpu_flags,
 )
@@ -68,3 +69,22 @@ def test_this_machine_grants_something() -> None:
     assert granted_cores() > 0
     memory_bytes = available_memory_bytes()
     assert memory_bytes is None or memory_bytes > 0
+
+
+def test_the_end_of_a_process_gives_back_its_own_pages_and_those_it_locked(tmp_path: Path) -> None:
+    status = tmp_path / "7" / "status"
+    status.parent.mkdir()
+    sizes = {"VmRSS": 1000, "VmLck": 0, "RssAnon": 300, "RssFile": 600, "RssShmem": 5}
+    name = "Name:\tpython kB"  # a process may call itself anything
+
+    def write(**changes: int) -> None:
+        lines = [name, *(f"{k}:\t   {v} kB" for k, v in (sizes | changes).items())]
+        status.write_text("\n".join(lines))
+
+    write()
+    assert held_memory_bytes(7, proc=tmp_path) == 305 * 1024
+    write(VmLck=500)
+    assert held_memory_bytes(7, proc=tmp_path) == 805 * 1024
+    write(VmLck=5000)
+    assert held_memory_bytes(7, proc=tmp_path) == 905 * 1024
+    assert held_memory_bytes(8, proc=tmp_path) is None

@@ -39,6 +39,7 @@ from paddler_trio.wire.paddler.messages import (
     render,
 )
 from paddler_trio.wire.trio.cache_commands import CacheProgress
+from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
@@ -339,6 +340,8 @@ class BalancerConnection:
             case Want(desired, extras):
                 self.models.set_desired(desired, extras)
                 self._publish()
+            case AskFit() as question:
+                self.requests.fits.ask(question, self)
             case Cache() as command:
                 self.requests.cache.start(command, self)
             case Store(path):

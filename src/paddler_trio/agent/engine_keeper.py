@@ -50,6 +50,8 @@ class EngineKeeper:
     on_stats: Callable[[EngineStats], None]
     first_start: Future[Ready | LoadFailedError] = attrs.field(factory=Future, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    current: EngineProcess | None = attrs.field(default=None, init=False)
+    """The life that it has now, up or not yet."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
@@ -77,6 +79,7 @@ class EngineKeeper:
             self.first_start.set(ready)
 
         engine = EngineProcess(self.load, self.on_progress, up, self.on_step, self.on_stats)
+        self.current = engine
         try:
             await engine.run()
         except LoadFailedError as failure:
@@ -87,5 +90,6 @@ class EngineKeeper:
             reason, suspects = str(crash), engine.suspects
             raise
         finally:
+            self.current = None
             if is_up:
                 self.on_down(reason, suspects)

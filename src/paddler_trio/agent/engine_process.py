@@ -83,6 +83,7 @@ class EngineProcess:
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     ready: Ready | None = attrs.field(default=None, init=False)
     """Its greeting; None before it is up."""
+    pid: int | None = attrs.field(default=None, init=False)
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
     """Whom it was working for when it died."""
     _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -129,9 +130,11 @@ class EngineProcess:
                 # busy one.
                 process_group=0,
             )
+            self.pid = process.pid
             try:
                 await self._converse(process, record)
             finally:
+                self.pid = None
                 self._frames.close()
                 await _end(process)
 

@@ -31,3 +31,15 @@ async def returns_before(
         await ended.wait()
         nursery.cancel_scope.cancel(reason="it ended")
     return not ended.is_set()
+
+
+async def wait_first(*waits: Callable[[], Awaitable[None]]) -> None:
+    """Return when one of them does; the others are cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch(wait: Callable[[], Awaitable[None]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel(reason="another one returned")
+
+        for wait in waits:
+            nursery.start_soon(watch, wait, name="watch")

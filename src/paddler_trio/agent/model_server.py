@@ -1,43 +1,52 @@
 r"""The model an agent serves: follows the desired state, one engine at a time.
 
-    waiting -> resolving -> downloading -> draining -> loading -> serving
-                   \___________\________________________\-> failed -> (a change, or time) -> again
+    waiting -> resolving -> downloading -> (does it fit?) -> draining -> loading -> serving
+                   \___________\________________\____________________\-> failed -> (a change,
+                                                                            or time) -> again
 
 A newer desired state interrupts the one that is being applied. Changes that need neither other
 weights nor another context (sampling, template) happen in place; an identical state changes nothing
-(W32). The old model serves while the new one is downloaded. No desired state ends the agent: a
-state that cannot be applied becomes an issue. Issues stay while the same state is tried again,
-until it is served or fails for another reason. While models are swapped the agent offers no slots;
-running answers finish on the old model, bounded by a deadline (W16). After an engine crash its
-requests are handed back and it starts again; a model that cannot be loaded stays an issue until its
-file or the desired state changes.
+(W32). The old model serves while the new one is downloaded, and as long as the new one does not fit
+(``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an issue.
+Issues stay while the same state is tried again, until it is served or fails for another reason.
+While models are swapped the agent offers no slots; running answers finish on the old model, bounded
+by a deadline (W16). After an engine crash its requests are handed back and it starts again; a model
+that cannot be loaded stays an issue until its file or the desired state changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import attrs
 import structlog
 import trio
 
-from paddler_trio import __version__
 from paddler_trio.agent.cache_answers import CacheView
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.agent.file_watch import returns_before, wait_file_changes
+from paddler_trio.agent.fit_gate import FitGate, has_other_source
+from paddler_trio.agent.held_memory import held_memory
+from paddler_trio.agent.memory_promises import MemoryPromises
+from paddler_trio.agent.memory_status import memory_in_force
+from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError, load_issues
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
+from paddler_trio.agent.model_fit import Held, Judged, ModelFit
+from paddler_trio.agent.model_load import LoadRules
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describe, file_at
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
-from paddler_trio.errors import PaddlerError, leaves
+from paddler_trio.errors import leaves
 from paddler_trio.language.model_language import LanguageSource
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.memory_prediction import remember_load
 from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
@@ -53,32 +62,25 @@ from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
     ModelCannotBeLoaded,
     MultimodalProjectionCannotBeLoaded,
-    SlotCannotStart,
-    UnableToFindChatTemplate,
 )
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent
-from paddler_trio.wire.paddler.results import PoolingType
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    LocalToAgent,
+    NoModel,
+)
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
-from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.desired_state_extras import (
+    NO_EXTRAS,
+    NOTHING_AUTOMATIC,
+    Automatic,
+    Extras,
+    extended_digest,
+)
 
 log = structlog.get_logger("model")
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-_MAX_SLOT_ISSUES = 256
-"""All slots fail alike, and every status carries every issue."""
-
-
-class ModelNotServableError(PaddlerError):
-    """The model is not served; ``issues`` are what operators see. ``refused`` is the path of a file
-    that would not load."""
-
-    def __init__(
-        self, issues: Iterable[AgentIssue], message: str, refused: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.issues = frozenset(issues)
-        self.refused = refused
 
 
 @attrs.frozen(eq=False)
@@ -110,6 +112,8 @@ class ModelServer:
       on_engine_gone: see :class:`EngineGone`.
       trusts_messages: control tokens that messages spell become control tokens.
       hub: where models are fetched from, and their cache.
+      fit: judges whether models fit; None if nobody shall ask.
+      checks_fit: refuse what does not fit.
     """
 
     status: AgentStatus
@@ -122,7 +126,11 @@ class ModelServer:
     on_engine_gone: EngineGone
     trusts_messages: bool = attrs.field(default=False, kw_only=True)
     hub: HubSettings = attrs.field(factory=HubSettings.from_environment, kw_only=True)
+    fit: ModelFit | None = attrs.field(default=None, kw_only=True)
+    checks_fit: bool = attrs.field(default=True, kw_only=True)
+    _rules: LoadRules = attrs.field(init=False)
     _fetch: ModelFetch = attrs.field(init=False)
+    gate: FitGate | None = attrs.field(default=None, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
@@ -134,7 +142,15 @@ class ModelServer:
     _languages: PreparationKeeper | None = attrs.field(default=None, init=False)
     _preparation: Preparation | None = attrs.field(default=None, init=False)
     _language_state: str | None = attrs.field(default=None, init=False)
-    """The digest of the state that the language was read for."""
+    """The digest of the state that the language was read for; it is served, or will be."""
+    _in_force: AgentDesiredState | None = attrs.field(default=None, init=False)
+    """That state."""
+    _wanted_load: tuple[LoadModel | None, Automatic] = attrs.field(
+        default=(None, NOTHING_AUTOMATIC), init=False
+    )
+    """What the engine that runs was asked for, before anything was chosen."""
+    _judged: Judged | None = attrs.field(default=None, init=False)
+    """The verdict on what the engine loaded; None if there is none."""
     _files: tuple[ModelFile | None, ...] = attrs.field(default=(), init=False)
     """Of the model and of its projection."""
     _projection_error: ModelSourceError | None = attrs.field(default=None, init=False)
@@ -144,6 +160,17 @@ class ModelServer:
 
     def __attrs_post_init__(self) -> None:
         self._fetch = ModelFetch(self.hub, self._show_download)
+        self._rules = LoadRules(
+            slots=self.status.slots, threads=self.threads, settings=self.settings
+        )
+        if self.fit is not None:
+            self.gate = FitGate(
+                self.fit,
+                self._rules,
+                held=self._held_memory,
+                promises=MemoryPromises(self.hub.url_cache.parent / "loading"),
+                refuses=self.checks_fit,
+            )
 
     def __repr__(self) -> str:
         return f"<ModelServer {self.status.phase}: {self.serving or 'no model'}>"
@@ -154,9 +181,9 @@ class ModelServer:
         if digest == self.status.wanted_state:
             return
         self.desired, self._extras = desired, extras
+        self.status.wanted_state = digest
         self.status.set(
-            wanted_state=digest,
-            served_state=None,
+            served_state=self._kept_state,
             application=AgentStateApplicationStatus.FRESH,
             phase="resolving",
             detail=None,
@@ -183,6 +210,8 @@ class ModelServer:
     def set_store(self, store: StoreAddress | None) -> None:
         """Where models are asked for first, from the next download on; None for their sources."""
         self._fetch.store = store
+        if self.fit is not None:
+            self.fit.store = store
 
     async def wait_serving(self) -> Serving:
         """The model in force, as soon as there is one."""
@@ -235,7 +264,14 @@ class ModelServer:
                 self._fail(error, desired)
                 await self._fetch.wait_retry(error)
                 continue
+            except DoesNotFitError as error:
+                assert self.gate is not None, "nothing else refuses what does not fit"
+                self._fail(error, desired)
+                await self.gate.wait_room(error, partial(wait_file_changes, name, found))
+                continue
             except (ModelSourceError, ModelNotServableError) as error:
+                if isinstance(error, ModelNotServableError) and error.is_permanent:
+                    retry_s = PERMANENT_RETRY_S
                 refused = error.refused if isinstance(error, ModelNotServableError) else None
                 if refused is not None and not isinstance(desired.model, LocalToAgent):
                     if not await self._fetch.is_refused_as_announced(refused):
@@ -260,21 +296,40 @@ class ModelServer:
 
         Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
         """
-        self.status.set(phase="resolving", progress=None)
+        stays_refused = self._keeps_model and self.status.phase == "failed"
+        if not stays_refused:
+            self.status.set(phase="resolving", progress=None)
+        if self.gate is not None and has_other_source(desired, self._in_force):
+            if not stays_refused:  # the model in force gets work as long as headers are fetched
+                self.status.set(phase="downloading")
+            await self.gate.check_source(desired, extras, serves=self.serving is not None)
+            self.status.set(phase="resolving")
         file = await self._fetch.model(desired)
         projection, missing = await self._fetch.projection(desired)
         self._projection_error = missing
-        load = None if file is None else self._load_of(file, projection, desired, extras)
+        load = None
+        if file is not None:
+            load = self._rules.load(
+                desired,
+                extras,
+                model_path=file.path,
+                projection_path=None if projection is None else projection.path,
+            )
         files = (file, projection)
-        same = self._keeper is not None and self._keeper.load == load and self._files == files
+        same = (
+            self._keeper is not None
+            and self._wanted_load == (load, extras.automatic)
+            and self._files == files
+        )
         if not same:
-            await self._drain_and_stop()
-            await self._fetch.uses.keep(each.path for each in files if each is not None)
-        if file is None or load is None:
+            try:
+                await self._replace_engine(load, desired, extras, files, engines)
+            finally:
+                if self.gate is not None:
+                    self.gate.loaded()
+        if file is None:
             self._serve_nothing(desired, extras)
             return
-        if not same:
-            await self._start_engine(load, files, engines)
         if projection is None:
             self._projection_problem = "" if missing is None else str(missing)
         issues: frozenset[AgentIssue] = frozenset()
@@ -298,7 +353,7 @@ class ModelServer:
         )
         assert self._languages is not None
         self._preparation = self._languages.current
-        self._language_state = extended_digest(desired, extras)
+        self._language_state, self._in_force = extended_digest(desired, extras), desired
         self.metadata = dict(facts.metadata)
         self.status.model_fingerprint = facts.fingerprint
         self.status.set(
@@ -310,31 +365,46 @@ class ModelServer:
         self._update_serving()
         log.info("model in force", model=file.path)
 
-    def _load_of(
+    async def _replace_engine(
         self,
-        file: ModelFile,
-        projection: ModelFile | None,
+        wanted: LoadModel | None,
         desired: AgentDesiredState,
         extras: Extras,
-    ) -> LoadModel:
-        parameters = desired.inference_parameters
-        return LoadModel(
-            model_path=file.path,
-            slots=self.status.slots,
-            context_size=parameters.context_size,
-            n_batch=parameters.n_batch,
-            n_gpu_layers=parameters.n_gpu_layers,
-            k_cache_dtype=parameters.k_cache_dtype.value,
-            v_cache_dtype=parameters.v_cache_dtype.value,
-            threads=self.threads,
-            package_version=__version__,
-            embeddings=parameters.enable_embeddings,
-            pooling_type=parameters.pooling_type.value
-            if parameters.enable_embeddings
-            else PoolingType.UNSPECIFIED.value,  # a change of it is no reason to load again
-            settings=extras.engine.over(self.settings),
-            projection_path=None if projection is None else projection.path,
-        )
+        files: tuple[ModelFile | None, ...],
+        engines: trio.Nursery,
+    ) -> None:
+        """Let the engine in force go, and start the one that is wanted unless it does not fit."""
+        load, judged = wanted, None
+        if wanted is not None and self.gate is not None:
+            judged = await self.gate.check(
+                wanted,
+                desired.model,
+                NoModel() if files[1] is None else desired.multimodal_projection,
+                extras.automatic,
+                serves=self.serving is not None,
+                loads_now=True,
+            )
+            load = wanted if judged is None else judged.with_caches_cut()
+        await self._drain_and_stop()
+        await self._fetch.uses.keep(each.path for each in files if each is not None)
+        self._wanted_load, self._judged = (wanted, extras.automatic), judged
+        if load is None:
+            return
+        await self._start_engine(load, files, engines)
+        ready = None if self._engine is None else self._engine.ready
+        if judged is not None and ready is not None and ready.memory is not None:
+            engines.start_soon(
+                remember_load,
+                judged.load,
+                judged.need,
+                ready.memory,
+                self.hub,
+                name="memory history",
+            )
+
+    async def _held_memory(self) -> Held:
+        """What the engine in force holds, also one that is not up yet."""
+        return await held_memory(None if self._keeper is None else self._keeper.current)
 
     def _count(self, stats: EngineStats) -> None:
         self.status.stats = stats
@@ -342,8 +412,8 @@ class ModelServer:
     async def _drain_and_stop(self) -> None:
         """Offer no slots, let running answers finish for a while, then end the engine."""
         self.serving = None
-        self._preparation = None
-        self.status.set(is_serving=False, served_state=None, phase="draining")
+        self._preparation = self._language_state = self._in_force = None
+        self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
         if self._keeper is None:
             return
         with trio.move_on_after(self.drain_s) as timeout:
@@ -429,20 +499,13 @@ class ModelServer:
         if isinstance(outcome, LoadFailedError):
             await keeper.ended.wait()
             self._keeper = None
+            desired = self.desired
+            has_override = desired is not None and desired.chat_template_override is not None
             raise ModelNotServableError(
-                self._load_issues(outcome, load),
+                load_issues(outcome, load, has_override=has_override),
                 str(outcome),
                 refused=None if outcome.stage == "context" else load.model_path,
             )
-
-    def _load_issues(self, failure: LoadFailedError, load: LoadModel) -> list[AgentIssue]:
-        if failure.stage == "context":
-            slots = range(min(load.slots, _MAX_SLOT_ISSUES))
-            return [SlotCannotStart(failure.reason, slot) for slot in slots]
-        has_override = self.desired is not None and self.desired.chat_template_override is not None
-        if failure.stage == "encoder" and not has_override:
-            return [UnableToFindChatTemplate(load.model_path)]
-        return [ModelCannotBeLoaded(load.model_path)]
 
     def _serve_nothing(self, desired: AgentDesiredState, extras: Extras) -> None:
         self.status.set(
@@ -485,6 +548,25 @@ class ModelServer:
         elif self.status.download is not None:
             self.status.set(download=None, phase="resolving")
 
+    @property
+    def _keeps_model(self) -> bool:
+        """A model is in force that is not the desired one, and answers the same kind of
+        requests: it gets work until the desired one is loaded."""
+        before, desired = self._in_force, self.desired
+        return (
+            before is not None
+            and desired is not None
+            and self._language_state != self.status.wanted_state
+            and not isinstance(desired.model, NoModel)
+            and before.inference_parameters.enable_embeddings
+            == desired.inference_parameters.enable_embeddings
+        )
+
+    @property
+    def _kept_state(self) -> str | None:
+        """The digest of what that model serves now."""
+        return self._language_state if self._keeps_model and self.serving is not None else None
+
     # ------------------------------------------------- callbacks of the engine
 
     def _up(self, engine: EngineProcess, ready: Ready) -> None:
@@ -492,7 +574,9 @@ class ModelServer:
         self._engine = engine
         if engine.load.projection_path is not None:
             self._projection_problem = ready.projection_problem
-        self.status.set(progress=None)
+        self.status.set(
+            progress=None, memory=memory_in_force(engine.load, self._judged, ready.memory)
+        )
         self._update_serving()
 
     def _down(self, reason: str, suspects: Suspects | None) -> None:
@@ -504,6 +588,8 @@ class ModelServer:
         """The engine died and will be started again; one that never came up is an issue."""
         keeper = self._keeper
         assert keeper is not None
+        if self._keeps_model:
+            return  # the phase is about the next one
         self.status.set(phase="loading", detail=_flat(crash), progress=0.0)
         if keeper.first_start.value is None:
             self.status.set(
@@ -519,6 +605,9 @@ class ModelServer:
             self.status.set(is_serving=False, served_state=None)
             return
         self.serving = Serving(preparation, engine)
+        if self._language_state != self.status.wanted_state:
+            self.status.set(is_serving=True, served_state=self._kept_state)
+            return
         self.status.set(
             is_serving=True,
             phase="serving",

@@ -18,6 +18,7 @@ from paddler_trio.agent.cache_tasks import CacheTasks
 from paddler_trio.agent.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess
+from paddler_trio.agent.fit_tasks import FitTasks
 from paddler_trio.agent.model_server import ModelServer, Serving
 from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.question_tasks import QuestionTasks
@@ -128,6 +129,7 @@ class AgentRequests:
     status: AgentStatus
     embeddings: EmbeddingRequests = attrs.field(init=False)
     questions: QuestionTasks = attrs.field(init=False)
+    fits: FitTasks = attrs.field(factory=FitTasks, init=False)
     cache: CacheTasks = attrs.field(factory=CacheTasks, init=False)
     """Not opened with the others: what it does is not waited for when the agent stops."""
     _models: ModelServer | None = attrs.field(default=None, init=False)
@@ -149,6 +151,7 @@ class AgentRequests:
         self._models = models
         self.embeddings.open(requests, models)
         self.questions.open(requests, models)
+        self.fits.open(requests, models)
 
     # ------------------------------------------------------- from the link
 
@@ -175,6 +178,7 @@ class AgentRequests:
         """End a request early, with its results so far and a ``Done``."""
         self.embeddings.stop(wire_id, reply)
         self.questions.stop(wire_id, reply)
+        self.fits.stop(wire_id, reply)
         self.cache.stop(wire_id, reply)
         running = self._running.get((id(reply), wire_id))
         if running is not None and not running.is_stopped:
@@ -188,6 +192,7 @@ class AgentRequests:
         """The connection has ended: stop its requests and send nothing more."""
         self.embeddings.stop_all_of(reply)
         self.questions.stop_all_of(reply)
+        self.fits.stop_all_of(reply)
         self.cache.stop_all_of(reply)
         for running in list(self._running.values()):
             if running.reply is reply:

@@ -12,6 +12,7 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
+from paddler_trio.wire.trio.fit_messages import MemoryInForce
 from paddler_trio.wire.trio.trio_link import Download, Report
 
 
@@ -43,6 +44,7 @@ class AgentStatus:
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
     download: DownloadProgress | None = attrs.field(default=None, init=False)
+    memory: MemoryInForce | None = attrs.field(default=None, init=False)
     generations_running: int = attrs.field(default=0, init=False)
     embeddings_running: int = attrs.field(default=0, init=False)
 
@@ -101,6 +103,7 @@ class AgentStatus:
             detail=self.detail,
             engine=None if self.stats is None else attrs.asdict(self.stats),
             download=None if self.download is None else _wire_download(self.download),
+            memory=self.memory,
         )
 
 

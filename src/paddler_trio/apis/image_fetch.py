@@ -107,10 +107,7 @@ async def _fetched(url: str, place: str, settings: ApiSettings, room: Reservatio
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise invalid(f"{place}: {str(error) or type(error).__name__}", place) from error
 
-    def as_data() -> str:
-        return f"data:{kind};base64,{base64.b64encode(data).decode()}"
-
-    return await room.off_loop(as_data)
+    return await room.off_loop(lambda: f"data:{kind};base64,{base64.b64encode(data).decode()}")
 
 
 def _must_be_allowed(url: str, place: str, settings: ApiSettings) -> None:

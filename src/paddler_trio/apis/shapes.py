@@ -58,7 +58,7 @@ def wrong(shape: Shape, value: object, path: str) -> ApiError:
 
 def _beyond(limit: str, most: int, size: str, path: str) -> ApiError:
     """The error for a value whose size is over ``most``; ``limit`` is its name, if it has one."""
-    return invalid(f"{path} has {size}, the limit{limit and ' ' + limit} is {most}", path)
+    return invalid(f"{path} {size}, the limit{limit and ' ' + limit} is {most}", path)
 
 
 @attrs.frozen
@@ -74,17 +74,6 @@ class Flag:
         return {"type": "boolean"}
 
 
-def _range_text(least: float | None, most: float | None) -> str:
-    match least, most:
-        case None, None:
-            return ""
-        case least, None:
-            return f" of at least {least}"
-        case None, most:
-            return f" of at most {most}"
-    return f" from {least} to {most}"
-
-
 @attrs.frozen
 class _Ranged:
     """A number from ``least`` to ``most``, both included."""
@@ -97,7 +86,14 @@ class _Ranged:
 
     @property
     def expected(self) -> str:
-        return self.noun + _range_text(self.least, self.most)
+        match self.least, self.most:
+            case None, None:
+                return self.noun
+            case least, None:
+                return f"{self.noun} of at least {least}"
+            case None, most:
+                return f"{self.noun} of at most {most}"
+        return f"{self.noun} from {self.least} to {self.most}"
 
     def schema(self) -> Json:
         return {"type": self.kind} | _bounds("minimum", self.least, "maximum", self.most)
@@ -152,7 +148,7 @@ class Text:
         if not isinstance(value, str):
             raise wrong(self, value, path)
         if self.most_chars is not None and len(value) > self.most_chars:
-            raise _beyond(self.limit, self.most_chars, f"{len(value)} characters", path)
+            raise _beyond(self.limit, self.most_chars, f"has {len(value)} characters", path)
         if len(value) < self.least_chars:
             raise invalid(f"{path} is empty, must be {self.expected}", path)
         return value
@@ -186,21 +182,11 @@ class OneOf:
 
 @attrs.frozen
 class Anything:
-    """Any JSON; ``most_bytes`` of it when written compactly."""
-
-    most_bytes: int | None = None
-    limit: str = ""
+    """Any JSON."""
 
     expected = "JSON"
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
-        if self.most_bytes is not None:
-            size_bytes = len(dumps(value))
-            if size_bytes > self.most_bytes:
-                raise invalid(
-                    f"{path} takes {size_bytes} bytes, the limit {self.limit} is {self.most_bytes}",
-                    path,
-                )
         return value
 
     def schema(self) -> Json:
@@ -209,7 +195,11 @@ class Anything:
 
 @attrs.frozen
 class FreeObject:
-    """An object with any members, each of the shape ``of``."""
+    """An object with any members, each of the shape ``of``.
+
+    ``most`` is how many, ``most_bytes`` what it takes when written compactly; ``limit`` the name of
+    either.
+    """
 
     of: Shape = attrs.field(factory=Anything)
     most: int | None = None
@@ -222,9 +212,9 @@ class FreeObject:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         if self.most is not None and len(value) > self.most:
-            raise _beyond(self.limit, self.most, f"{len(value)} entries", path)
-        if self.most_bytes is not None:
-            Anything(self.most_bytes, self.limit).read(value, path)
+            raise _beyond(self.limit, self.most, f"has {len(value)} entries", path)
+        if self.most_bytes is not None and (size_bytes := len(dumps(value))) > self.most_bytes:
+            raise _beyond(self.limit, self.most_bytes, f"takes {size_bytes} bytes", path)
         return {
             key: self.of.read(member, f"{path}.{key}", ignored) for key, member in value.items()
         }
@@ -252,7 +242,7 @@ class ListOf:
         if len(value) < self.least:
             raise invalid(f"{path} has {len(value)} entries, must have at least {self.least}", path)
         if self.most is not None and len(value) > self.most:
-            raise _beyond(self.limit, self.most, f"{len(value)} entries", path)
+            raise _beyond(self.limit, self.most, f"has {len(value)} entries", path)
         return [
             self.of.read(member, f"{path}[{index}]", ignored) for index, member in enumerate(value)
         ]

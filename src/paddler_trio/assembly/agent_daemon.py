@@ -7,12 +7,14 @@ from functools import partial
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.model_fit import ModelFit
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import (
     AgentParts,
     keep_engine,
@@ -36,6 +38,7 @@ def agent_parts(config: AgentConfig) -> AgentParts:
     """Call it inside the trio run."""
     status = AgentStatus(config.slots)
     requests = AgentRequests(status)
+    hub = HubSettings.from_environment(token_file=config.hf_token_file)
     models = ModelServer(
         status,
         threads=config.threads,
@@ -46,7 +49,9 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         on_step=requests.on_step,
         on_engine_gone=requests.on_engine_gone,
         trusts_messages=config.trusts_messages,
-        hub=HubSettings.from_environment(token_file=config.hf_token_file),
+        hub=hub,
+        fit=ModelFit(open_memory_questions, hub, config.memory),
+        checks_fit=config.checks_fit,
     )
     link = BalancerLink(
         config.management_host,

@@ -20,6 +20,7 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.cache_routes import CacheRoutes
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.event_stream import event_stream
+from paddler_trio.balancer.fit_routes import FitRoutes
 from paddler_trio.balancer.inference_routes import health
 from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
@@ -87,6 +88,7 @@ class ManagementRoutes:
             ("/api/v1/buffered_requests/stream", self._buffered_requests),
         ):
             router.http("GET", path, event_stream(view, goodbye=self.goodbye))
+        FitRoutes(self._find).add_to(router)
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
         router.http("GET", "/health", health)
         router.http("GET", "/livez", health)

@@ -17,6 +17,7 @@ from paddler_trio.errors import WireError
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelPath
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
+from paddler_trio.wire.trio.fit_messages import MemoryInForce
 from paddler_trio.wire.trio.trio_link import Report
 
 MAX_SLOTS: Final = 4096
@@ -31,6 +32,8 @@ MAX_PATH_CHARS: Final = 16384
 MAX_DETAIL_CHARS: Final = 16384
 MAX_DIGEST_CHARS: Final = 256
 MAX_STATS: Final = 128
+MAX_DEVICES: Final = 128
+MAX_CHOSEN: Final = 16
 
 _T = TypeVar("_T", bound=attrs.AttrsInstance)
 
@@ -81,6 +84,18 @@ def bounded_report(report: Report) -> Report:
             report.download,
             source=_cut(report.download.source, MAX_NAME_CHARS),
             phase=_cut(report.download.phase, MAX_NAME_CHARS),
+        ),
+        memory=None if report.memory is None else _bounded_memory(report.memory),
+    )
+
+
+def _bounded_memory(memory: MemoryInForce) -> MemoryInForce:
+    return _evolved(
+        memory,
+        chosen=tuple(_cut(name, MAX_NAME_CHARS) for name in memory.chosen[:MAX_CHOSEN]),
+        devices=tuple(
+            _evolved(each, device=_cut(each.device, MAX_NAME_CHARS))
+            for each in memory.devices[:MAX_DEVICES]
         ),
     )
 

@@ -40,6 +40,14 @@ from paddler_trio.cli.engine_options import (
 )
 from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
 from paddler_trio.cli.management_client import ManagementClient
+from paddler_trio.cli.memory_options import (
+    FitCheck,
+    FitOption,
+    GpuMemoryReserveOption,
+    MemoryLimitOption,
+    MemoryReserveOption,
+    memory_limits,
+)
 from paddler_trio.cli.options import (
     JsonOption,
     KeyFileOption,
@@ -123,6 +131,10 @@ def run(
             "HF_TOKEN_PATH or where `hf auth login` puts it.",
         ),
     ] = None,
+    fit: FitOption = FitCheck.on,
+    memory_limit: MemoryLimitOption = None,
+    memory_reserve: MemoryReserveOption = None,
+    gpu_memory_reserve: GpuMemoryReserveOption = None,
     kv_layout: KvLayoutOption = KvLayout.SPLIT,
     target_pass_ms: TargetPassOption = None,
     prefix_cache_ram: PrefixCacheOption = None,
@@ -199,6 +211,8 @@ def run(
         drain_timeout_s=drain_timeout / 1000,
         token_file=token_file,
         hf_token_file=hf_token_file,
+        checks_fit=fit is FitCheck.on,
+        memory=memory_limits(memory_limit, memory_reserve, gpu_memory_reserve),
     )
     notifier = SystemdNotifier.from_environment()
 

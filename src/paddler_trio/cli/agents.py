@@ -14,6 +14,7 @@ from rich.text import Text
 
 from paddler_trio.cli.issue_words import issues_words
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
+from paddler_trio.cli.memory_words import chosen_words, memory_words
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
@@ -102,7 +103,7 @@ class EngineRates:
 
 def agents_table(shown: Iterable[AgentView], rates: EngineRates | None = None) -> Table:
     """One row an agent, by name; with ``rates`` also what its engine does."""
-    heads = ["name", "id", "protocol", "slots", "phase", "model", "issues"]
+    heads = ["name", "id", "protocol", "slots", "phase", "model", "memory", "issues"]
     if rates is not None:
         heads[5:5] = ["tokens/s", "embedded/s", "cached", "cells"]
     table = Table(*heads, box=None)
@@ -114,7 +115,8 @@ def agents_table(shown: Iterable[AgentView], rates: EngineRates | None = None) -
             f"{agent.slots_processing}/{agent.slots_total}",
             phase_text(agent),
             *(() if rates is None else _engine_columns(agent, rates)),
-            _text(agent.model_path or "-"),
+            _text(" ".join(filter(None, [agent.model_path or "-", chosen_words(agent)]))),
+            _text(memory_words(agent) or "-"),
             _text(issues_words(agent.issues) or agent.detail or "-"),
         )
     return table
@@ -145,6 +147,8 @@ def phase_text(agent: AgentView) -> Text:
     elif agent.download_total:
         phase = f"downloading {agent.download_current / agent.download_total:.0%}"
         phase += _speed(agent.download or {})
+    if agent.served_state is not None and agent.served_state != agent.wanted_state:
+        phase += ", old model serves"
     return Text(printable(phase), style=PHASE_COLOURS.get(agent.phase or "", "cyan"))
 
 

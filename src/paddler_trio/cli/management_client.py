@@ -29,6 +29,8 @@ from paddler_trio.cli.balancer_http import (
 
 SILENCE_S = 15.0
 """The balancer sends a keep-alive every three seconds; this long without one, it is gone."""
+FIT_ANSWER_S = 110.0
+"""The balancer waits for an agent a little less long."""
 STATE_PATH = "/api/v1/balancer_desired_state"
 EXTENDED_STATE_PATH = "/api/v2/balancer_desired_state"
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
@@ -64,6 +66,8 @@ class AgentView:
     progress: float | None = None
     download: dict[str, object] | None = None
     """``Download`` of ``wire/trio/trio_link.py``."""
+    memory: dict[str, object] | None = None
+    """``MemoryInForce`` of ``wire/trio/fit_messages.py``."""
     engine: dict[str, float] | None = None
     """``EngineStats`` of ``wire/engine/engine_pipe.py``, since the model was loaded."""
 
@@ -231,6 +235,16 @@ class ManagementClient:
             refuse_unless_success(answer)
         raw: Json = answer.json()
         return self._structured(raw, AgentView), raw
+
+    def fit(self, agent: str, question: Mapping[str, object]) -> Json:
+        """Would a model fit the agent of this id or name: a ``FitReport`` of
+        ``wire/trio/fit_messages.py`` for a ``FitQuestion``, as plain JSON."""
+        path = f"/api/v2/agents/{quote(agent, safe='')}/fit"
+        with self._naming(agent), clear_errors(self.address):
+            answer = self._http.post(path, json=question, timeout=FIT_ANSWER_S)
+            refuse_unless_success(answer)
+        raw: Json = answer.json()
+        return raw
 
     @contextmanager
     def _naming(self, agent: str | None) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli import fit_command
 from paddler_trio.cli import parameter_options as options
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model_push import pushed_sources
@@ -18,6 +19,10 @@ from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 
 model = typer.Typer(no_args_is_help=True, help="Show or change the model that all agents serve.")
+
+model.command("fit", help="Would a model fit, on each agent or on this machine? Changes nothing.")(
+    fit_command.fit
+)
 
 WAITING = "swap"
 FLAGS = (

@@ -15,7 +15,8 @@ from paddler_trio.wire.codec import loads, structure, unstructure
 from paddler_trio.wire.trio.desired_state_extras import Extras
 
 HINT = "--extras"
-ENGINE = "engine."
+LOADING = ("engine.", "auto.")
+"""Sections of which a change loads the model anew."""
 UNSET = "not set"
 
 
@@ -58,7 +59,7 @@ def extras_changes(old: Extras, new: Extras) -> list[Change]:
             name,
             before.get(name, UNSET),
             after.get(name, UNSET),
-            reloads_engine=name.startswith(ENGINE),
+            reloads_engine=name.startswith(LOADING),
         )
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)

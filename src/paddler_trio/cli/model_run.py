@@ -14,6 +14,7 @@ from rich.text import Text
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.management_client import ManagementClient
+from paddler_trio.cli.memory_words import chosen_words
 from paddler_trio.cli.model_change import Change, changes, described
 from paddler_trio.cli.model_extras import (
     described_extras,
@@ -22,7 +23,11 @@ from paddler_trio.cli.model_extras import (
     extras_of,
     plain_extras,
 )
-from paddler_trio.cli.model_parameters import changed_parameters, given_parameters
+from paddler_trio.cli.model_parameters import (
+    changed_extras,
+    changed_parameters,
+    given_parameters,
+)
 from paddler_trio.cli.model_source import model_of
 from paddler_trio.cli.swap_display import wait_for_fleet
 from paddler_trio.cli.swap_progress import AgentSwapState, Outcome, SwapProgress, SwapResult, by_id
@@ -86,6 +91,11 @@ class ModelRunOptions:
             extras=None if extras_file is None else extras_in(extras_file),
         )
 
+    def extras_over(self, current: Extras) -> Extras:
+        """The new extras."""
+        given = current if self.extras is None else self.extras
+        return changed_extras(given, self.parameters)
+
     def applied_to(self, current: BalancerDesiredState) -> BalancerDesiredState:
         """The new desired state."""
         new = attrs.evolve(
@@ -115,7 +125,7 @@ def show_desired_state(client: ManagementClient, *, as_json: bool) -> None:
         print_json(raw if extras.is_empty else {**raw, "extras": raw_extras})
         return
     table = Table.grid(padding=(0, 2))
-    for field, value in {**described(_state(raw)), **described_extras(extras)}.items():
+    for field, value in {**described(state_of(raw)), **described_extras(extras)}.items():
         table.add_row(field, Text(printable(value)))
     stdout().print(table)
 
@@ -129,12 +139,12 @@ def store_desired_state(
       The exit code: 0, or 1 if it was waited for and not everybody serves.
     """
     raw, raw_extras = client.extended_state()
-    if raw_extras is None and wish.extras is not None:
-        raise BalancerRefusedError(404, "the balancer knows no extras: leave --extras out")
-    current = _state(raw)
+    current = state_of(raw)
     current_extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
     desired = wish.applied_to(current)
-    extras = current_extras if wish.extras is None else wish.extras
+    extras = wish.extras_over(current_extras)
+    if raw_extras is None and (wish.extras is not None or not extras.is_empty):
+        raise BalancerRefusedError(404, "the balancer knows no extras: leave --extras and auto out")
     different = [*changes(current, desired), *extras_changes(current_extras, extras)]
     console = stderr() if as_json else stdout()
     for change in different:
@@ -144,7 +154,7 @@ def store_desired_state(
     stored_at_s = time.monotonic()
     digest = extended_digest(applicable_state(desired), extras)
     if different:
-        told_extras = None if wish.extras is None else plain_extras(wish.extras)
+        told_extras = None if extras == current_extras else plain_extras(extras)
         digest = client.store(_plain(desired), told_extras) or digest
     console.print(_what_happens(different, desired, digest))
 
@@ -214,7 +224,8 @@ def _template_in(file: Path) -> ChatTemplate:
         raise typer.BadParameter(f"{file}: {reason}", param_hint="--chat-template") from error
 
 
-def _state(raw: Mapping[str, object]) -> BalancerDesiredState:
+def state_of(raw: Mapping[str, object]) -> BalancerDesiredState:
+    """What a balancer stores; BalancerRefusedError if it is of another version."""
     try:
         return structure(raw, BalancerDesiredState)
     except WireError as error:
@@ -254,7 +265,12 @@ def _result(
     }
     match outcome:
         case Outcome.ALL_SERVE:
-            return f"served by {names[SwapResult.SERVING]}: {source}"
+            chosen = "".join(
+                f"\n{standing.agent.label} chose {words}"
+                for standing in standings
+                if (words := chosen_words(standing.agent))
+            )
+            return f"served by {names[SwapResult.SERVING]}: {source}{chosen}"
         case Outcome.SOME_FAILED:
             return "\n".join(
                 f"failed on {standing.agent.label}: {standing.reason}"

@@ -20,12 +20,23 @@ def _option(name: str, panel: str, help_text: str, metavar: str | None = None) -
 
 
 ContextSize = Annotated[
-    int | None,
-    _option("--context-size", _LOADING, "Tokens of context, shared by an agent's slots."),
+    str | None,
+    _option(
+        "--context-size",
+        _LOADING,
+        "Tokens of context, shared by an agent's slots; auto for what each agent has memory for.",
+        "TOKENS|auto",
+    ),
 ]
 NBatch = Annotated[int | None, _option("--n-batch", _LOADING, "Tokens decoded in one pass.")]
 NGpuLayers = Annotated[
-    int | None, _option("--n-gpu-layers", _LOADING, "Layers put on the GPU; -1 for all.")
+    str | None,
+    _option(
+        "--n-gpu-layers",
+        _LOADING,
+        "Layers put on the GPU; -1 for all, auto for as many as fit on each agent.",
+        "LAYERS|auto",
+    ),
 ]
 KCacheDtype = Annotated[
     str | None,

@@ -59,13 +59,13 @@ def print_json(value: object) -> None:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Known errors become one line and exit code 1; Ctrl-C becomes 130; a closed pipe is quiet."""
+def one_line_errors(exit_code: int = 1) -> Iterator[None]:
+    """Known errors become one line and an exit code; Ctrl-C becomes 130; a closed pipe is quiet."""
     try:
         yield
     except PaddlerError as error:
         print(f"paddler-trio: {printable(str(error))}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        raise typer.Exit(exit_code) from error
     except KeyboardInterrupt as interrupt:
         raise typer.Exit(INTERRUPTED) from interrupt
     except BrokenPipeError as error:

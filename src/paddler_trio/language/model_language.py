@@ -108,13 +108,13 @@ def read_language(source: LanguageSource) -> Language:
     override = desired.chat_template_override
     template = vocabulary.chat_template() if override is None else override.content
     can_do_without = override is None and desired.inference_parameters.enable_embeddings
-    if template is None and can_do_without:
-        template = NO_TEMPLATE
     if template is None:
-        raise LanguageError(
-            UnableToFindChatTemplate(path),
-            f"{path} has no chat template; set one with chat_template_override",
-        )
+        if not can_do_without:
+            raise LanguageError(
+                UnableToFindChatTemplate(path),
+                f"{path} has no chat template; set one with chat_template_override",
+            )
+        template = NO_TEMPLATE
     trusts = source.trusts_messages
     try:
         templates = templates_of(

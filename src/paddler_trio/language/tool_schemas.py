@@ -60,6 +60,8 @@ _NOT_CHECKED = ("pattern", "patternProperties", "unevaluatedItems", "unevaluated
 _CHOICES = ("allOf", "anyOf", "oneOf")
 _RULE_COMPARISONS, _CHOICE_COMPARISONS = 100, 400
 """What applying one keyword, and one alternative, costs beside what it compares."""
+_TOO_MANY_REFERENCES = f"schema follows more than {MAX_REFERENCES} references"
+_TOO_MANY_COMPARISONS = f"schema takes more than {MAX_COMPARISONS} comparisons to judge this"
 _NO_FORMATS = FormatChecker(formats=())
 
 
@@ -116,11 +118,10 @@ class ToolSchema:
                 findings.append(self._finding(f"{error.json_path}: {error.message}"))
                 if len(findings) == MAX_FINDINGS:
                     break
-        except (RecursionError, _TooManyReferencesError):
-            findings.append(self._finding(f"schema follows more than {MAX_REFERENCES} references"))
-        except _TooManyComparisonsError:
-            text = f"schema takes more than {MAX_COMPARISONS} comparisons to judge this"
-            findings.append(self._finding(text))
+        except RecursionError:
+            findings.append(self._finding(_TOO_MANY_REFERENCES))
+        except _LimitError as error:
+            findings.append(self._finding(str(error)))
         except Unresolvable as error:
             findings.append(self._finding(f"schema: $ref: {error.ref!r} does not exist"))
         return findings
@@ -152,10 +153,10 @@ class ToolSchema:
         ) -> Iterator[ValidationError]:
             self._comparisons += _RULE_COMPARISONS + each * _size(value) + _size(instance)
             if self._comparisons > MAX_COMPARISONS:
-                raise _TooManyComparisonsError
+                raise _LimitError(_TOO_MANY_COMPARISONS)
             self._references += keyword in _REFERENCES
             if self._references > MAX_REFERENCES or self._depth == MAX_NESTED_RULES:
-                raise _TooManyReferencesError
+                raise _LimitError(_TOO_MANY_REFERENCES)
             self._depth += 1
             try:
                 yield from check(validator, value, instance, schema)
@@ -165,12 +166,8 @@ class ToolSchema:
         return rule
 
 
-class _TooManyReferencesError(Exception):
-    """One validation followed ``MAX_REFERENCES``, or nested too many; never leaves this file."""
-
-
-class _TooManyComparisonsError(Exception):
-    """One validation made ``MAX_COMPARISONS``; never leaves this file."""
+class _LimitError(Exception):
+    """One validation took more than it may; never leaves this file."""
 
 
 def _size(value: object) -> int:

@@ -7,6 +7,7 @@ it needs nothing more: ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_TOKEN_PATH``, ``HF_HO
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -117,6 +118,13 @@ class HubSettings:
             token_path=None,
             env_token=None,
         )
+
+    def mirrored(self, url: str) -> str | None:
+        """The address of a URL at the model store; None without one."""
+        if self.url_mirror is None:
+            return None
+        name = base64.urlsafe_b64encode(url.encode(errors="surrogatepass")).decode().rstrip("=")
+        return f"{self.url_mirror}/{name}"
 
     @property
     def pushed_cache(self) -> Path:

@@ -39,6 +39,9 @@ from paddler_trio.models.hub_client import (
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_correction import Observation, corrected, observation
 from paddler_trio.models.memory_history import MemoryHistory, model_key, parameters_key
+from paddler_trio.models.pushed_cache import PushedFolder
+from paddler_trio.models.pushed_download import fetch_manifest
+from paddler_trio.models.pushed_model import is_pushed, pushed_source
 from paddler_trio.models.url_cache import UrlFile
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed, MemoryUse
@@ -163,6 +166,8 @@ class _Finder:
                     return _local_parts(path)
                 case HuggingFaceModel():
                     return await self._hub(model, name)
+                case UrlModel(url) if is_pushed(url):
+                    return await self._pushed(url, name)
                 case UrlModel(url):
                     return await self._url(url, name)
         except DownloadError as error:
@@ -184,10 +189,7 @@ class _Finder:
         if here is not None and (self.hub.offline or is_commit(model.revision)):
             return here
         self._check_online(hub_subject(model))
-        try:
-            token = await trio.to_thread.run_sync(self.hub.token)
-        except ConfigurationError as error:
-            raise MemoryUnknownError("unreachable", str(error)) from error
+        token = await self._token()
         try:
             known = await file_metadata(self.client, self.hub.endpoint, model, token)
         except (ServerUnreachableError, ServerFailedError, AccessDeniedError):
@@ -217,10 +219,63 @@ class _Finder:
         if await trio.to_thread.run_sync(lambda: all(file.cached() for file in files)):
             return tuple(str(file.path) for file in files)
         self._check_online(subject)
+        locations = [await self._url_location(part) for part in urls]
         return await self._fetch_all(
             name,
-            [(file.name, Location(part), subject) for file, part in zip(files, urls, strict=True)],
+            [
+                (file.name, location, subject)
+                for file, location in zip(files, locations, strict=True)
+            ],
         )
+
+    async def _pushed(self, url: str, name: str) -> tuple[str, ...]:
+        subject = Subject(url, is_hub=False)
+        source, store = pushed_source(url), self.hub.store
+        if source is None:
+            raise MemoryUnknownError("unreachable", f"{url[:200]!r} names no pushed model")
+        folder = PushedFolder(self.hub.pushed_cache, source.manifest_sha256)
+        manifest = await trio.to_thread.run_sync(folder.manifest)
+        if manifest is not None:
+            files = manifest.wanted(source.name)
+            here = await trio.to_thread.run_sync(lambda: [folder.cached(file) for file in files])
+            paths = tuple(str(path) for path in here if path is not None)
+            if files and len(paths) == len(files):
+                return paths
+        if store is None:
+            raise MemoryUnknownError("unreachable", f"{url}: the balancer has no model store")
+        token = await self._token()
+        if manifest is None:
+            location = Location(
+                f"{store}/manifests/sha256/{source.manifest_sha256}", token, is_store=True
+            )
+            manifest = await fetch_manifest(self.client, location, subject, source.manifest_sha256)
+        files = manifest.wanted(source.name)
+        if not files:
+            raise MemoryUnknownError("unreachable", f"the pushed model has no {source.name!r}")
+        return await self._fetch_all(
+            name,
+            [
+                (
+                    file.name,
+                    Location(f"{store}/blobs/sha256/{file.sha256}", token, is_store=True),
+                    subject,
+                )
+                for file in files
+            ],
+        )
+
+    async def _url_location(self, url: str) -> Location:
+        """There, or at the model store."""
+        mirrored = self.hub.mirrored(url)
+        if mirrored is None:
+            return Location(url)
+        return Location(mirrored, await self._token(), is_store=True)
+
+    async def _token(self) -> str | None:
+        try:
+            return await trio.to_thread.run_sync(self.hub.token)
+        except ConfigurationError as error:
+            raise MemoryUnknownError("unreachable", str(error)) from error
 
     def _check_online(self, subject: Subject) -> None:
         if self.hub.offline:

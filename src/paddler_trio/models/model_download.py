@@ -9,7 +9,6 @@ host share one download: the second one waits on the lock and shows the first on
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -346,11 +345,10 @@ class ModelDownload:
 
     async def _url_location(self, url: str, subject: Subject) -> Location:
         """Where ``url`` is asked for: there, or at the model store."""
-        mirror = self.settings.url_mirror
-        if mirror is None:
+        mirrored = self.settings.mirrored(url)
+        if mirrored is None:
             return Location(urldefrag(url)[0])
-        name = base64.urlsafe_b64encode(url.encode(errors="surrogatepass")).decode().rstrip("=")
-        return Location(f"{mirror}/{name}", await self._token(subject), is_store=True)
+        return Location(mirrored, await self._token(subject), is_store=True)
 
     # ------------------------------------------------------------------- both
 

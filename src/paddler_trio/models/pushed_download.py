@@ -140,19 +140,7 @@ class PushedDownload:
     async def _manifest(self, folder: PushedFolder, subject: Subject) -> Manifest:
         location = await self._location(f"manifests/sha256/{folder.sha256}", subject)
         self.begin(location.url, "manifest", 1, 1, None)
-        try:
-            async with exchange(self.client, "GET", location, subject) as answer:
-                text = await read_body(answer, subject, MAX_MANIFEST_BYTES)
-        except SourceNotFoundError as error:
-            raise _missing(subject, "does not have it") from error
-        if hashlib.sha256(text).hexdigest() != folder.sha256:
-            raise ServerFailedError(subject, "the model store sent another manifest")
-        try:
-            manifest = await trio.to_thread.run_sync(read_manifest, text)
-        except WireError as error:
-            raise ServerFailedError(
-                subject, f"the model store sent no manifest: {error}"
-            ) from error
+        manifest = await fetch_manifest(self.client, location, subject, folder.sha256)
         with disk_errors(subject):
             await trio.to_thread.run_sync(folder.keep_manifest, manifest)
         return manifest
@@ -166,6 +154,23 @@ class PushedDownload:
                 "none: start it with --model-store",
             )
         return Location(f"{store}/{path}", await self.token(subject), is_store=True)
+
+
+async def fetch_manifest(
+    client: HttpClient, location: Location, subject: Subject, sha256: str
+) -> Manifest:
+    """The manifest that is named by its hash, from a model store; DownloadError."""
+    try:
+        async with exchange(client, "GET", location, subject) as answer:
+            text = await read_body(answer, subject, MAX_MANIFEST_BYTES)
+    except SourceNotFoundError as error:
+        raise _missing(subject, "does not have it") from error
+    if hashlib.sha256(text).hexdigest() != sha256:
+        raise ServerFailedError(subject, "the model store sent another manifest")
+    try:
+        return await trio.to_thread.run_sync(read_manifest, text)
+    except WireError as error:
+        raise ServerFailedError(subject, f"the model store sent no manifest: {error}") from error
 
 
 def _missing(subject: Subject, how: str) -> PushedModelMissingError:

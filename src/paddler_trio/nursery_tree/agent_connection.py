@@ -22,7 +22,7 @@ from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
 from paddler_trio.wire.codec import dumps, unstructure
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, applicable_state
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
@@ -30,6 +30,7 @@ from paddler_trio.wire.paddler.status import (
 )
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
     Answer,
@@ -48,6 +49,8 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
+KEEPS_OLD_MODEL = frozenset({"downloading", "failed"})
+"""Phases in which an agent that cannot serve the desired state (yet) serves the one before it."""
 
 
 COMMAND_BEGINS_S = 10.0
@@ -85,7 +88,12 @@ class AgentConnection:
     report: Report | None = attrs.field(default=None, init=False)
     health: HealthTracker
     is_accepting: bool = attrs.field(default=False, init=False)
-    """It serves the state that was sent to it, and neither failed too often nor is drained."""
+    """It serves the state that was sent to it, or stands in, and neither failed too often nor is
+    drained."""
+    serves_desired: bool = attrs.field(default=False, init=False)
+    """It serves the state that was sent to it."""
+    may_stand_in: bool = attrs.field(default=False, init=False)
+    """No agent serves the desired state: one that still serves the state before it gets work."""
     usable_slots: int = attrs.field(default=0, init=False)
     """As many of its slots as may be used now; fewer while it ramps up."""
     said_goodbye: bool = attrs.field(default=False, init=False)
@@ -145,7 +153,9 @@ class AgentConnection:
         before = (self.is_accepting, self.usable_slots)
         now_s = trio.current_time()
         if self.speaks_trio:
-            serves = self.report is not None and self.report.served_state == self._sent_digest
+            report = self.report
+            self.serves_desired = report is not None and report.served_state == self._sent_digest
+            serves = self.serves_desired or (self.may_stand_in and self._keeps_old_model)
         else:
             applied = self.status.state_application_status is AgentStateApplicationStatus.APPLIED
             if self._was_applied and not applied:  # it begins to apply a state that was delayed
@@ -156,10 +166,22 @@ class AgentConnection:
                 slots_processing=self.slots_processing,
                 now_s=now_s,
             )
+            self.serves_desired = serves
         is_ejected = self.health.is_ejected(self.label, now_s)
         self.is_accepting = serves and not is_ejected and not self.is_drained
         self.usable_slots = self.health.usable_slots(self.label, self.status.slots_total, now_s)
         return (self.is_accepting, self.usable_slots) != before
+
+    @property
+    def _keeps_old_model(self) -> bool:
+        """It was sent what is desired now, and serves what was desired before."""
+        report = self.report
+        return (
+            report is not None
+            and report.wanted_state == self._sent_digest
+            and report.served_state is not None
+            and report.phase in KEEPS_OLD_MODEL
+        )
 
     # ------------------------------------------------------------- requests
 
@@ -245,6 +267,19 @@ class AgentConnection:
             raise QuestionRefusedError(
                 413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
             )
+        return self._answer_in(await self._asked(wire_id, frame))
+
+    async def ask_fit(self, question: FitQuestion) -> object:
+        """Whether a model would fit, a ``FitReport`` as plain JSON; only for agents of ours.
+
+        Errors:
+          QuestionRefusedError: there is no answer, and why.
+          LinkError: it left before it answered.
+        """
+        self._num_queries += 1
+        wire_id = f"query.{self._num_queries}"
+        state = applicable_state(question.state)
+        frame = render_extension(AskFit(wire_id, state, question.extras, question.slots))
         return self._answer_in(await self._asked(wire_id, frame))
 
     async def command_cache(
@@ -366,4 +401,5 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         "download": None
         if report is None or report.download is None
         else unstructure(report.download),
+        "memory": None if report is None or report.memory is None else unstructure(report.memory),
     }

@@ -99,6 +99,10 @@ class Dispatcher:
     _agents_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _requests_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _drained: set[str] = attrs.field(factory=set, init=False)
+    _serving: set[AgentKey] = attrs.field(factory=set, init=False)
+    """The agents that get work because they serve the desired state."""
+    _stand_ins_work: bool = attrs.field(default=True, init=False)
+    """There are none, so those that still serve the state before it get work."""
     _rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
     _stranded: set[RequestKey] = attrs.field(factory=set, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
@@ -194,6 +198,7 @@ class Dispatcher:
         self.agents[agent.key] = agent
         self.health.joined(agent.label, trio.current_time())
         agent.is_drained = agent.id in self._drained
+        agent.may_stand_in = self._stand_ins_work
         agent.refresh_readiness()
         self._ledger.join(agent.key)
         self.update(agent)
@@ -211,6 +216,12 @@ class Dispatcher:
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
+        self._note_serving(agent.key, serves=agent.is_accepting and agent.serves_desired)
+        self._update_ledger(agent)
+        self._note_stranded()
+        self.agents_changed.notify()
+
+    def _update_ledger(self, agent: AgentConnection) -> None:
         grants = self._ledger.update(
             agent.key,
             slots_total=agent.usable_slots,
@@ -219,8 +230,22 @@ class Dispatcher:
             offers=OURS if agent.speaks_trio else frozenset(),
         )
         self._apply(grants)
-        self._note_stranded()
-        self.agents_changed.notify()
+
+    def _note_serving(self, key: AgentKey, *, serves: bool) -> None:
+        """The first agent that serves the desired state ends the time of those that stand in, and
+        the last one that no longer does begins it: there is never a choice of two models."""
+        if serves:
+            self._serving.add(key)
+        else:
+            self._serving.discard(key)
+        nobody_serves = not self._serving
+        if nobody_serves == self._stand_ins_work:
+            return
+        self._stand_ins_work = nobody_serves
+        for agent in self.agents.values():
+            agent.may_stand_in = nobody_serves
+            if agent.refresh_readiness():
+                self._update_ledger(agent)
 
     def leave(self, agent: AgentConnection) -> None:
         """The agent is gone: its slots vanish at once, and every lease on it ends. Requests that
@@ -233,6 +258,7 @@ class Dispatcher:
             request = self._requests[key]
             request.may_kill_agents |= key in suspects
             self._lose_slot(request, suspects.get(key, 0))
+        self._note_serving(agent.key, serves=False)
         self._note_stranded()
         self.agents_changed.notify()
 

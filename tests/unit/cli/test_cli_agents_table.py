@@ -113,3 +113,10 @@ def test_a_download_shows_how_far_how_fast_and_how_long(
         download=download,
     )
     assert phase_text(fetching).plain == shown_as
+
+
+def test_an_agent_that_keeps_the_old_model_shows_it() -> None:
+    refusing = attrs.evolve(agent(None), phase="failed", wanted_state="new", served_state="old")
+    assert phase_text(refusing).plain == "failed, old model serves"
+    serving = attrs.evolve(refusing, phase="serving", served_state="new")
+    assert phase_text(serving).plain == "serving"

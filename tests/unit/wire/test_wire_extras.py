@@ -19,6 +19,7 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.desired_state_extras import (
     NO_EXTRAS,
+    Automatic,
     EngineOverrides,
     ExtendedDesiredState,
     Extras,
@@ -82,7 +83,8 @@ markers = st.builds(
         tool_close=texts,
     ),
 )
-extras = st.builds(Extras, engine=wishes, markers=st.none() | markers)
+automatic = st.builds(Automatic, context_size=st.booleans(), n_gpu_layers=st.booleans())
+extras = st.builds(Extras, engine=wishes, markers=st.none() | markers, auto=st.none() | automatic)
 
 
 def test_every_engine_setting_can_be_wished() -> None:
@@ -107,7 +109,16 @@ def test_equal_wishes_have_equal_digests_and_others_do_not(one: Extras, other: E
     assert (digests[0] == state_digest(AGENT_STATE)) == one.is_empty
 
 
-@pytest.mark.parametrize("nothing", [{}, {"engine": {}}, {"engine": {"lora": None}, "markers": {}}])
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {},
+        {"engine": {}},
+        {"engine": {"lora": None}, "markers": {}},
+        {"auto": {}},
+        {"auto": {"context_size": False}},
+    ],
+)
 def test_to_wish_nothing_is_to_have_no_extras(nothing: object) -> None:
     wished = structure(nothing, Extras)
     assert wished.is_empty

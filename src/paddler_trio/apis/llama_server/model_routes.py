@@ -162,7 +162,6 @@ async def tokenize(backend: Backend, exchange: Exchange) -> None:
     num_texts = sum(isinstance(part, str) for part in parts)
     if num_texts > MAX_TEXTS:
         raise invalid(f"content has {num_texts} texts, the limit is {MAX_TEXTS}", "content")
-    with_pieces = values.get("with_pieces") is True
     tokens: list[object] = []
     for index, part in enumerate(parts):
         if isinstance(part, str):
@@ -174,7 +173,7 @@ async def tokenize(backend: Backend, exchange: Exchange) -> None:
             tokens += await tokens_of(backend, question, exchange)
         else:
             tokens.append(part)
-    if with_pieces:
+    if values.get("with_pieces") is True:
         tokens = await _with_pieces(backend, exchange, tokens)
     await exchange.send_json(200, {"tokens": tokens})
 

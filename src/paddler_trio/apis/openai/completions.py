@@ -43,10 +43,6 @@ from paddler_trio.apis.timings import Stopwatch, usage_of
 from paddler_trio.wire.trio.work import TextPrompt, TokenPrompt
 
 
-def new_completion_id() -> str:
-    return "cmpl-" + secrets.token_urlsafe(21)
-
-
 @attrs.define
 class TextAnswer:
     """One choice as it grows; ``text`` begins with the echoed prompt, if there is one."""
@@ -250,7 +246,8 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_completion)
     if exchange.is_exact:
         request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
-    heading = attrs.evolve(heading_of(backend, request.delivery), id=new_completion_id())
+    new_id = f"cmpl-{secrets.token_urlsafe(21)}"
+    heading = attrs.evolve(heading_of(backend, request.delivery), id=new_id)
     must_generate(backend)
     prompts = await native_prompts(backend, request)
     works = request.works(prompts)

@@ -220,9 +220,8 @@ async def _embed(
     normalize: str,
     per_token: bool,
 ) -> Embedded:
-    prompts = (
-        await exchange.run(lambda: read_prompts(values["input"], backend.limits, param="input"))
-    ).prompts
+    given = values["input"]
+    read = await exchange.run(lambda: read_prompts(given, backend.limits, param="input"))
     applicable = backend.states.applicable
     if applicable is not None and not applicable.inference_parameters.enable_embeddings:
         raise ApiError(
@@ -233,10 +232,10 @@ async def _embed(
         )
     batch_size = 256 if applicable is None else applicable.inference_parameters.embedding_batch_size
     oversize = "truncate" if "truncate_prompt_tokens" in values else "report"
-    inputs = [await _native(backend, prompt) for prompt in prompts]
+    inputs = [await _native(backend, prompt) for prompt in read.prompts]
     parts, starts = split(inputs, agents=len(backend.dispatcher.agents), batch_size=batch_size)
     works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
-    embedded = Embedded(len(prompts), starts, per_token=per_token)
+    embedded = Embedded(len(inputs), starts, per_token=per_token)
     await gather(backend, exchange, works, embedded.take)
     return embedded
 

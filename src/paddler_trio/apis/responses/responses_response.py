@@ -287,12 +287,11 @@ class ResponseStream:
         return self._event(event)
 
     def closing(self) -> bytes:
-        response = self.finish()
-        ended, more = self.output.ended, dict[str, object]()
+        response, ended = self.finish(), self.output.ended
+        event: Json = {"type": f"response.{response['status']}", "response": response}
         if self.heading.request.delivery.with_timings and ended is not None:
-            more["timings"] = timings_of(ended)
-        kind = f"response.{response['status']}"
-        return self._event({"type": kind, "response": response, **more})
+            event["timings"] = timings_of(ended)
+        return self._event(event)
 
     def failed(self, error: ApiError) -> bytes:
         """OpenAI's flat members, and the envelope that makes its clients raise it."""

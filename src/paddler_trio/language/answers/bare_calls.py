@@ -8,7 +8,7 @@ of a tool that was offered and its arguments, is a call; it is held back only un
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -56,18 +56,14 @@ class _BareCallProbe:
     prefix: str
 
     def __call__(self, text: str) -> ProbeResult:
-        look = self._likeness_with_prefix if self.prefix else self._likeness_of
-        likeness = look(text[:MAX_HELD_CHARS])
+        beginning = text[:MAX_HELD_CHARS]
+        if self.prefix:
+            likeness = _likeness(beginning, [f"{self.prefix}{name}{{" for name in self.names])
+        else:
+            likeness = self._likeness_of(beginning)
         if likeness is ProbeResult.MAY_BECOME_ONE and len(text) >= MAX_HELD_CHARS:
             return ProbeResult.IS_NONE
         return likeness
-
-    def _likeness_with_prefix(self, text: str) -> ProbeResult:
-        beginnings = [f"{self.prefix}{known}{{" for known in self.names]
-        if text.startswith(tuple(beginnings)):
-            return ProbeResult.IS_CALL
-        may_be = any(beginning.startswith(text) for beginning in beginnings)
-        return ProbeResult.MAY_BECOME_ONE if may_be else ProbeResult.IS_NONE
 
     def _likeness_of(self, text: str) -> ProbeResult:
         if text.startswith(_FENCE):
@@ -80,7 +76,9 @@ class _BareCallProbe:
         if found is not None:
             name, quote, after = text[found.end() :].partition('"')
             if quote:
-                return _likeness_after_name(after) if name in self.names else ProbeResult.IS_NONE
+                if name not in self.names:
+                    return ProbeResult.IS_NONE
+                return _likeness(_BLANKS.sub("", after), _AFTER_NAME)
             may_be = any(known.startswith(name) for known in self.names)
             return ProbeResult.MAY_BECOME_ONE if may_be else ProbeResult.IS_NONE
         skeleton = _BLANKS.sub("", text)
@@ -95,9 +93,9 @@ class _BareCallProbe:
         return ProbeResult.IS_NONE
 
 
-def _likeness_after_name(text: str) -> ProbeResult:
-    after = _BLANKS.sub("", text)
-    if after.startswith(_AFTER_NAME):
+def _likeness(text: str, beginnings: Sequence[str]) -> ProbeResult:
+    """Of a text to one that has to begin with one of these."""
+    if text.startswith(tuple(beginnings)):
         return ProbeResult.IS_CALL
-    may_be = any(known.startswith(after) for known in _AFTER_NAME)
+    may_be = any(beginning.startswith(text) for beginning in beginnings)
     return ProbeResult.MAY_BECOME_ONE if may_be else ProbeResult.IS_NONE

@@ -318,13 +318,10 @@ def _tagged_call(body: str) -> CallFormat | None:
         value_end=value_end,
         call_end=call_end,
     )
-    if not inside and not name_end:
+    if inside or not name_end:
         return CallFormat(opener, syntax, closer or "")
-    if not inside:
-        kept = len(opener)
-        syntax = attrs.evolve(syntax, before_name=opener, call_end=closer or "")
-        return CallFormat(opener, syntax, kept=kept)
-    return CallFormat(opener, syntax, closer or "")
+    syntax = attrs.evolve(syntax, before_name=opener, call_end=closer or "")
+    return CallFormat(opener, syntax, kept=len(opener))
 
 
 def common_start(one: str, other: str) -> str:

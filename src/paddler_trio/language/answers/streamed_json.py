@@ -123,10 +123,8 @@ def _read_string_rest(source: Source, sink: Sink) -> Reading[bool]:
             sink(source.take(1))
             return True
         if char == "\\":
-            while len(source.rest) < 2:
-                if source.ended:
-                    return False
-                yield
+            if not (yield from source.has(2)):
+                return False
             sink(source.take(2))
         else:
             sink(source.take_match(_IN_STRING))
@@ -171,14 +169,9 @@ def read_string_content(source: Source, sink: Sink) -> Reading[bool]:
         # A run of escapes is decoded at once: two may be the halves of one character.
         escapes: list[str] = []
         while True:
-            size = 2
-            while len(source.rest) < size and not source.ended:
-                yield
-            if source.rest[1:2] == "u":
-                size = 6
-            while len(source.rest) < size and not source.ended:
-                yield
-            if len(source.rest) < size:
+            yield from source.has(2)
+            size = 6 if source.ahead(2).endswith("u") else 2
+            if not (yield from source.has(size)):
                 return False
             escapes.append(source.take(size))
             if (yield from source.peek()) != "\\":

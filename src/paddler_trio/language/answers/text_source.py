@@ -132,6 +132,14 @@ class Source:
             yield
         return self._text[self._start : self._start + 1]
 
+    def has(self, count: int) -> Reading[bool]:
+        """Whether the text goes on for ``count`` characters."""
+        while len(self._text) - self._start < count:
+            if self.ended:
+                return False
+            yield
+        return True
+
     def skip_blank(self) -> Reading[str]:
         """Take blanks; the character after them, not taken."""
         while True:

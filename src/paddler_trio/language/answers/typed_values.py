@@ -66,31 +66,23 @@ def expected_of(schema: Mapping[str, object], key: str) -> Expected:
 
 
 def _types(
-    rules: Mapping[str, object], root: Mapping[str, object], depth: int, visits: Iterator[int]
+    rules: object, root: Mapping[str, object], depth: int, visits: Iterator[int]
 ) -> frozenset[str]:
-    if depth > _MAX_DEPTH or next(visits, None) is None:
+    if not isinstance(rules, Mapping) or depth > _MAX_DEPTH or next(visits, None) is None:
         return ANY
     found = _declared(rules)
     for keyword in ("anyOf", "oneOf"):
         options = rules.get(keyword)
         if isinstance(options, list | tuple) and options:
-            either: frozenset[str] = frozenset()
-            for option in options:
-                if isinstance(option, Mapping):
-                    either |= _types(option, root, depth + 1, visits)
-                else:
-                    either = ANY
-            found &= either
+            found &= frozenset[str]().union(
+                *(_types(option, root, depth + 1, visits) for option in options)
+            )
     every = rules.get("allOf")
-    if isinstance(every, list | tuple):
-        for option in every:
-            if isinstance(option, Mapping):
-                found &= _types(option, root, depth + 1, visits)
+    for option in every if isinstance(every, list | tuple) else ():
+        found &= _types(option, root, depth + 1, visits)
     reference = rules.get("$ref")
     if isinstance(reference, str):
-        target = _resolved(reference, root)
-        if target is not None:
-            found &= _types(target, root, depth + 1, visits)
+        found &= _types(_resolved(reference, root), root, depth + 1, visits)
     return found or ANY
 
 

@@ -23,7 +23,7 @@ from paddler_trio.language.answers.call_syntax import (
 )
 from paddler_trio.language.answers.model_format import CallFormat
 from paddler_trio.language.grammars.finite_automaton import intersection, texts_but, write
-from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, joined, literal
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
 from paddler_trio.language.grammars.string_schemas import bare_text
@@ -99,28 +99,28 @@ def write_calls(
         # The tool's name is in the middle of the opener, so every call brings its own.
         opening = ""
     one = writer.rule(" | ".join(dict.fromkeys(calls)), "call")
-    start, end = _joined(literal(opening), line), _joined(line, literal(closing))
-    first_start = _joined(literal(opening.removeprefix(place.prompted)), line)
+    start, end = joined(literal(opening), line), joined(line, literal(closing))
+    first_start = joined(literal(opening.removeprefix(place.prompted)), line)
     if not (form.one_a_section or form.in_header):
         return writer.rule(
-            _joined(first_start, _several(one, one, between, most, writer), end), "calls"
+            joined(first_start, _several(one, one, between, most, writer), end), "calls"
         )
-    section = writer.rule(_joined(start, one, end), "section")
+    section = writer.rule(joined(start, one, end), "section")
     first = section
     if place.prompted and form.in_header:
         prompted = [
             _call(place, tool, writer, is_lenient=is_lenient, is_first=True) for tool in tools
         ]
-        first = writer.rule(_joined(writer.rule(" | ".join(prompted), "call"), end), "section")
+        first = writer.rule(joined(writer.rule(" | ".join(prompted), "call"), end), "section")
     elif place.prompted:
-        first = writer.rule(_joined(first_start, one, end), "section")
+        first = writer.rule(joined(first_start, one, end), "section")
     return writer.rule(_several(first, section, between, most, writer), "calls")
 
 
 def _several(first: str, other: str, between: str, most: int, writer: GrammarWriter) -> str:
     if most == 1:
         return first
-    following = writer.rule(_joined(literal(between), other), "next")
+    following = writer.rule(joined(literal(between), other), "next")
     return f"{first} {writer.counted(following, 0, most - 1)}"
 
 
@@ -135,13 +135,13 @@ def _call(
         opener = form.opener.removeprefix(place.prompted) if is_first else form.opener
         header = literal(f"{opener}{tool.name}{form.after_header_name}")
     try:
-        return _joined(header, _exact_call(place, tool, writer))
+        return joined(header, _exact_call(place, tool, writer))
     except NothingMatchesError as error:
         raise GrammarError(f"tool {tool.name!r}: {error}") from error
     except SchemaError as error:
         if not is_lenient:
             raise GrammarError(f"tool {tool.name!r}: {error}") from error
-    return _joined(header, _exact_call(place, attrs.evolve(tool, parameters=None), writer))
+    return joined(header, _exact_call(place, attrs.evolve(tool, parameters=None), writer))
 
 
 def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
@@ -156,7 +156,7 @@ def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
             return _named_call(syntax, place, tool, schemas)
         case TaggedCalls() | NestedTags():
             tags = _tags_of(syntax) if isinstance(syntax, NestedTags) else syntax
-            return _joined(
+            return joined(
                 literal(f"{tags.before_name}{tool.name}{tags.name_end}{tags.head_end}"),
                 TaggedArguments(tags, tool.schema, place.avoided, writer).written(),
                 literal(tags.call_end),
@@ -164,10 +164,10 @@ def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
         case PythonCalls():
             words = ("True", "False", "None")
             arguments = TaggedArguments(PYTHON, tool.schema, place.avoided, writer, words).written()
-            return _joined(literal(f"{tool.name}{syntax.after_name}("), arguments, '")"')
+            return joined(literal(f"{tool.name}{syntax.after_name}("), arguments, '")"')
         case QuotedObjects():
             quoted = QuotedWriter(writer, tool.schema, place.avoided, syntax.quote)
-            return _joined(
+            return joined(
                 literal(f"{syntax.before_name}{tool.name}"), _json_arguments(tool, quoted)
             )
 
@@ -194,20 +194,20 @@ def _json_arguments(tool: Tool, schemas: SchemaWriter) -> str:
 
 
 def _json_call(syntax: JsonCalls, place: CallPlace, tool: Tool, schemas: SchemaWriter) -> str:
-    blanks = schemas.blanks
+    def pair(key: str, value: str) -> str:
+        return f'{schemas.quoted(key)} ":" {schemas.blanks} {value}'
+
     arguments = _json_arguments(tool, schemas)
     if syntax.name_is_key:
-        return f'"{{" {blanks} {schemas.quoted(tool.name)} ":" {blanks} {arguments} {blanks} "}}"'
+        return schemas.bracketed("{", [pair(tool.name, arguments)], "}")
     pairs = [
-        f'{schemas.quoted(syntax.name_key)} ":" {blanks} {schemas.quoted(tool.name)}',
-        f'{schemas.quoted(syntax.arguments_key)} ":" {blanks} {arguments}',
+        pair(syntax.name_key, schemas.quoted(tool.name)),
+        pair(syntax.arguments_key, arguments),
     ]
     if syntax.id_key is not None:
-        characters = _id(place)
-        pair = f'{schemas.quoted(syntax.id_key)} ":" {blanks} "\\"" {characters} "\\""'
-        pairs.insert(0 if syntax.id_comes_first else 2, pair)
-    inside = f' "," {blanks} '.join(pairs)
-    return f'"{{" {blanks} {inside} {blanks} "}}"'
+        own_id = pair(syntax.id_key, f'"\\"" {_id(place)} "\\""')
+        pairs.insert(0 if syntax.id_comes_first else 2, own_id)
+    return schemas.bracketed("{", pairs, "}")
 
 
 def _named_call(syntax: NamedJson, place: CallPlace, tool: Tool, schemas: SchemaWriter) -> str:
@@ -220,16 +220,12 @@ def _named_call(syntax: NamedJson, place: CallPlace, tool: Tool, schemas: Schema
     if syntax.id_mark and not syntax.id_comes_first:
         parts += [literal(syntax.id_mark), _id(place)]
     parts += [literal(syntax.after_name), _json_arguments(tool, schemas)]
-    return _joined(*parts, literal(syntax.after_arguments))
+    return joined(*parts, literal(syntax.after_arguments))
 
 
 def _id(place: CallPlace) -> str:
     count = place.form.id_chars
     return _ID if count is None else f"[A-Za-z0-9]{{{count}}}"
-
-
-def _joined(*parts: str) -> str:
-    return " ".join(part for part in parts if part not in ("", '""'))
 
 
 class QuotedWriter(SchemaWriter):

@@ -212,14 +212,11 @@ def _extra(rules: Schema, further: object, names: list[str], path: str, parts: P
         return None
     try:
         value = parts.value(further, f"{path}.additionalProperties")
-        key = _key(key_rules, names, path, parts)
+        if key_rules is None or key_rules is True:
+            key = parts.any_key(names)
+        else:  # a key is a string, also where its schema has no type
+            strings = {"allOf": [{"type": "string"}, key_rules]}
+            key = parts.value(strings, f"{path}.propertyNames")
     except NothingMatchesError:
         return None
     return parts.grammar.rule(f'{key} ":" {parts.blanks} {value}', "extra")
-
-
-def _key(key_rules: object, names: list[str], path: str, parts: Parts) -> str:
-    if key_rules is None or key_rules is True:
-        return parts.any_key(names)
-    # A key is a string, also where its schema has no type.
-    return parts.value({"allOf": [{"type": "string"}, key_rules]}, f"{path}.propertyNames")

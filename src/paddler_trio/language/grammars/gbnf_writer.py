@@ -150,6 +150,11 @@ def literal(text: str) -> str:
     return f'"{"".join(map(_character, text))}"'
 
 
+def joined(*parts: str) -> str:
+    """GBNF for these one after the other, empty ones left out."""
+    return " ".join(part for part in parts if part not in ("", '""'))
+
+
 def character_class(ranges: Ranges) -> str:
     """GBNF for one character out of ``ranges``, which are not empty."""
     parts = []

@@ -40,13 +40,12 @@ def integer(bounds: Bounds, writer: GrammarWriter) -> str:
     """GBNF for the integers within ``bounds``; GrammarError if there are none."""
     if not bounds:
         return writer.rule(ANY_INTEGER, "integer")
+    _check(bounds)
     least = most = None
     if bounds.least is not None:
-        _check(bounds.least)
         least = int(bounds.least.to_integral_value(ROUND_CEILING))
         least += bounds.excludes_least and least == bounds.least
     if bounds.most is not None:
-        _check(bounds.most)
         most = int(bounds.most.to_integral_value(ROUND_FLOOR))
         most -= bounds.excludes_most and most == bounds.most
     widest = 10**_FREE_DIGITS - 1
@@ -65,9 +64,7 @@ def number(bounds: Bounds, writer: GrammarWriter) -> str:
     """GBNF for the numbers within ``bounds``, without exponent; GrammarError if there are none."""
     if not bounds:
         return writer.rule(ANY_NUMBER, "number")
-    for bound in (bounds.least, bounds.most):
-        if bound is not None:
-            _check(bound)
+    _check(bounds)
     ways = []
     least, most = bounds.least, bounds.most
     if most is None or most > 0 or (most == 0 and not bounds.excludes_most):
@@ -88,12 +85,15 @@ def number(bounds: Bounds, writer: GrammarWriter) -> str:
     return writer.rule(" | ".join(ways), "number")
 
 
-def _check(bound: Decimal) -> None:
-    exponent = bound.as_tuple().exponent
-    if not isinstance(exponent, int) or bound.adjusted() >= MAX_DIGITS:
-        raise GrammarError(f"a bound has more than {MAX_DIGITS} digits before its point")
-    if exponent < -MAX_DIGITS:
-        raise GrammarError(f"a bound has more than {MAX_DIGITS} digits behind its point")
+def _check(bounds: Bounds) -> None:
+    for bound in (bounds.least, bounds.most):
+        if bound is None:
+            continue
+        exponent = bound.as_tuple().exponent
+        if not isinstance(exponent, int) or bound.adjusted() >= MAX_DIGITS:
+            raise GrammarError(f"a bound has more than {MAX_DIGITS} digits before its point")
+        if exponent < -MAX_DIGITS:
+            raise GrammarError(f"a bound has more than {MAX_DIGITS} digits behind its point")
 
 
 def _integers_between(least: int, most: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from urllib.parse import unquote
 
 import attrs
@@ -41,8 +41,6 @@ class SchemaError(GrammarError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason
 
 
 class NothingMatchesError(SchemaError):
@@ -87,11 +85,12 @@ def _both(key: str, one: object, other: object, path: str) -> object:
     if key == "required" and isinstance(one, list) and isinstance(other, list):
         known = set(map(_canonical, one))
         return [*one, *(name for name in other if _canonical(name) not in known)]
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        if key in _GREATEST and not isinstance(one, bool) and not isinstance(other, bool):
-            return max(one, other)
-        if key in _LEAST and not isinstance(one, bool) and not isinstance(other, bool):
-            return min(one, other)
+    if {type(one), type(other)} <= {int, float}:
+        numbers = cast("list[float]", [one, other])
+        if key in _GREATEST:
+            return max(numbers)
+        if key in _LEAST:
+            return min(numbers)
     if key in ("items", "propertyNames"):
         return {"allOf": [one, other]}
     if key in ("anyOf", "oneOf") and isinstance(one, list) and isinstance(other, list):
@@ -119,30 +118,28 @@ def _properties_of_both(one: Schema, other: Schema, path: str) -> dict[str, obje
             raise SchemaError(path, f"{reason} it cannot be expressed")
     declared = [_declared(schema, path) for schema in (one, other)]
     rest = [schema.get("additionalProperties") for schema in (one, other)]
-    properties: dict[str, object] = {}
-    for name in {**declared[0], **declared[1]}:
-        # Where a side does not name it, it is one of its additional properties.
-        sides = [
-            properties_here.get(name, additional)
-            for properties_here, additional in zip(declared, rest, strict=True)
-        ]
-        given = [side for side in sides if side is not None and side is not True]
-        if any(side is False for side in given):
-            properties[name] = False
-        elif len(given) == 2:
-            properties[name] = {"allOf": given}
-        else:
-            properties[name] = given[0] if given else True
-    names_some = "properties" in one or "properties" in other
-    merged: dict[str, object] = {"properties": properties} if names_some else {}
-    given = [side for side in rest if side is not None]
-    if any(side is False for side in given):
-        merged["additionalProperties"] = False
-    elif len(given) == 2:
-        merged["additionalProperties"] = {"allOf": given}
-    elif given:
-        merged["additionalProperties"] = given[0]
+    merged: dict[str, object] = {}
+    if "properties" in one or "properties" in other:
+        # Where a side does not name a property, it is one of its additional properties.
+        merged["properties"] = {
+            name: _of_sides(
+                [here.get(name, others) for here, others in zip(declared, rest, strict=True)]
+            )
+            for name in {**declared[0], **declared[1]}
+        }
+    if rest != [None, None]:
+        merged["additionalProperties"] = _of_sides(rest)
     return merged
+
+
+def _of_sides(sides: list[object]) -> object:
+    """One schema for two; None allows everything."""
+    given = [side for side in sides if side is not None and side is not True]
+    if any(side is False for side in given):
+        return False
+    if len(given) == 2:
+        return {"allOf": given}
+    return given[0] if given else True
 
 
 def _declared(schema: Schema, path: str) -> Mapping[str, object]:

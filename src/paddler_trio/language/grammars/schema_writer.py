@@ -299,13 +299,14 @@ class SchemaWriter:
                     f'{self.key(key)} ":" {self.blanks} {self._constant(item, path)}'
                     for key, item in value.items()
                 ]
-                return self._bracketed("{", parts, "}")
+                return self.bracketed("{", parts, "}")
             case list():
-                return self._bracketed("[", [self._constant(item, path) for item in value], "]")
+                return self.bracketed("[", [self._constant(item, path) for item in value], "]")
             case _:
                 return self.quoted(value)
 
-    def _bracketed(self, opening: str, parts: list[str], closing: str) -> str:
+    def bracketed(self, opening: str, parts: list[str], closing: str) -> str:
+        """GBNF for these parts in brackets, with commas and blanks between them."""
         if not parts:
             return literal(opening + closing)
         inner = f' "," {self.blanks} '.join(parts)

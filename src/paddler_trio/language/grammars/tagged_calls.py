@@ -20,7 +20,7 @@ from paddler_trio.language.grammars.finite_automaton import (
     texts_but,
     write,
 )
-from paddler_trio.language.grammars.gbnf_writer import GrammarWriter, literal
+from paddler_trio.language.grammars.gbnf_writer import GrammarWriter, joined, literal
 from paddler_trio.language.grammars.regex_automaton import automaton_of
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
@@ -178,7 +178,7 @@ class TaggedArguments:
         tag_is_whole = syntax.key_end.endswith(">") and bool(syntax.before_value)
         if _key_closes(syntax):
             closing_key += ">"
-        parts = [
+        return joined(
             literal(syntax.before_key),
             key,
             literal(f"{syntax.key_end}{attribute}"),
@@ -187,8 +187,7 @@ class TaggedArguments:
             value,
             literal(f"{syntax.value_blank}{syntax.value_end}{closing_key}"),
             self._blank(),
-        ]
-        return " ".join(part for part in parts if part not in ("", '""'))
+        )
 
     def _any_arguments(self) -> str:
         """Any keys, each with any text or value."""

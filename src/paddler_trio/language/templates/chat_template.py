@@ -200,8 +200,7 @@ def open_ended(render: Callable[[Sequence[Message]], str], messages: Sequence[Me
 
 
 def _tag_last_text(parts: Sequence[object]) -> tuple[str, object]:
-    for index in range(len(parts) - 1, -1, -1):
-        part = parts[index]
+    for index, part in reversed([*enumerate(parts)]):
         if isinstance(part, Mapping) and isinstance(part.get("text"), str):
             text = part["text"]
             tagged = {**part, "text": text + _CONTINUE_HERE}

@@ -53,7 +53,11 @@ def adapt(
     Raises:
       ChatTemplateError: arguments of a call are no JSON object, which the template needs.
     """
-    adapted = [_role(message, capabilities) for message in messages]
+    adapted = list(messages)
+    if not capabilities.developer_role:
+        adapted = [
+            {**each, "role": "system"} if each["role"] == "developer" else each for each in adapted
+        ]
     if thinking is not None and capabilities.thinking is None and capabilities.thinking_words:
         adapted = _with_word(adapted, THINKING_WORDS[thinking])
     adapted = [_calls(message, capabilities, index) for index, message in enumerate(adapted)]
@@ -97,12 +101,6 @@ def _with_word(messages: Sequence[Message], word: str) -> list[Message]:
     else:
         added = f"{content}\n{word}" if content else word
     return [{**first, "content": added}, *messages[1:]]
-
-
-def _role(message: Message, capabilities: TemplateCapabilities) -> Message:
-    if message["role"] == "developer" and not capabilities.developer_role:
-        return {**message, "role": "system"}
-    return message
 
 
 # ------------------------------------------------------------------------------------- contents

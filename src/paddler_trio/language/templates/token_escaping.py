@@ -101,9 +101,7 @@ class ControlTokenEscaping:
         """
         if not self._controls:
             return untrusted
-        text = (
-            untrusted.replace(ESCAPE_MARK, _REPLACEMENT) if ESCAPE_MARK in untrusted else untrusted
-        )
+        text = untrusted.replace(ESCAPE_MARK, _REPLACEMENT)
         pieces: list[str] = []
         done = 0
         for start, _ in self._found_in(text, overlapping=True):

@@ -184,12 +184,8 @@ def _names(state: BalancerDesiredState) -> Iterator[tuple[str, str, int]]:
             case UrlModel(url):
                 yield f"{place}.Url.url", url, MAX_NAME_BYTES
             case HuggingFaceModel() as model:
-                for part in attrs.fields(HuggingFaceModel):
-                    yield (
-                        f"{place}.HuggingFace.{part.name}",
-                        getattr(model, part.name),
-                        MAX_NAME_BYTES,
-                    )
+                for part, name in attrs.asdict(model).items():
+                    yield f"{place}.HuggingFace.{part}", name, MAX_NAME_BYTES
 
 
 def _name_problem(text: str, limit_bytes: int) -> str | None:

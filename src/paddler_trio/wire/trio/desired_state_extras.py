@@ -182,20 +182,43 @@ class Markers:
 
 
 @attrs.frozen(kw_only=True)
+class Automatic:
+    """Inference parameters that each agent chooses by itself, as large as its memory allows.
+
+    The numbers in the desired state stay: Paddler's agents use them, and so do ours where it cannot
+    be known how much memory is free.
+    """
+
+    context_size: bool = attrs.field(default=False, metadata=OMITTED)
+    n_gpu_layers: bool = attrs.field(default=False, metadata=OMITTED)
+
+
+@attrs.frozen(kw_only=True)
 class Extras:
     """The settings beside the desired state."""
 
     engine: EngineOverrides = attrs.field(factory=EngineOverrides)
     markers: Markers | None = attrs.field(default=None, metadata=OMITTED)
+    auto: Automatic | None = attrs.field(default=None, metadata=OMITTED)
+
+    @property
+    def automatic(self) -> Automatic:
+        """What agents choose by themselves."""
+        return self.auto or NOTHING_AUTOMATIC
 
     @property
     def is_empty(self) -> bool:
         """Agents behave as without extras."""
-        return self in (NO_EXTRAS, _NO_MARKERS)
+        return (
+            self.engine == NO_EXTRAS.engine
+            and self.markers in (None, _NO_MARKERS)
+            and self.automatic == NOTHING_AUTOMATIC
+        )
 
 
 NO_EXTRAS: Final = Extras()
-_NO_MARKERS: Final = Extras(markers=Markers())
+NOTHING_AUTOMATIC: Final = Automatic()
+_NO_MARKERS: Final = Markers()
 
 
 @attrs.frozen(kw_only=True)

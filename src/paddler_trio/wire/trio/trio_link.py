@@ -14,6 +14,7 @@ subprotocol, so it never sees one of these.
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
 * :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
+* :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit;
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
   models that the agent keeps, see ``cache_commands.py``.
 """
@@ -34,6 +35,7 @@ from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
+from paddler_trio.wire.trio.fit_messages import AskFit, MemoryInForce
 from paddler_trio.wire.trio.work import Prompt, Work
 
 
@@ -112,6 +114,9 @@ class Report:
     desired states; ``model`` is a fingerprint of the weights and the template that are served:
     answers may only be continued where it is the same. ``progress`` is 0..1 while loading.
     ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`.
+
+    An agent that cannot serve what it wants (yet) may keep the model before it: ``served_state`` is
+    that one's then, and ``phase`` is ``downloading`` or ``failed``.
     """
 
     phase: str
@@ -122,6 +127,7 @@ class Report:
     detail: str | None
     engine: Mapping[str, object] | None = None
     download: Download | None = attrs.field(default=None, metadata=OMITTED)
+    memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen
@@ -227,7 +233,18 @@ class UnknownExtension:
 
 
 Extension: TypeAlias = (
-    Store | Want | Start | Report | HandBack | GetTree | Tree | Ask | Answer | Cache | CacheProgress
+    Store
+    | Want
+    | Start
+    | Report
+    | HandBack
+    | GetTree
+    | Tree
+    | Ask
+    | Answer
+    | AskFit
+    | Cache
+    | CacheProgress
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)

@@ -1,0 +1,122 @@
+"""Does a model fit an agent: the question on the link, its answer, and what an agent reports.
+
+All sizes are bytes. ``host`` is the memory of the agent's machine, other devices are named as
+llama.cpp names them.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, BalancerDesiredState
+from paddler_trio.wire.scalars import Int32, Uint32, Uint64
+from paddler_trio.wire.trio.desired_state_extras import Extras
+
+
+@attrs.frozen(kw_only=True)
+class FitQuestion:
+    """What operators ask a balancer, in the shape in which they store it: would this fit?
+
+    ``slots``: None for as many as the agent has.
+    """
+
+    state: BalancerDesiredState
+    extras: Extras = attrs.field(factory=Extras)
+    slots: Uint32 | None = None
+
+
+@attrs.frozen
+class AskFit:
+    """Would this state fit, when the model in force is gone? Nothing is changed by it.
+
+    Answered by an ``Answer`` with a :class:`FitReport`. ``slots``: None for as many as the agent
+    has.
+    """
+
+    id: str
+    desired_state: AgentDesiredState
+    extras: Extras
+    slots: Uint32 | None
+
+
+@attrs.frozen(kw_only=True)
+class DeviceFit:
+    """What a model takes on one device, and what there is.
+
+    ``other``: adapters, the second context that embeds, and on the host the process itself.
+    ``free_after``: when the model in force is gone. ``available``: what a model may take, which is
+    that less the reserve, and no more than the ``limit``. None where it is unknown, or where there
+    is no limit.
+    """
+
+    device: str
+    weights: Uint64
+    kv: Uint64
+    compute: Uint64
+    projection: Uint64
+    draft: Uint64
+    other: Uint64
+    needed: Uint64
+    total: Uint64 | None
+    free_now: Uint64 | None
+    free_after: Uint64 | None
+    reserve: Uint64
+    limit: Uint64 | None
+    available: Uint64 | None
+
+
+@attrs.frozen(kw_only=True)
+class FitOption:
+    """A load that would fit; ``changes`` are the names of what is not as it was asked for."""
+
+    changes: tuple[str, ...]
+    context_size: Uint32
+    slots: Uint32
+    n_gpu_layers: Int32
+    k_cache_dtype: str
+    v_cache_dtype: str
+
+
+@attrs.frozen(kw_only=True)
+class FitReport:
+    """The answer to :class:`AskFit`.
+
+    ``fits`` is None where it cannot be known, and then ``problem`` is why; where it is False,
+    ``problem`` has the numbers, and what would fit. ``n_layers`` may be put on a GPU, the output
+    layer among them. ``chosen``: names of parameters that the agent chose.
+    """
+
+    fits: bool | None
+    problem: str | None
+    architecture: str
+    file_bytes: Uint64
+    context_size: Uint32
+    n_ctx_train: Uint32
+    slots: Uint32
+    n_gpu_layers: Int32
+    n_layers: Uint32
+    k_cache_dtype: str
+    v_cache_dtype: str
+    chosen: tuple[str, ...]
+    devices: tuple[DeviceFit, ...]
+    options: tuple[FitOption, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DeviceMemory:
+    """What the model in force takes on a device: as predicted, and as llama.cpp then allocated it;
+    None where it is unknown."""
+
+    device: str
+    predicted: Uint64 | None
+    actual: Uint64 | None
+
+
+@attrs.frozen(kw_only=True)
+class MemoryInForce:
+    """The memory of the model in force; ``chosen``: names of parameters that the agent chose."""
+
+    context_size: Uint32
+    n_gpu_layers: Int32
+    chosen: tuple[str, ...]
+    devices: tuple[DeviceMemory, ...]
