@@ -46,6 +46,12 @@ async def until_up(child: ModelStoreChild, raised: list[BaseException]) -> None:
         await trio.sleep(0.01)
 
 
+def stop(child: ModelStoreChild) -> None:
+    """From now on it takes nothing: what is passed waits in the socket."""
+    os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 async def ask(child: ModelStoreChild, path: str = "") -> trio.SocketStream:
     """Pass one end of a connection; return the other."""
     ours, theirs = socket.socketpair()
@@ -88,7 +94,7 @@ async def test_as_many_connections_as_the_limit_and_no_more(
 ) -> None:
     monkeypatch.setattr("paddler_trio.balancer.model_store_child.MAX_PASSED", 2)
     async with running(tmp_path, []) as child:
-        os.kill(child.pid, signal.SIGSTOP)  # it takes nothing: what is passed waits in the socket
+        stop(child)
         clients = [await ask(child), await ask(child)]
         with pytest.raises(NotPassedError, match="its limit"):
             await ask(child)
@@ -110,7 +116,7 @@ async def test_a_store_that_takes_nothing_is_not_waited_for_long(
             clients.append(await ask(child, "/" + "x" * 60_000))
 
     async with running(tmp_path, []) as child:
-        os.kill(child.pid, signal.SIGSTOP)
+        stop(child)
         with pytest.raises(NotPassedError, match=r"within 0\.2 s"):
             await fill(child)
         assert child.num_passed == len(clients)
@@ -122,7 +128,7 @@ async def test_a_store_that_takes_nothing_is_not_waited_for_long(
 async def test_a_store_that_is_killed_takes_its_connections_with_it(tmp_path: Path) -> None:
     raised: list[BaseException] = []
     async with running(tmp_path, raised) as child:
-        os.kill(child.pid, signal.SIGSTOP)
+        stop(child)
         client = await ask(child)
         os.kill(child.pid, signal.SIGKILL)
         await until(lambda: bool(raised))

@@ -179,6 +179,7 @@ async def test_what_is_being_sent_stays_and_is_sent_whole(hub: HubServer, tmp_pa
         reader = await world.open(hub_path("big.gguf"))
         received = bytearray(await reader.receive_some(1000))
         await world.ask(hub_path("a.gguf"))
+        await world.settled()
         refused = await world.ask(hub_path("b.gguf"))
         assert refused.status == 200, "a goes for it, the big one is in use"
         async for data in reader:
