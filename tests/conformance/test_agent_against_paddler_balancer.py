@@ -311,7 +311,7 @@ async def test_what_is_wrong_with_a_model_is_an_issue_until_it_is_right(tmp_path
 
     async with linked_agent() as (_, _, link):
 
-        async def issue(desired: Json) -> Json:
+        async def issue(desired: Json, *, slots: int = 0) -> Json:
             seen = len(link.statuses())
             await link.set_state(desired)
             await link.wait(
@@ -321,7 +321,7 @@ async def test_what_is_wrong_with_a_model_is_an_issue_until_it_is_right(tmp_path
                 lambda s: s["state_application_status"] in ("AttemptedAndRetrying", "Stuck"),
                 "a failed attempt",
             )
-            assert status["slots_total"] == 0
+            assert status["slots_total"] == slots
             return status["issues"]
 
         path = {"model_path": str(missing)}
@@ -331,7 +331,9 @@ async def test_what_is_wrong_with_a_model_is_an_issue_until_it_is_right(tmp_path
         assert (status["issues"], status["state_application_status"]) == ([], "Applied")
 
         path = {"model_path": str(corrupt)}
-        assert await issue(state(corrupt)) == [{"ModelCannotBeLoaded": path}]
+        assert await issue(state(corrupt), slots=SLOTS) == [{"ModelCannotBeLoaded": path}], (
+            "it was refused before the old model went, which serves on"
+        )
         path = {"model_path": str(bare)}
         assert await issue(state(bare)) == [{"UnableToFindChatTemplate": path}]
         await link.set_state(state(bare, template="{{ messages[0].content }}"))

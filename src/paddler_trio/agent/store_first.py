@@ -40,7 +40,7 @@ from paddler_trio.models.download_errors import (
 from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.model_download import FetchedModel, ModelDownload
-from paddler_trio.models.pushed_model import is_pushed
+from paddler_trio.models.pushed_source import is_pushed
 from paddler_trio.models.store_errors import StoreCannotError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 

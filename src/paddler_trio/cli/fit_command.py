@@ -1,45 +1,17 @@
-"""``paddler-trio model fit``: would a model fit, on each agent or on this machine; nothing changes.
-
-Each agent answers for its own devices, with its own llama.cpp, from the headers of the model's
-files.
-"""
+"""``paddler-trio model fit``: would a model fit? Nothing changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Annotated, Final
 
-import attrs
 import typer
 
 from paddler_trio.cli import parameter_options as options
-from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.fit_display import FitAnswer, show_answers
-from paddler_trio.cli.management_client import AgentView, ManagementClient
-from paddler_trio.cli.model_extras import extras_of
-from paddler_trio.cli.model_run import ModelRunOptions, state_of
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.terminal import one_line_errors, print_json
-from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR, default_threads
-from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.paddler.desired_state import (
-    BalancerDesiredState,
-    NoModel,
-    applicable_state,
-)
-from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS
-from paddler_trio.wire.trio.fit_messages import FitQuestion
+from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 
-ERROR: Final = 2
-DOES_NOT_FIT: Final = 1
-WOULD_NOT_LOAD: Final = 422
-"""Status of an answer about a model that no memory would help."""
-AT_ONCE: Final = 16
-"""Agents that are asked at the same time."""
+CANNOT_SAY: Final = 2
 FLAGS: Final = ("context_size", "n_gpu_layers", "k_cache_dtype", "v_cache_dtype")
 
 
@@ -77,103 +49,24 @@ def fit(
 ) -> None:
     if here and agent is not None:
         raise typer.BadParameter("give one of them", param_hint="--here / --agent")
-    with one_line_errors(ERROR):
-        wish = ModelRunOptions.read(
-            source=source,
-            projection=projection,
-            flags={name: context.params[name] for name in FLAGS},
-            file=None,
-            template_file=None,
-            no_template=False,
+    with one_line_errors(CANNOT_SAY):
+        from paddler_trio.cli.fit_run import run_fit
+        from paddler_trio.cli.model_run import ModelRunOptions
+
+        status = run_fit(
+            ModelRunOptions.read(
+                source=source,
+                projection=projection,
+                flags={name: context.params[name] for name in FLAGS},
+                file=None,
+                template_file=None,
+                no_template=False,
+            ),
+            agent=agent,
+            here=here,
+            slots=slots,
+            as_json=as_json,
+            management_addr=management_addr,
+            key_file=key_file,
         )
-        if isinstance(wish.model, NoModel):
-            raise typer.BadParameter("name a model", param_hint="SOURCE")
-        if here:
-            answers = [_of_this_machine(_question(wish, None, None, slots or 1))]
-        else:
-            with ManagementClient.open(management_addr, key_file) as client:
-                answers = _of_agents(client, wish, agent, slots)
-    if as_json:
-        print_json({"agents": [attrs.asdict(answer) for answer in answers]})
-    else:
-        show_answers(answers)
-    raise typer.Exit(_exit_code(answers, is_one=here or agent is not None))
-
-
-def _exit_code(answers: list[FitAnswer], *, is_one: bool) -> int:
-    """Paddler's agents have no answer; they count only where one was asked for."""
-    counted = [answer for answer in answers if is_one or not answer.is_paddlers]
-    if any(answer.fits is False for answer in counted):
-        return DOES_NOT_FIT
-    return 0 if counted and all(answer.fits for answer in counted) else ERROR
-
-
-def _question(
-    wish: ModelRunOptions,
-    raw_state: Mapping[str, object] | None,
-    raw_extras: Mapping[str, object] | None,
-    slots: int | None,
-) -> FitQuestion:
-    """What is not given is as it is desired now; with a model of its own projection, or none."""
-    current = BalancerDesiredState.default() if raw_state is None else state_of(raw_state)
-    if wish.projection is None and wish.model != current.model:
-        wish = attrs.evolve(wish, projection=NoModel())
-    extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
-    return FitQuestion(state=wish.applied_to(current), extras=wish.extras_over(extras), slots=slots)
-
-
-def _of_agents(
-    client: ManagementClient, wish: ModelRunOptions, only: str | None, slots: int | None
-) -> list[FitAnswer]:
-    question = _question(wish, *client.extended_state(), slots)
-    plain = unstructure(question)
-    assert isinstance(plain, dict)
-    fleet = client.fleet().agents
-    if only is not None:
-        named = [view for view in fleet if view.id == only]
-        fleet = named or [view for view in fleet if view.name == only][:1]
-        if not fleet:
-            client.fit(only, plain)  # refused, with the names of those that are connected
-    if not fleet:
-        raise BalancerRefusedError(404, "no agent is connected; --here judges this machine")
-    fleet = sorted(fleet, key=lambda view: (view.label, view.id))
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(partial(_of_agent, client, plain), fleet))
-
-
-def _of_agent(client: ManagementClient, plain: dict[str, object], view: AgentView) -> FitAnswer:
-    if view.phase is None:
-        problem = "a Paddler agent judges no models"
-        return FitAnswer(view.label, None, problem, is_paddlers=True)
-    try:
-        report = client.fit(view.id, plain)
-    except BalancerRefusedError as error:
-        return FitAnswer(view.label, False if error.status == WOULD_NOT_LOAD else None, str(error))
-    return FitAnswer.of(view.label, report)
-
-
-def _of_this_machine(question: FitQuestion) -> FitAnswer:
-    import trio
-
-    from paddler_trio.agent.fit_report import fit_report
-    from paddler_trio.agent.model_fit import UNLOADABLE, Held, ModelFit
-    from paddler_trio.agent.model_load import LoadRules
-    from paddler_trio.agent.model_source import describe
-    from paddler_trio.models.hub_settings import HubSettings
-    from paddler_trio.models.memory_prediction import open_memory_questions
-
-    desired, extras = applicable_state(question.state), question.extras
-    rules = LoadRules(
-        slots=question.slots or 1, threads=default_threads(), settings=EngineSettings()
-    )
-    load = rules.load(desired, extras, model_path=describe(desired.model), projection_path=None)
-    judge = ModelFit(open_memory_questions, HubSettings.from_environment()).judge
-    ask = partial(judge, held=Held(), auto=extras.automatic)
-    name = "this machine"
-    try:
-        judged = trio.run(ask, load, desired.model, desired.multimodal_projection)
-    except MemoryUnknownError as error:
-        return FitAnswer(name, False if error.kind in UNLOADABLE else None, str(error))
-    report = unstructure(fit_report(judged))
-    assert isinstance(report, dict)
-    return FitAnswer.of(name, report)
+    raise typer.Exit(status)

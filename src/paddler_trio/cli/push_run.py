@@ -16,7 +16,8 @@ from paddler_trio.cli.push_display import PushDisplay
 from paddler_trio.cli.store_client import MISMATCH, StoreClient
 from paddler_trio.errors import ConfigurationError, WireError
 from paddler_trio.models.hub_choice import part_names, split_name
-from paddler_trio.models.pushed_model import Manifest, PushedFile, pushed_name_problem
+from paddler_trio.models.pushed_model import Manifest, PushedFile
+from paddler_trio.models.pushed_source import pushed_name_problem
 
 PIECE_BYTES: Final = 1024 * 1024
 PROBE_BYTES: Final = 16 * 1024

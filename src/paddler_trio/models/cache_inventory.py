@@ -20,7 +20,7 @@ from paddler_trio.models.hub_choice import part_names
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.partial_file import boot_id, read_journal
 from paddler_trio.models.pushed_cache import PushedFolder, pushed_folders
-from paddler_trio.models.pushed_model import SCHEME
+from paddler_trio.models.pushed_source import SCHEME
 from paddler_trio.models.url_cache import UrlFile
 
 MAX_LISTED: Final = 2000

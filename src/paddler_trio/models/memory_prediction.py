@@ -41,7 +41,7 @@ from paddler_trio.models.memory_correction import Observation, corrected, observ
 from paddler_trio.models.memory_history import MemoryHistory, model_key, parameters_key
 from paddler_trio.models.pushed_cache import PushedFolder
 from paddler_trio.models.pushed_download import fetch_manifest
-from paddler_trio.models.pushed_model import is_pushed, pushed_source
+from paddler_trio.models.pushed_source import is_pushed, pushed_source
 from paddler_trio.models.url_cache import UrlFile
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed, MemoryUse

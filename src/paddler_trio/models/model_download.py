@@ -53,7 +53,7 @@ from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.partial_file import PartialFile, read_journal, space_promised
 from paddler_trio.models.pushed_cache import pushed_journals
 from paddler_trio.models.pushed_download import PushedDownload
-from paddler_trio.models.pushed_model import is_pushed
+from paddler_trio.models.pushed_source import is_pushed
 from paddler_trio.models.transfer import Fetched, RemoteFile, Transfer, TransferLimits
 from paddler_trio.models.url_cache import (
     UrlFile,

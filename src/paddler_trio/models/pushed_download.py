@@ -31,13 +31,8 @@ from paddler_trio.models.http_client import HttpClient
 from paddler_trio.models.http_exchange import Location, exchange, read_body
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.pushed_cache import PushedFolder
-from paddler_trio.models.pushed_model import (
-    MAX_MANIFEST_BYTES,
-    Manifest,
-    PushedFile,
-    pushed_source,
-    read_manifest,
-)
+from paddler_trio.models.pushed_model import MAX_MANIFEST_BYTES, Manifest, PushedFile, read_manifest
+from paddler_trio.models.pushed_source import pushed_source
 from paddler_trio.models.transfer import Fetched, RemoteFile
 from paddler_trio.wire.paddler.desired_state import UrlModel
 

@@ -17,20 +17,16 @@ from typing import Annotated, Final
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.models.hub_cache import path_problem
 from paddler_trio.models.hub_choice import MAX_PARTS
+from paddler_trio.models.pushed_source import SCHEME, pushed_name_problem
 from paddler_trio.wire.codec import canonical, loads, structure, unstructure
 from paddler_trio.wire.scalars import IntRange
 from paddler_trio.wire.shape import ShapeError
 
-SCHEME: Final = "store://"
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 MAX_PUSHED_BYTES: Final = 1 << 50
 """Of one file."""
-MAX_NAME_CHARS: Final = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@~ ()-]*")
-_SOURCE = re.compile(r"store://sha256/([0-9a-f]{64})/([^/]+)")
 
 
 @attrs.frozen
@@ -106,39 +102,6 @@ class Manifest:
         if self.projection is not None and self.projection.name == name:
             return (self.projection,)
         return self.files if name in {file.name for file in self.files} else ()
-
-
-@attrs.frozen
-class PushedSource:
-    """What a ``store://`` source names."""
-
-    manifest_sha256: str
-    name: str
-
-
-def is_pushed(url: str) -> bool:
-    """Whether it is meant to name a pushed model."""
-    return url.startswith(SCHEME)
-
-
-def pushed_source(url: str) -> PushedSource | None:
-    """What ``url`` names; None if it does not have the form above."""
-    match = _SOURCE.fullmatch(url)
-    if match is None or pushed_name_problem(match[2]) is not None:
-        return None
-    return PushedSource(match[1], match[2])
-
-
-def pushed_name_problem(name: str) -> str | None:
-    """Why a pushed file cannot have this name; None if it can."""
-    if len(name) > MAX_NAME_CHARS:
-        return f"a name of {len(name)} characters, the limit is {MAX_NAME_CHARS}"
-    if _NAME.fullmatch(name) is None or path_problem(name) is not None:
-        return (
-            f"{name!r} is no name of a pushed file: letters, digits and ._+=@~()- or blanks, "
-            "the first one a letter or digit"
-        )
-    return None
 
 
 def read_manifest(text: bytes) -> Manifest:

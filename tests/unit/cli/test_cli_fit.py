@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from paddler_trio.cli.fit_command import _exit_code
 from paddler_trio.cli.fit_display import FitAnswer, show_answers
+from paddler_trio.cli.fit_run import _exit_code
 from paddler_trio.cli.management_client import AgentView
 from paddler_trio.cli.memory_options import memory_limits
 from paddler_trio.cli.memory_words import chosen_words, memory_words
