@@ -58,6 +58,7 @@ async def neighbour(fleet: AttackedFleet) -> str:
     body = {
         "messages": [{"role": "user", "content": "Where do the ships sail?"}],
         "guided_choice": [TEXT],
+        "enable_thinking": False,  # reasoning is free, and may take all tokens that there are
     }
     url = f"http://{fleet.addresses['inference']}/v1/chat/completions"
     async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
