@@ -103,6 +103,7 @@ test.shell: setup
 .PHONY: test.slow
 test.slow: setup
 	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) --hypothesis-profile=full tests/unit tests/shell $(ARGS)
 
 .PHONY: test.unit
 test.unit: setup

@@ -8,8 +8,9 @@ import sys
 from hypothesis import settings
 
 settings.register_profile("full", deadline=None, print_blob=True)  # a busy machine keeps none
-settings.register_profile("quick", settings.get_profile("full"), max_examples=20)
-settings.load_profile("full")  # unless --hypothesis-profile names another
+settings.register_profile("usual", settings.get_profile("full"), max_examples=50)
+settings.register_profile("quick", settings.get_profile("full"), max_examples=10)
+settings.load_profile("usual")  # unless --hypothesis-profile names another
 
 # A runner in the background is started with Ctrl-C ignored, and what we start would inherit that:
 # no test could interrupt anything.
