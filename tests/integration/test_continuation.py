@@ -44,7 +44,7 @@ def _round(
     return all_heard
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=SLOW)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(20, marks=SLOW)])
 def test_killed_agents_and_engines_cost_no_client_a_character(rounds: int) -> None:
     chance = random.Random(7)
     options = ("--max-buffered-requests=100", "--buffered-request-timeout=60000")
