@@ -45,7 +45,8 @@ class MemoryUnknownError(PaddlerError):
     one), ``truncated`` (shorter than its tensors), ``header_too_large``,
     ``unknown_architecture``, ``model_refused``. Its source: ``unreachable`` (or refused, or it
     changed meanwhile). The parameters: ``context_refused``. The machine: ``unsupported`` (this
-    build of llama.cpp cannot count), ``crashed``, ``too_slow``.
+    build of llama.cpp cannot count), ``crashed``, ``too_slow``, ``system`` (no room for headers, no
+    further process).
     """
 
     def __init__(self, kind: str, message: str) -> None:

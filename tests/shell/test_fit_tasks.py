@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,6 +43,20 @@ class Reply:
             await self.heard.wait()
         (answer,) = self.answers
         return answer
+
+
+@attrs.define(eq=False)
+class Broken(DryRunDouble):
+    """Cannot even begin."""
+
+    failure: Exception = attrs.field(kw_only=True)
+
+    @asynccontextmanager
+    async def open(
+        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings
+    ) -> AsyncIterator[DryRunDouble._Questions]:
+        raise self.failure
+        yield
 
 
 @attrs.define(eq=False)
@@ -116,6 +131,22 @@ async def test_whose_fault_it_is_shows_in_the_code(kind: str, code: int, tmp_pat
         tasks.ask(question(), reply)
         answer = await reply.first()
         assert (answer.code, answer.problem) == (code, "because")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "reason"),
+    [(OSError(errno.ENOSPC, "No space left"), 502, "No space left"), (KeyError("bug"), 500, "bug")],
+)
+async def test_a_dry_run_that_cannot_begin_costs_its_question_and_not_the_agent(
+    failure: Exception, code: int, reason: str, tmp_path: Path
+) -> None:
+    async with asking(Agent(tmp_path, Broken(failure=failure))) as tasks:
+        for number in ("1", "2"):
+            reply = Reply()
+            tasks.ask(attrs.evolve(question(), id=number), reply)
+            answer = await reply.first()
+            assert answer.code == code
+            assert reason in str(answer.problem)
 
 
 async def test_no_model_is_no_question(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from paddler_trio.agent.fit_gate import FitGate
 from paddler_trio.agent.fit_report import fit_report
 from paddler_trio.agent.model_fit import UNLOADABLE
 from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.errors import MemoryUnknownError, one_line
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import NoModel
 from paddler_trio.wire.trio.fit_messages import AskFit
@@ -102,4 +102,7 @@ async def _answer(question: AskFit, gate: FitGate) -> Answer:
     except MemoryUnknownError as error:
         code = UNPROCESSABLE if error.kind in UNLOADABLE else BAD_GATEWAY
         return Answer(question.id, None, str(error), code)
+    except Exception as error:  # a bug: the agent serves on
+        log.exception("a question whether a model fits failed", id=question.id)
+        return Answer(question.id, None, one_line(error), 500)
     return Answer(question.id, unstructure(fit_report(judged)), None, 200)

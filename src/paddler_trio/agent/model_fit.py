@@ -183,11 +183,15 @@ class ModelFit:
     ) -> Judged:
         """MemoryUnknownError."""
         failure: MemoryUnknownError
-        async with self.open_questions(model, projection, hub) as questions:
-            try:
-                return await self._judged(_DryRuns(load, questions), held, auto)
-            except MemoryUnknownError as error:
-                failure = error  # raised outside of the nursery that the questions have
+        try:
+            async with self.open_questions(model, projection, hub) as questions:
+                try:
+                    return await self._judged(_DryRuns(load, questions), held, auto)
+                except MemoryUnknownError as error:
+                    failure = error  # raised outside of the nursery that the questions have
+        except OSError as error:  # no room for headers, no further process
+            reason = f"no dry run can be made: {error.strerror or error}"
+            raise MemoryUnknownError("system", reason) from error
         raise failure
 
     async def _judged(self, runs: _DryRuns, held: Held, auto: Automatic) -> Judged:
