@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -145,6 +146,18 @@ async def test_the_process_is_gone_when_its_task_is_cancelled(tmp_path: Path) ->
         pid = child.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_machine_without_room_for_a_process_is_no_end_of_the_balancer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fork(*args: object, **options: object) -> trio.Process:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", fork)
+    child = ModelStoreChild(tmp_path, 10**9, desired=lambda: (), desired_changes=Changes())
+    with pytest.raises(ModelStoreError, match="cannot be started: Resource temporarily"):
+        await child.run()
 
 
 async def test_a_folder_has_one_store(tmp_path: Path) -> None:

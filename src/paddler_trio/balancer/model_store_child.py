@@ -129,7 +129,10 @@ class ModelStoreChild:
 
         Cancellation: the process ends at once; downloads and uploads keep what is on the disk.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise _not_started(error) from error
         process = None
         try:
             with theirs:
@@ -155,6 +158,8 @@ class ModelStoreChild:
                 status = await process.wait()
                 nursery.cancel_scope.cancel(reason="the store has ended")
             raise ModelStoreError(f"the model store ended with status {status}")
+        except OSError as error:  # no further process, or no descriptors
+            raise _not_started(error) from error
         finally:
             self._control = self._process = None
             self._passed.clear()
@@ -228,6 +233,10 @@ class ModelStoreChild:
             if descriptor is not None:
                 rights = array.array("i", [descriptor])
                 await control.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+
+def _not_started(error: OSError) -> ModelStoreError:
+    return ModelStoreError(f"the model store cannot be started: {error.strerror or error}")
 
 
 async def _log(process: trio.Process) -> None:
