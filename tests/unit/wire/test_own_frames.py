@@ -12,7 +12,7 @@ from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine import engine_pipe, pipe_codec
 from paddler_trio.wire.paddler.desired_state import UrlModel
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
-from paddler_trio.wire.trio import cache_commands, trio_link
+from paddler_trio.wire.trio import cache_commands, fit_messages, trio_link
 from paddler_trio.wire.trio.work import Generate, Rank, TokenPrompt
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
@@ -133,6 +133,8 @@ def test_a_length_that_no_frame_has_is_refused() -> None:
 sources = st.lists(texts.filter(lambda text: len(text) > 0 and "\0" not in text), max_size=3).map(
     tuple
 )
+deployments = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)
+labels = st.from_regex(r"[A-Za-z0-9._/-]{1,63}", fullmatch=True)
 extensions = st.one_of(
     st.builds(
         trio_link.Start,
@@ -156,6 +158,29 @@ extensions = st.one_of(
         model=st.none() | texts,
         progress=st.none() | st.sampled_from([0.0, 0.25, 1.0]),
         detail=st.none() | texts,
+        load_s=st.none() | st.sampled_from([0.0, 0.25, 61.5]),
+        room=st.lists(
+            st.builds(fit_messages.DeviceRoom, device=texts, most=st.integers(0, 2**64 - 1)),
+            max_size=3,
+        ).map(tuple),
+    ),
+    st.builds(
+        trio_link.Placement,
+        host=st.from_regex(r"[A-Za-z0-9_-]{1,22}", fullmatch=True),
+        deployment=deployments,
+        labels=st.dictionaries(labels, labels, max_size=3),
+    ),
+    st.builds(
+        trio_link.Instances,
+        instances=st.lists(
+            st.builds(
+                trio_link.InstanceWanted,
+                deployment=deployments.filter(lambda name: name != "default"),
+                slots=st.none() | st.integers(1, 4096),
+            ),
+            max_size=4,
+            unique_by=lambda each: each.deployment,
+        ).map(tuple),
     ),
     st.builds(
         trio_link.HandBack,
@@ -212,6 +237,44 @@ def test_extensions_survive_the_link(message: trio_link.Extension) -> None:
         ({"Cache": {"id": "1", "request": {"Prune": {}}}}, "says what to keep"),
         ({"Cache": {"id": "1", "request": {"Pull": {"models": ["None"]}}}}, "not fetched"),
         ({"Cache": {"id": "1", "request": {"Verify": {"sources": [""]}}}}, r"sources\[0\]"),
+        (
+            {"Placement": {"host": "h", "deployment": "A"}},
+            r"of a deployment.* @ \$.Placement.deployment",
+        ),
+        ({"Placement": {"host": "a b", "deployment": "a"}}, r"agent @ \$.Placement.host"),
+        (
+            {"Placement": {"host": "h", "deployment": "a", "labels": {"gpu": "ja!"}}},
+            r"'ja!' cannot stand in a label.* @ \$.Placement.labels.gpu",
+        ),
+        (
+            {"Placement": {"host": "h", "deployment": "a", "labels": {"": "yes"}}},
+            "'' cannot stand in a label",
+        ),
+        (
+            {
+                "Placement": {
+                    "host": "h",
+                    "deployment": "a",
+                    "labels": {str(n): "" for n in range(33)},
+                }
+            },
+            "33 labels, the limit is 32",
+        ),
+        ({"Instances": {"instances": [{"deployment": "a" * 64}]}}, r"instances\[0\].deployment"),
+        ({"Instances": {"instances": [{"deployment": "default"}]}}, "first link"),
+        ({"Instances": {"instances": [{"deployment": "a", "slots": 0}]}}, "0 slots, must be 1"),
+        (
+            {"Instances": {"instances": [{"deployment": "a", "slots": 4097}]}},
+            r"4097 slots, .* @ \$.Instances.instances\[0\].slots",
+        ),
+        (
+            {"Instances": {"instances": [{"deployment": "a"}, {"deployment": "a"}]}},
+            r"'a' is listed twice @ \$.Instances.instances\[1\]",
+        ),
+        (
+            {"Instances": {"instances": [{"deployment": f"a{n}"} for n in range(65)]}},
+            "65 instances, the limit is 64",
+        ),
         ([], "expected"),
     ],
 )
@@ -237,6 +300,45 @@ def test_a_step_is_what_the_balancer_looks_for() -> None:
     assert frame.decode() == (
         '{"Trio":{"Step":[{"id":"1","tokens":[5],"results":[{"ContentToken":"ä"}]}]}}'
     )
+
+
+def test_placement_and_instances_are_on_the_wire_as_documented() -> None:
+    placement = trio_link.Placement(host="h1", deployment="coder", labels={"gpu": "yes"})
+    assert loads(trio_link.render_extension(placement)) == {
+        "Trio": {"Placement": {"host": "h1", "deployment": "coder", "labels": {"gpu": "yes"}}}
+    }
+    wanted = trio_link.Instances(
+        instances=(
+            trio_link.InstanceWanted(deployment="coder", slots=4),
+            trio_link.InstanceWanted(deployment="chat"),
+        )
+    )
+    assert loads(trio_link.render_extension(wanted)) == {
+        "Trio": {
+            "Instances": {
+                "instances": [
+                    {"deployment": "coder", "slots": 4},
+                    {"deployment": "chat", "slots": None},
+                ]
+            }
+        }
+    }
+
+
+def test_a_report_without_the_newer_fields_is_read_and_written_as_before() -> None:
+    body = {
+        "phase": "serving",
+        "wanted_state": None,
+        "served_state": None,
+        "model": None,
+        "progress": None,
+        "detail": None,
+        "engine": None,
+    }
+    report = trio_link.parse_extension({"Report": body})
+    assert isinstance(report, trio_link.Report)
+    assert (report.load_s, report.room) == (None, ())
+    assert loads(trio_link.render_extension(report)) == {"Trio": {"Report": body}}
 
 
 def test_every_frame_is_frozen() -> None:

@@ -120,3 +120,11 @@ class MemoryInForce:
     n_gpu_layers: Int32
     chosen: tuple[str, ...]
     devices: tuple[DeviceMemory, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DeviceRoom:
+    """``most``: what all models of a machine together may take of a device, in bytes."""
+
+    device: str
+    most: Uint64

@@ -8,6 +8,10 @@ subprotocol, so it never sees one of these.
   produced before it was lost; used instead of Paddler's ``Request`` for generations;
 * :class:`Store` (balancer): it keeps models for its agents; sent before anything is desired;
 * :class:`Want` (balancer): what to serve, if there are extras; otherwise Paddler's ``SetState``;
+* :class:`Placement` (agent): which deployment this link is for, and the labels of its host; sent
+  before the registration;
+* :class:`Instances` (balancer): which deployments beside ``default`` a host serves, each over a
+  link of its own;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
   ``{"id", "tokens", "results"}``; built and read as plain JSON, because it is the hot path;
@@ -35,7 +39,7 @@ from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
-from paddler_trio.wire.trio.fit_messages import AskFit, MemoryInForce
+from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
 from paddler_trio.wire.trio.work import Prompt, Work
 
 
@@ -84,6 +88,15 @@ external_tag(Question, *structs(Question))
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
 _STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
+DEFAULT_DEPLOYMENT: Final = "default"
+"""The deployment that Paddler's desired state is; a host serves it over its first link."""
+MAX_INSTANCES: Final = 64
+"""Of one host, beside ``default``."""
+MAX_INSTANCE_SLOTS: Final = 4096
+MAX_LABELS: Final = 32
+_DEPLOYMENT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
+_LABEL: Final = re.compile(r"[\w./-]{1,63}", re.ASCII)
+_HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """What an agent of ours reads as one message; over a longer one it drops its connection."""
 
@@ -110,13 +123,18 @@ class Report:
     """What an agent of ours adds to Paddler's status.
 
     ``phase``: ``waiting`` (no model wanted), ``resolving``, ``downloading``, ``draining``,
-    ``loading``, ``serving`` or ``failed``. ``wanted_state`` and ``served_state`` are digests of
-    desired states; ``model`` is a fingerprint of the weights and the template that are served:
-    answers may only be continued where it is the same. ``progress`` is 0..1 while loading.
+    ``loading``, ``probing`` (a first decode), ``serving`` or ``failed``. ``wanted_state`` and
+    ``served_state`` are digests of desired states; ``model`` is a fingerprint of the weights and
+    the template that are served: answers may only be continued where it is the same. ``progress``
+    is 0..1 while loading.
     ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`.
 
     An agent that cannot serve what it wants (yet) may keep the model before it: ``served_state`` is
-    that one's then, and ``phase`` is ``downloading`` or ``failed``.
+    that one's then, and ``phase`` is ``downloading`` or ``failed``, or ``loading`` or ``probing``
+    while the new model is loaded beside it.
+
+    ``load_s``: seconds that the engine in force took from its start until it was proved.
+    ``room``: what models may take of each device in all, as far as it is known.
     """
 
     phase: str
@@ -128,6 +146,88 @@ class Report:
     engine: Mapping[str, object] | None = None
     download: Download | None = attrs.field(default=None, metadata=OMITTED)
     memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
+    load_s: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    room: tuple[DeviceRoom, ...] = attrs.field(default=(), metadata=OMITTED)
+
+
+def check_deployment(name: str, *place: str | int) -> None:
+    """ShapeError if this is no name of a deployment; ``place`` is where it stands, innermost
+    first."""
+    if _DEPLOYMENT_NAME.fullmatch(name) is None:
+        raise ShapeError(
+            f"{name[:80]!r} is no name of a deployment: 1 to 63 of a-z, 0-9, '.', '_' and '-', the "
+            "first a letter or a digit",
+            *place,
+        )
+
+
+def check_labels(labels: Mapping[str, str], *place: str | int) -> None:
+    """ShapeError if these are no labels; ``place`` is where they stand, innermost first."""
+    if len(labels) > MAX_LABELS:
+        raise ShapeError(f"{len(labels)} labels, the limit is {MAX_LABELS}", *place)
+    for key, value in labels.items():
+        for text in (key, value):
+            if _LABEL.fullmatch(text) is None:
+                raise ShapeError(
+                    f"{text[:80]!r} cannot stand in a label: 1 to 63 of A-Z, a-z, 0-9, '.', '_', "
+                    "'/' and '-'",
+                    key,
+                    *place,
+                )
+
+
+@attrs.frozen(kw_only=True)
+class Placement:
+    """This link serves one deployment on one host: an instance.
+
+    ``host`` is the id of the host's first link, ``labels`` are the host's. A link without this
+    message is the first one of a host without labels.
+    """
+
+    host: str
+    deployment: str
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if _HOST.fullmatch(self.host) is None:
+            raise ShapeError(f"{self.host[:80]!r} is no id of an agent", "host")
+        check_deployment(self.deployment, "deployment")
+        check_labels(self.labels, "labels")
+
+
+@attrs.frozen(kw_only=True)
+class InstanceWanted:
+    """``slots``: None for as many as the agent was started with."""
+
+    deployment: str
+    slots: Uint32 | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_deployment(self.deployment, "deployment")
+        if self.deployment == DEFAULT_DEPLOYMENT:
+            raise ShapeError(
+                f"{DEFAULT_DEPLOYMENT!r} is served over the first link of a host", "deployment"
+            )
+        if self.slots is not None and not 0 < self.slots <= MAX_INSTANCE_SLOTS:
+            raise ShapeError(f"{self.slots} slots, must be 1 to {MAX_INSTANCE_SLOTS}", "slots")
+
+
+@attrs.frozen(kw_only=True)
+class Instances:
+    """All instances that a host shall have beside the one of its first link; others end."""
+
+    instances: tuple[InstanceWanted, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.instances) > MAX_INSTANCES:
+            raise ShapeError(
+                f"{len(self.instances)} instances, the limit is {MAX_INSTANCES}", "instances"
+            )
+        seen: set[str] = set()
+        for place, each in enumerate(self.instances):
+            if each.deployment in seen:
+                raise ShapeError(f"{each.deployment!r} is listed twice", place, "instances")
+            seen.add(each.deployment)
 
 
 @attrs.frozen
@@ -235,6 +335,8 @@ class UnknownExtension:
 Extension: TypeAlias = (
     Store
     | Want
+    | Placement
+    | Instances
     | Start
     | Report
     | HandBack
