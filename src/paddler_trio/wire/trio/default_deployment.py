@@ -1,0 +1,83 @@
+"""The deployment ``default`` and Paddler's desired state: one and the same, in two shapes.
+
+Paddler's state can keep a template that is not in use, for which a deployment has no field; and a
+deployment has rules for which Paddler's state has none. A change in one shape leaves alone in the
+other what the first has no word for.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.wire.paddler.desired_state import (
+    BalancerDesiredState,
+    NoModel,
+    applicable_state,
+    desired_state_problem,
+)
+from paddler_trio.wire.paddler.status import ChatTemplate
+from paddler_trio.wire.trio.desired_state_extras import Extras
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
+
+
+def with_default(state: FleetState, desired: BalancerDesiredState, extras: Extras) -> FleetState:
+    """``state`` with ``default`` as Paddler's state has it.
+
+    A new ``default`` runs on all agents; one that is there keeps its rules. There is none where
+    agents would be sent what a new balancer sends: no model, and parameters that nothing uses.
+    """
+    before = state.find(DEFAULT)
+    applicable = applicable_state(desired)
+    is_new = applicable == applicable_state(BalancerDesiredState.default())
+    others = tuple(spec for spec in state.deployments if spec.name != DEFAULT)
+    if is_new and extras.is_empty and (before is None or before.is_empty):
+        return attrs.evolve(state, deployments=others)
+    template = applicable.chat_template_override
+    default = attrs.evolve(
+        DeploymentSpec(name=DEFAULT, model=NoModel()) if before is None else before,
+        model=applicable.model,
+        projection=applicable.multimodal_projection,
+        parameters=applicable.inference_parameters,
+        template=None if template is None else template.content,
+        extras=extras,
+    )
+    if before is None:
+        return attrs.evolve(state, deployments=(default, *others))
+    return attrs.evolve(
+        state,
+        deployments=tuple(default if spec is before else spec for spec in state.deployments),
+    )
+
+
+def desired_of(state: FleetState, before: BalancerDesiredState) -> BalancerDesiredState:
+    """Paddler's state of ``default``, or of a new balancer if there is none.
+
+    ``before`` itself if agents are sent the same; else its template stays, out of use, where the
+    deployment has none.
+    """
+    spec = state.find(DEFAULT)
+    desired = BalancerDesiredState.default() if spec is None else _desired(spec)
+    if applicable_state(desired) == applicable_state(before):
+        return before
+    if desired.chat_template_override is None:
+        return attrs.evolve(desired, chat_template_override=before.chat_template_override)
+    return desired
+
+
+def fleet_problem(state: FleetState) -> str | None:
+    """Why a well-formed state must be refused; None if it is fine."""
+    for spec in state.deployments:
+        problem = desired_state_problem(_desired(spec))
+        if problem is not None:
+            return f"deployment {spec.name!r}: {problem}"
+    return None
+
+
+def _desired(spec: DeploymentSpec) -> BalancerDesiredState:
+    return BalancerDesiredState(
+        chat_template_override=None if spec.template is None else ChatTemplate(spec.template),
+        inference_parameters=spec.parameters,
+        model=spec.model,
+        multimodal_projection=spec.projection,
+        use_chat_template_override=spec.template is not None,
+    )

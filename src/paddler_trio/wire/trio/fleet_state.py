@@ -1,0 +1,399 @@
+"""What the fleet is to serve: deployments, each a model with its settings and rules; and revisions.
+
+The deployment ``default`` is Paddler's desired state. JSON and TOML have the same names:
+``projection`` is Paddler's ``multimodal_projection``, ``template`` its chat template override,
+``parameters`` its inference parameters, of which any may be left out here.
+
+Every refusal names the deployment, the field, the value and the limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any, Final, TypeAlias
+
+import attrs
+
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    DesiredModel,
+    InferenceParameters,
+    NoModel,
+)
+from paddler_trio.wire.paddler.status import ChatTemplate
+from paddler_trio.wire.scalars import Float32, IntRange, float32
+from paddler_trio.wire.shape import (
+    Reader,
+    ShapeError,
+    Writer,
+    describe,
+    reader_of,
+    record_reader,
+    record_writer,
+    register,
+)
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+
+DEFAULT: Final = "default"
+"""The deployment that Paddler's agents and clients see, the only one."""
+MAX_DEPLOYMENTS: Final = 64
+MAX_ALIASES: Final = 16
+"""Of one deployment."""
+MAX_CONDITIONS: Final = 16
+"""In one ``where``."""
+MAX_REPLICAS: Final = 4096
+MAX_AUTHOR_CHARS: Final = 128
+MAX_NOTE_CHARS: Final = 1024
+AGENT_KEY: Final = "agent"
+"""Of a condition that names an agent, and so of no label."""
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+_LABEL: Final = re.compile(r"[A-Za-z0-9._/-]{1,63}")
+_AGENT_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+_RANGE: Final = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
+
+Slots: TypeAlias = Annotated[int, IntRange(1, 4096)]
+Priority: TypeAlias = Annotated[int, IntRange(-1000, 1000)]
+Percent: TypeAlias = Annotated[int, IntRange(1, 100)]
+PositiveCount: TypeAlias = Annotated[int, IntRange(1, MAX_REPLICAS)]
+Count: TypeAlias = Annotated[int, IntRange(0, MAX_REPLICAS)]
+Capacity: TypeAlias = Annotated[int, IntRange(0, 1_000_000)]
+RevisionNumber: TypeAlias = Annotated[int, IntRange(0, 2**53 - 1)]
+
+
+class OnFailure(StrEnum):
+    """What becomes of a rollout that fails: back to the last good state, or an operator decides."""
+
+    ROLLBACK = "rollback"
+    PAUSE = "pause"
+
+
+class Mixed(StrEnum):
+    """Whether agents with the old and agents with the new state may answer at the same time."""
+
+    ALLOW = "allow"
+    HOLD = "hold"
+
+
+_SECONDS: Final[Mapping[str, tuple[float, float]]] = {
+    "min_ready_s": (0, 86_400),
+    "drain_deadline_s": (0, 86_400),
+    "progress_deadline_s": (1, 604_800),
+    "idle_ttl": (0, 31_536_000),
+}
+
+
+def _check_seconds(name: str, value_s: float) -> None:
+    least_s, most_s = _SECONDS[name]
+    if not least_s <= value_s <= most_s:
+        raise ShapeError(f"{name} is {value_s:g} s, must be {least_s:g} to {most_s:g} s", name)
+
+
+@attrs.frozen(kw_only=True)
+class RolloutSpec:
+    """How a change of a deployment goes from agent to agent.
+
+    Args:
+      max_unavailable: agents that may be without a model at the same time.
+      max_unavailable_percent: the same as a share of the agents that serve; the larger one counts.
+      min_capacity: slots that stay in service; a step that leaves fewer waits.
+      canary: agents that go first, and serve ``min_ready_s`` without an error before the others.
+      min_ready_s: seconds that an agent serves before the next step.
+      drain_deadline_s: seconds that running answers may take on an agent whose turn it is.
+      progress_deadline_s: seconds without a step forward after which the rollout has failed.
+      prefetch: fetch the files on all agents first.
+    """
+
+    max_unavailable: PositiveCount = 1
+    max_unavailable_percent: Percent | None = None
+    min_capacity: Capacity = 0
+    canary: Count = 1
+    min_ready_s: Float32 = attrs.field(default=10.0, converter=float32)
+    drain_deadline_s: Float32 = attrs.field(default=60.0, converter=float32)
+    progress_deadline_s: Float32 = attrs.field(default=600.0, converter=float32)
+    on_failure: OnFailure = OnFailure.ROLLBACK
+    mixed: Mixed = Mixed.ALLOW
+    prefetch: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("min_ready_s", "drain_deadline_s", "progress_deadline_s"):
+            _check_seconds(name, getattr(self, name))
+
+
+@attrs.frozen
+class ReplicaRange:
+    """How many agents serve a deployment: ``"all"`` that it may run on, ``n``, or ``"min..max"``.
+
+    Between ``least`` and ``most`` demand decides; ``most`` is None for all. Raises ShapeError.
+    """
+
+    least: int
+    most: int | None
+
+    def __attrs_post_init__(self) -> None:
+        if self.most is None:
+            if self.least:
+                raise ShapeError(f"replicas are {self.least} to all: write all, or min..max")
+        elif not 0 <= self.least <= self.most:
+            raise ShapeError(f"replicas are {self.least}..{self.most}: the first number is larger")
+        elif self.most > MAX_REPLICAS:
+            raise ShapeError(f"replicas are {self.most}, the limit is {MAX_REPLICAS}")
+
+    @property
+    def is_all(self) -> bool:
+        return self.most is None
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return "all"
+        return f"{self.least}" if self.least == self.most else f"{self.least}..{self.most}"
+
+
+ALL_REPLICAS: Final = ReplicaRange(0, None)
+
+
+def _read_replicas(value: object, _: object) -> ReplicaRange:
+    if type(value) is int:
+        return ReplicaRange(value, value)
+    if value == "all":
+        return ALL_REPLICAS
+    match = _RANGE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ShapeError(f'expected a number, "min..max" or "all", got {describe(value)}')
+    return ReplicaRange(int(match[1]), int(match[2]))
+
+
+def _write_replicas(replicas: ReplicaRange) -> int | str:
+    return replicas.least if replicas.least == replicas.most else str(replicas)
+
+
+register(ReplicaRange, lambda _: _read_replicas, lambda _: _write_replicas)
+
+PartialParameters: TypeAlias = Annotated[InferenceParameters, "what is absent has its default"]
+
+
+def _parameters_reader(_: object) -> Reader:
+    defaults = unstructure(InferenceParameters())
+    assert isinstance(defaults, dict)
+    read_all = reader_of(InferenceParameters)
+
+    def read(value: object, _: object) -> object:
+        if type(value) is not dict:
+            raise ShapeError(f"expected an object, got {describe(value)}")
+        return read_all({**defaults, **value}, InferenceParameters)
+
+    return read
+
+
+def _parameters_writer(_: object) -> Writer:
+    return record_writer(InferenceParameters)
+
+
+register(PartialParameters, _parameters_reader, _parameters_writer)
+
+
+@attrs.frozen(kw_only=True)
+class DeploymentSpec:
+    """One deployment.
+
+    Args:
+      name: what requests name as their model.
+      template: of conversations, in the place of the model's own.
+      aliases: other names for it.
+      slots: of each of its agents; None for as many as the agent has.
+      where: conditions ``label=value`` or ``agent=NAME``, all of which an agent must meet.
+      idle_ttl: seconds without a request after which an agent beyond the least number of
+        replicas may unload it; None for never.
+      priority: of two that do not fit together, the one with the larger number is loaded.
+
+    Raises:
+      ShapeError: a value beyond its limit, with the name of its field.
+    """
+
+    name: str
+    model: DesiredModel
+    projection: DesiredModel = attrs.field(factory=NoModel)
+    parameters: PartialParameters = attrs.field(factory=InferenceParameters)
+    extras: Extras = NO_EXTRAS
+    template: str | None = None
+    aliases: tuple[str, ...] = ()
+    slots: Slots | None = None
+    replicas: ReplicaRange = ALL_REPLICAS
+    where: tuple[str, ...] = ()
+    idle_ttl: Float32 | None = attrs.field(
+        default=None, converter=attrs.converters.optional(float32)
+    )
+    priority: Priority = 0
+    rollout: RolloutSpec = attrs.field(factory=RolloutSpec)
+
+    def __attrs_post_init__(self) -> None:
+        check_deployment_name(self.name, "name")
+        if isinstance(self.model, NoModel) and self.name != DEFAULT:
+            raise ShapeError(f"no model: only {DEFAULT} may have none, leave this one out", "model")
+        if self.idle_ttl is not None:
+            _check_seconds("idle_ttl", self.idle_ttl)
+        _check_count("aliases", len(self.aliases), MAX_ALIASES)
+        for place, alias in enumerate(self.aliases):
+            if _ALIAS.fullmatch(alias) is None or alias == DEFAULT:
+                raise ShapeError(
+                    f"{alias[:160]!r} cannot be an alias: 1 to 128 letters, digits and ._:/@+-, "
+                    f"the first one a letter or digit, and not {DEFAULT!r}",
+                    place,
+                    "aliases",
+                )
+        _check_count("where", len(self.where), MAX_CONDITIONS)
+        for place, condition in enumerate(self.where):
+            _check_condition(condition, place)
+
+    @property
+    def is_empty(self) -> bool:
+        """It has no model."""
+        return isinstance(self.model, NoModel)
+
+    @property
+    def agent_state(self) -> AgentDesiredState:
+        """What its agents are sent."""
+        return AgentDesiredState(
+            chat_template_override=None if self.template is None else ChatTemplate(self.template),
+            inference_parameters=self.parameters,
+            model=self.model,
+            multimodal_projection=self.projection,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the state and the extras that its agents are sent; agents report it."""
+        return extended_digest(self.agent_state, self.extras)
+
+    def __repr__(self) -> str:
+        return f"<DeploymentSpec {self.name} {self.digest[:12]}>"
+
+
+@attrs.frozen
+class FleetState:
+    """All deployments; without ``default``, agents that serve nothing else have no model.
+
+    Raises:
+      ShapeError: too many, or two that answer to one name.
+    """
+
+    deployments: tuple[DeploymentSpec, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        _check_count("deployments", len(self.deployments), MAX_DEPLOYMENTS)
+        taken: dict[str, str] = {}
+        for spec in self.deployments:
+            if spec.name in taken:
+                raise ShapeError(f"two deployments are named {spec.name!r}", "deployments")
+            taken[spec.name] = spec.name
+        for place, spec in enumerate(self.deployments):
+            for at, alias in enumerate(spec.aliases):
+                if alias in taken:
+                    raise ShapeError(
+                        f"deployment {spec.name!r}: the alias {alias!r} is a name of "
+                        f"{taken[alias]!r} already",
+                        at,
+                        "aliases",
+                        place,
+                        "deployments",
+                    )
+                taken[alias] = spec.name
+
+    def find(self, name: str) -> DeploymentSpec | None:
+        """The deployment of this name; None if there is none."""
+        return next((spec for spec in self.deployments if spec.name == name), None)
+
+    @property
+    def by_name(self) -> dict[str, DeploymentSpec]:
+        return {spec.name: spec for spec in self.deployments}
+
+    def serves_the_same(self, other: FleetState) -> bool:
+        """Both have equal deployments, in whatever order."""
+        return self.by_name == other.by_name
+
+    def __repr__(self) -> str:
+        return f"<FleetState {' '.join(spec.name for spec in self.deployments) or 'empty'}>"
+
+
+@attrs.frozen(kw_only=True)
+class FleetRevision:
+    """A fleet state as it was accepted.
+
+    Args:
+      revision: counts up; 0 before anything was ever stored.
+      author: the name of the management key that stored it, or what did it.
+      time: RFC 3339, in UTC.
+    """
+
+    revision: RevisionNumber
+    author: str
+    time: str
+    note: str
+    state: FleetState
+
+    def __repr__(self) -> str:
+        return f"<FleetRevision {self.revision} by {self.author}: {self.state!r}>"
+
+
+def check_deployment_name(name: str, *place: str | int) -> None:
+    """ShapeError unless it is the name of a deployment."""
+    if _NAME.fullmatch(name) is None:
+        raise ShapeError(
+            f"{name[:80]!r} cannot be the name of a deployment: 1 to 63 of a-z, 0-9 and ._-, the "
+            "first one a letter or digit",
+            *place,
+        )
+
+
+def check_label(text: str, *place: str | int) -> None:
+    """ShapeError unless it is the key or the value of an agent's label."""
+    if _LABEL.fullmatch(text) is None:
+        raise ShapeError(
+            f"{text[:80]!r} cannot stand in a label: 1 to 63 letters, digits and ._/-", *place
+        )
+
+
+def _check_condition(condition: str, place: int) -> None:
+    key, equals, value = condition.partition("=")
+    if not equals:
+        raise ShapeError(
+            f"{condition[:80]!r} is no condition: write label=value or agent=NAME", place, "where"
+        )
+    if key == AGENT_KEY:
+        if _AGENT_NAME.fullmatch(value) is None:
+            raise ShapeError(
+                f"{condition[:160]!r}: the name of an agent has 1 to 128 characters", place, "where"
+            )
+        return
+    check_label(key, place, "where")
+    check_label(value, place, "where")
+
+
+def _check_count(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise ShapeError(f"{count} {name}, the limit is {limit}", name)
+
+
+def _spec_reader(_: object) -> Reader:
+    """As any record, with the deployment's name in front of whatever is wrong."""
+    read_record = record_reader(DeploymentSpec)
+
+    def read(value: object, shape: object) -> Any:
+        try:
+            return read_record(value, shape)
+        except WireError as error:
+            name = value.get("name") if isinstance(value, dict) else None
+            if isinstance(error, ShapeError) and isinstance(name, str):
+                error.text = f"deployment {name[:80]!r}: {error.text}"
+            raise
+
+    return read
+
+
+register(DeploymentSpec, _spec_reader, lambda _: record_writer(DeploymentSpec))
