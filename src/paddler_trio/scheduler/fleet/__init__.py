@@ -1,0 +1,1 @@
+"""Which agent does what, so that the fleet becomes what is desired: decided, not done."""
