@@ -1,1 +1,1 @@
-"""Which agent does what, so that the fleet becomes what is desired: decided, not done."""
+"""Who serves what: which host loads which deployment, and when. Pure; see ``fleet_plan.plan``."""
