@@ -191,7 +191,11 @@ class Queue:
 
 
 class RolloutPhase(Enum):
-    """Where a rollout is. The last three are ends, ``ABORTED`` once every host is back."""
+    """Where a rollout is.
+
+    ``ABORTED`` is a rolling back that the operator ordered, from the order on; else a rollout goes
+    by ``ROLLING_BACK`` to ``ROLLED_BACK``.
+    """
 
     PREFETCHING = "prefetching"
     CANARY = "canary"
@@ -270,7 +274,10 @@ class Prefetch:
 
 @attrs.frozen
 class Assign:
-    """Send this state; the agent drains, or loads beside, by itself. New where none is."""
+    """Send this state, to a new instance where there is none.
+
+    The agent drains, or loads beside, by itself.
+    """
 
     host: str
     deployment: str
