@@ -39,7 +39,8 @@ from paddler_trio.http.router import by_path
 from paddler_trio.http.server import HttpServer
 from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.wire.codec import dumps, unstructure

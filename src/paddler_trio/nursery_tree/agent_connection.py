@@ -15,7 +15,6 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
-from paddler_trio.nursery_tree.request import DEFAULT
 from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
@@ -32,6 +31,7 @@ from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
     MAX_FRAME_BYTES,
     Answer,
     Cache,
@@ -92,7 +92,7 @@ class AgentConnection:
     outgoing: trio.MemorySendChannel[bytes]
     report: Report | None = attrs.field(default=None, init=False)
     health: HealthTracker
-    deployment: str = DEFAULT
+    deployment: str = DEFAULT_DEPLOYMENT
     host: str = attrs.field(default=attrs.Factory(lambda self: self.id, takes_self=True))
     labels: Mapping[str, str] = attrs.field(factory=dict)
     is_accepting: bool = attrs.field(default=False, init=False)

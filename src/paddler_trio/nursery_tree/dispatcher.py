@@ -36,7 +36,6 @@ from paddler_trio.nursery_tree.pool import OURS, Demand, Hold, Pool, PoolSetting
 from paddler_trio.nursery_tree.pools import Pools
 from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import (
-    DEFAULT,
     Buffered,
     Completed,
     Ended,
@@ -62,6 +61,7 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     RequestKey,
 )
 from paddler_trio.wire.trio.request_frame import EncodedWork
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("dispatch")
 
@@ -105,7 +105,7 @@ class Dispatcher:
         *,
         client: str = "",
         priority: Priority = Priority.NORMAL,
-        deployment: str = DEFAULT,
+        deployment: str = DEFAULT_DEPLOYMENT,
         pin: RevisionPin | None = None,
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
@@ -162,7 +162,7 @@ class Dispatcher:
             if isinstance(request.phase, Buffered):
                 request.end(SHUTTING_DOWN)
 
-    def retry_after_s(self, deployment: str = DEFAULT) -> int:
+    def retry_after_s(self, deployment: str = DEFAULT_DEPLOYMENT) -> int:
         """When a request that was refused now should come again."""
         return self.pools.retry_after_s(deployment)
 

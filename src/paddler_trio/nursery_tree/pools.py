@@ -11,9 +11,10 @@ import trio
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import no_such_deployment
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
-from paddler_trio.nursery_tree.request import DEFAULT, Buffered, Request
+from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 
 @attrs.define(eq=False, repr=False)
@@ -31,7 +32,9 @@ class Pools:
     _by_name: dict[str, Pool] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._by_name[DEFAULT] = Pool(PoolSettings(name=DEFAULT), self.max_buffered)
+        self._by_name[DEFAULT_DEPLOYMENT] = Pool(
+            PoolSettings(name=DEFAULT_DEPLOYMENT), self.max_buffered
+        )
 
     def __repr__(self) -> str:
         return f"<Pools {', '.join(self._by_name)}>"
@@ -56,8 +59,11 @@ class Pools:
     def replace(self, deployments: Sequence[PoolSettings]) -> Iterator[tuple[Pool, PoolSettings]]:
         """These are the deployments now. Yields each to be admitted again; then those that are left
         end what they cannot answer."""
-        missing = PoolSettings(name=DEFAULT, admissible=frozenset(), empty=True)
-        wanted = {DEFAULT: missing, **{settings.name: settings for settings in deployments}}
+        missing = PoolSettings(name=DEFAULT_DEPLOYMENT, admissible=frozenset(), empty=True)
+        wanted = {
+            DEFAULT_DEPLOYMENT: missing,
+            **{settings.name: settings for settings in deployments},
+        }
         for name, settings in wanted.items():
             pool = self._with(name)
             pool.is_known = True
@@ -98,7 +104,7 @@ class Pools:
 
     def retry_after_s(self, deployment: str) -> int:
         """When a request that was refused now should come again."""
-        pool = self._by_name.get(deployment) or self._by_name[DEFAULT]
+        pool = self._by_name.get(deployment) or self._by_name[DEFAULT_DEPLOYMENT]
         return pool.retry_after_s(trio.current_time())
 
     def position(self, request: Request) -> int | None:

@@ -23,19 +23,18 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import trio
 
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.request_frame import EncodedWork
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease
 
-DEFAULT: Final = "default"
-"""The deployment of Paddler's agents and requests, and of all that name no other."""
 OUTBOX_STEPS = 512
 """Steps a client may lag behind on top of the kernel's buffers: ten seconds at 50 tokens/s."""
 
@@ -161,7 +160,7 @@ class Request:
     key: RequestKey
     id: str
     work: EncodedWork
-    deployment: str = DEFAULT
+    deployment: str = DEFAULT_DEPLOYMENT
     client: str = ""
     pin: RevisionPin | None = None
     buffered_timeout_s: float = math.inf

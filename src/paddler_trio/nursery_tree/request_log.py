@@ -6,6 +6,7 @@ import structlog
 import trio
 
 from paddler_trio.nursery_tree.request import Failure, Request, Stopped
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("dispatch")
 
@@ -18,6 +19,7 @@ def log_end(request: Request) -> None:
             ending = "stopped"
         case _:
             ending = "done"
+    named = {} if request.deployment == DEFAULT_DEPLOYMENT else {"deployment": request.deployment}
     log.info(
         "request ended",
         request=request.id,
@@ -26,4 +28,5 @@ def log_end(request: Request) -> None:
         waited_s=round(request.waited_s, 3),
         took_s=round(trio.current_time() - request.arrived_s, 3),
         ending=ending,
+        **named,
     )
