@@ -111,8 +111,8 @@ class AgentConnection:
     """It deregistered: the end of the connection is no loss."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
-    idle_since_s: float | None = attrs.field(factory=trio.current_time, init=False)
-    """Since when no request is on it; None while one is."""
+    idle_since_s: float | None = attrs.field(default=None, init=False)
+    """Since when no request is on it; None while one is, and before it joins."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import attrs
+import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.request import Buffered, Request
@@ -119,6 +120,7 @@ class Pool:
     def join(self, agent: AgentConnection) -> None:
         """A registered agent; it gets nothing until :meth:`record`."""
         self.agents[agent.key] = agent
+        agent.idle_since_s = trio.current_time()
         agent.admissible = self.settings.admissible
         agent.may_stand_in = self._stand_ins_work
         agent.refresh_readiness()
