@@ -15,7 +15,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import Failure, RawResult, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey

@@ -25,7 +25,8 @@ from paddler_trio.http.input_budget import INLINE_BYTES, InputBudget
 from paddler_trio.http.listening import listen
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.server import HttpServer
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
 pytestmark = pytest.mark.thorough
 

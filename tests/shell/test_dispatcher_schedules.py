@@ -17,7 +17,8 @@ from dispatch_world import DONE, WORK, Peer, World
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree import request as request_module
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import RawResult, Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority

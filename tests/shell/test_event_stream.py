@@ -14,8 +14,10 @@ from paddler_trio.balancer.shared_view import (
     SharedView,
 )
 from paddler_trio.http.asgi import Message
-from paddler_trio.nursery_tree.agent_connection import AgentConnection, snapshot, snapshot_v2
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey

@@ -15,7 +15,7 @@ from paddler_trio.balancer.inference_routes import InferenceRoutes
 from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http.asgi import Message, Scope
 from paddler_trio.http.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_HEADER
-from paddler_trio.nursery_tree.dispatcher import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
 from paddler_trio.wire.paddler.messages import AgentRequest

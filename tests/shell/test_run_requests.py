@@ -23,7 +23,7 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
-from paddler_trio.nursery_tree.dispatcher import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.work import Work
 

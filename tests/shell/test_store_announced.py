@@ -23,7 +23,8 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.state_database import open_state_database
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Router
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.messages import RegisterAgent, render
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL

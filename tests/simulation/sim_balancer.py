@@ -28,7 +28,7 @@ from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.balancer_tree import FLUSH_S
-from paddler_trio.nursery_tree.dispatcher import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 
 LONGEST_RUN_S = 300.0
 """Virtual; every wait of a scenario together is far less."""

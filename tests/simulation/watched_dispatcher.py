@@ -14,8 +14,11 @@ from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatcher import DISPLACED, Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.dispatch_failures import DISPLACED
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
+from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
@@ -66,8 +69,8 @@ class WatchedDispatcher(Dispatcher):
         self.world.heard_of(request.key)
         super()._grant(request, agent)
 
-    def _apply(self, decisions: Iterable[Any]) -> None:
-        super()._apply(decisions)
+    def _apply(self, pool: Pool, decisions: Iterable[Any]) -> None:
+        super()._apply(pool, decisions)
         for request in self._requests.values():
             if self._waits(request):
                 self._check_nothing_is_free_for(request)
@@ -81,12 +84,12 @@ class WatchedDispatcher(Dispatcher):
             self._check_ending(request, story)
         super()._moved(request, left)
 
-    def _note_stranded(self) -> None:
-        models = {agent.model for agent in self.agents.values() if agent.speaks_trio}
-        for request in self._requests.values():
+    def _note_stranded(self, pool: Pool) -> None:
+        models = {agent.model for agent in pool.agents.values() if agent.speaks_trio}
+        for request in pool.requests.values():
             if self._waits(request) and request.tokens and not models & {None, request.model}:
                 self._story(request).was_stranded = True
-        super()._note_stranded()
+        super()._note_stranded(pool)
 
     def _check_ending(self, request: Request, story: Story) -> None:
         """It is over for its client, in this step."""

@@ -30,6 +30,7 @@ from paddler_trio.apis.openai.embeddings import embeddings, llama_embeddings
 from paddler_trio.apis.openapi_document import document
 from paddler_trio.apis.responses.responses_routes import Responses
 from paddler_trio.apis.responses.responses_store import ResponseStore
+from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.config import BalancerConfig
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -60,7 +61,10 @@ these itself unless it was started with a flag for them."""
 
 
 def api_routers(
-    config: BalancerConfig, dispatcher: Dispatcher, states: DesiredStateKeeper
+    config: BalancerConfig,
+    dispatcher: Dispatcher,
+    states: DesiredStateKeeper,
+    deployments: Deployments,
 ) -> tuple[ApiRouter, ApiRouter]:
     """All APIs, for the inference port and for the port of ``--compat-openai-addr``.
 
@@ -73,7 +77,7 @@ def api_routers(
         strict_fields=config.strict_openai_fields,
         limits=ApiLimits.parse(config.openai_limits),
     )
-    backend = Backend(dispatcher, states, settings)
+    backend = Backend(dispatcher, states, settings, deployments)
     routes = ApiRoutes()
     _add_openai(routes)
     _add_responses(routes, settings.limits)

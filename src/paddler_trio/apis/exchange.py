@@ -28,7 +28,7 @@ from paddler_trio.http.asgi import (
     header,
     send_json,
 )
-from paddler_trio.http.client_identity import client_of
+from paddler_trio.http.client_identity import allowed_deployments, client_of
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import MediaTypeError, UnreadableJsonError, input_of, json_body
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
@@ -49,6 +49,7 @@ class Exchange:
       id: the client's name of this request, or ours; the response has it as ``x-request-id``.
       tail: the rest of the path on a route that leaves it open; empty on others.
       client, priority: as the queue counts it.
+      allowed_deployments: the only ones that its key may use; None for all.
       is_exact: the response has what OpenAI's own schema has, and nothing else.
       ignored: collects the fields that change nothing; the response names them.
     """
@@ -61,6 +62,7 @@ class Exchange:
     priority: Priority
     is_exact: bool = False
     ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
+    allowed_deployments: frozenset[str] | None = None
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
     has_stored_items: bool = attrs.field(default=False, init=False)
@@ -91,6 +93,7 @@ class Exchange:
             priority=priority,
             is_exact=is_exact,
             ignored=IgnoredFields(is_strict),
+            allowed_deployments=allowed_deployments(scope),
             send=send,
         )
 

@@ -57,7 +57,12 @@ _SPECULATIVE: dict[str, Shape] = {
 """How llama.cpp's drafts are made, as its server takes it."""
 
 
-MODEL = Field("model", Text(512), "Any name is fine unless --strict-model-names is set.")
+MODEL = Field(
+    "model",
+    Text(512),
+    "The deployment that answers, or an alias of it. Any other name is default's, or 404 under "
+    "--strict-model-names.",
+)
 
 
 def sampling_fields() -> tuple[Field, ...]:

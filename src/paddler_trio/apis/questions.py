@@ -1,6 +1,6 @@
 """Questions that only a loaded model can answer: tokens of a text, text of tokens, its metadata.
 
-Any agent of ours that serves the desired state may answer; questions take no slot.
+Any agent of ours that serves the deployment may answer; questions take no slot.
 """
 
 from __future__ import annotations
@@ -36,9 +36,17 @@ async def ask(
     """
     try:
         if exchange is None:
-            answer = await ask_model(backend.dispatcher, question)
+            answer = await ask_model(
+                backend.dispatcher, question, deployment=backend.deployment.name
+            )
         else:
-            asking = partial(ask_model, backend.dispatcher, question, client=exchange.client)
+            asking = partial(
+                ask_model,
+                backend.dispatcher,
+                question,
+                client=exchange.client,
+                deployment=backend.deployment.name,
+            )
             answer = await while_connected(exchange.receive, asking)
     except QuestionRefusedError as refused:
         raise ApiError(refused.code, refused.problem) from refused

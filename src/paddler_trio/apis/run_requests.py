@@ -11,6 +11,7 @@ come; what differs between APIs is a :class:`~paddler_trio.apis.answer.StreamEnc
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 import attrs
 import trio
@@ -25,14 +26,27 @@ from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request, Results, RevisionPin
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Work
+
+MAX_ATTEMPTS: Final = 3
+"""Of a call whose revision was lost before it was answered."""
+HELD_REPORT_S: Final = 2.0
+"""While no slot is expected for a known reason, the client is sent the newest one so often."""
+MAX_REASON_CHARS: Final = 200
 
 
 async def gather(
-    backend: Backend, exchange: Exchange, works: Sequence[Work], take: Callable[[Step], None]
+    backend: Backend,
+    exchange: Exchange,
+    works: Sequence[Work],
+    take: Callable[[Step], None],
+    *,
+    pin: RevisionPin | None = None,
 ) -> None:
-    """Run all of ``works`` to their ends, giving each step to ``take``.
+    """Run all of ``works`` to their ends, giving each step to ``take``; with a ``pin``, on one
+    revision of the model.
 
     Errors:
       ApiError: one of them failed; the others are stopped.
@@ -43,7 +57,31 @@ async def gather(
         while (step := await source.receive()) is not None:
             take(step)
 
-    await _watched(backend, exchange, works, read)
+    await _watched(backend, exchange, works, read, pin=pin)
+
+
+async def gather_on_one_revision(
+    backend: Backend,
+    exchange: Exchange,
+    works: Sequence[Work],
+    begin: Callable[[], Callable[[Step], None]],
+) -> None:
+    """As :func:`gather`; all are answered by one revision of the model.
+
+    If no agent serves that one any more before all have ended, all are asked again.
+
+    Args:
+      begin: what takes the steps of an attempt, empty each time.
+    """
+    for attempt in range(MAX_ATTEMPTS):
+        pin = RevisionPin() if len(works) > 1 else None
+        try:
+            await gather(backend, exchange, works, begin(), pin=pin)
+        except ApiError:
+            if pin is None or not pin.is_lost or attempt + 1 == MAX_ATTEMPTS:
+                raise
+        else:
+            return
 
 
 async def stream(
@@ -80,12 +118,13 @@ async def stream(
         try:
             while True:
                 is_over = False
-                with trio.move_on_at(written_s + interval_s):
+                pause_s = min(interval_s, HELD_REPORT_S) if source.is_held else interval_s
+                with trio.move_on_at(written_s + pause_s):
                     is_over = not await source.look_ahead()
                 if is_over:
                     break
                 events = b"".join(encoder.take(step) for step in source.take_all())
-                if not events and trio.current_time() >= written_s + interval_s:
+                if not events and trio.current_time() >= written_s + pause_s:
                     events = sse.comment(source.progress_text())  # not every step has an event
                 if events:
                     await write(events)
@@ -103,11 +142,13 @@ async def _watched(
     exchange: Exchange,
     works: Sequence[Work],
     read: Callable[[StepSource], Awaitable[None]],
+    *,
+    pin: RevisionPin | None = None,
 ) -> None:
     """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
     failure: ApiError | None = None
     is_complete = False
-    source = StepSource(backend.dispatcher)
+    source = StepSource(backend.dispatcher, backend.deployment.name, pin)
     try:
         async with cancelled_on_disconnect(exchange.receive) as nursery:
             try:
@@ -129,6 +170,8 @@ class StepSource:
     """The steps of several native requests, in the order in which they came."""
 
     dispatcher: Dispatcher
+    deployment: str = DEFAULT_DEPLOYMENT
+    pin: RevisionPin | None = None
     _requests: list[Request] = attrs.field(factory=list, init=False)
     _progress: dict[int, Mapping[str, object]] = attrs.field(factory=dict, init=False)
     _ahead: list[Step] = attrs.field(factory=list, init=False)
@@ -147,6 +190,14 @@ class StepSource:
     @property
     def has_steps(self) -> bool:
         return bool(self._ahead)
+
+    @property
+    def is_held(self) -> bool:
+        """One waits for a slot, and it is known why there is none."""
+        return any(
+            not request.left_queue.is_set() and self.dispatcher.pools.hold_of(request) is not None
+            for request in self._requests
+        )
 
     async def submit(
         self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery
@@ -173,7 +224,9 @@ class StepSource:
                 continue
             ahead = self.dispatcher.position(request)
             if ahead is not None:
-                return f"queued position={ahead}"
+                held = self.dispatcher.pools.hold_of(request)
+                why = "" if held is None else f" {_in_one_line(held.reason)}"
+                return f"queued position={ahead}{why}"
             if choice in self._progress and not request.tokens:
                 progress = self._progress[choice]
                 done = progress.get("computed"), progress.get("total")
@@ -230,7 +283,12 @@ class StepSource:
         number = len(self._requests)
         request_id = f"{exchange.id}.{number}" if number else exchange.id
         request = self.dispatcher.submit(
-            request_id, encoded_work, client=exchange.client, priority=exchange.priority
+            request_id,
+            encoded_work,
+            client=exchange.client,
+            priority=exchange.priority,
+            deployment=self.deployment,
+            pin=self.pin,
         )
         self._requests.append(request)
         return request
@@ -292,4 +350,9 @@ class StepSource:
     def _failure_of(self, request: Request) -> ApiError | None:
         if request.failure is None:
             return None
-        return from_failure(request.failure, retry_after_s=self.dispatcher.retry_after_s())
+        retry_after_s = self.dispatcher.retry_after_s(self.deployment)
+        return from_failure(request.failure, retry_after_s=retry_after_s)
+
+
+def _in_one_line(reason: str) -> str:
+    return " ".join(reason.split())[:MAX_REASON_CHARS]

@@ -13,6 +13,7 @@ import trio
 from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes
@@ -39,7 +40,8 @@ from paddler_trio.http.router import by_path
 from paddler_trio.http.server import HttpServer
 from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
-from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.wire.codec import dumps, unstructure
@@ -140,7 +142,8 @@ def balancer_parts(
         silence_s=config.agent_silence_s,
         store_path=None if store is None else PREFIX,
     )
-    inference = InferenceRoutes(dispatcher, states, goodbye)
+    deployments = Deployments(dispatcher, states, config.strict_model_names)
+    inference = InferenceRoutes(dispatcher, states, goodbye, deployments)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     management = ManagementRoutes(
         dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
@@ -148,7 +151,7 @@ def balancer_parts(
     management_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)
     management_app = by_path(is_store_path, store_app, otherwise=management_app)
-    api, exact_api = api_routers(config, dispatcher, states)
+    api, exact_api = api_routers(config, dispatcher, states, deployments)
     use = Authentication(keys, KeyScope.INFERENCE)
     manage = Authentication(keys, KeyScope.MANAGEMENT, is_waived=config.insecure_management)
     origins = config.inference_cors_allowed_hosts

@@ -22,6 +22,7 @@ from paddler_trio.balancer.status_limits import (
     bounded_report,
     bounded_status,
     identity_problem,
+    placement_problem,
 )
 from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import WireError, leaves
@@ -52,10 +53,12 @@ from paddler_trio.wire.paddler.results import ends_stream
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
     SUBPROTOCOL,
     TAG,
     Answer,
     HandBack,
+    Placement,
     Report,
     Store,
     Tree,
@@ -163,6 +166,8 @@ class _Link:
     room: Reservation
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     agent: AgentConnection | None = attrs.field(default=None, init=False)
+    placement: Placement | None = attrs.field(default=None, init=False)
+    """What it announced before its registration, if anything."""
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -299,13 +304,37 @@ class _Link:
             outgoing=self.outgoing,
             health=dispatcher.health,
         )
+        if self.placement is not None:
+            agent.deployment = self.placement.deployment
+            agent.host, agent.labels = self.placement.host, self.placement.labels
         self.agent = agent
         trio.lowlevel.current_task().name = f"agent {agent.label}"
         if self.socket.store_path is not None and self.speaks_trio:
             agent.send(render_extension(Store(self.socket.store_path)))
-        self.socket.states.introduce(agent)
+        if agent.deployment == DEFAULT_DEPLOYMENT:
+            self.socket.states.introduce(agent)
         dispatcher.join(agent)
-        log.info("agent joined", agent=agent.label, id=agent.id, speaks_trio=self.speaks_trio)
+        log.info(
+            "agent joined",
+            agent=agent.label,
+            id=agent.id,
+            speaks_trio=self.speaks_trio,
+            **({} if self.placement is None else {"deployment": agent.deployment}),
+        )
+
+    def _place(self, message: object) -> None:
+        """The only message of ours that may come before the registration."""
+        if isinstance(message, UnknownExtension):
+            self._ignore(message.name)
+            return
+        if not isinstance(message, Placement):
+            raise WireError("the agent speaks before it registered")
+        if self.placement is not None:
+            raise WireError(f"agent {self.agent_id} announced its place twice")
+        problem = placement_problem(self.agent_id, message)
+        if problem is not None:
+            raise WireError(f"{problem} @ $.{TAG}.Placement")
+        self.placement = message
 
     def _update(self, update: UpdateAgentStatus) -> None:
         agent = self.agent
@@ -338,7 +367,8 @@ class _Link:
     def _on_extension(self, body: object) -> None:
         agent = self.agent
         if agent is None:
-            raise WireError("the agent speaks before it registered")
+            self._place(parse_extension(body))
+            return
         if isinstance(body, dict) and "Step" in body:
             _on_step(agent, body["Step"])
             return

@@ -3,20 +3,22 @@
 ``POST /api/v2/generate`` streams the same lines as Paddler's routes, with more kinds of results in
 them; see ``wire/paddler/results.py``. An error that shows before a request waits for a slot is the
 status of its response; an error that only the model can find is its last line. The questions take
-no slot.
+no slot. ``model`` names the deployment, in a body or, without one, in the query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+from urllib.parse import parse_qs
 
 import attrs
 
 from paddler_trio.balancer.ask_model import ask_model
+from paddler_trio.balancer.deployments import MAX_NAME_CHARS, Deployments, NoSuchModelError
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.http.client_identity import client_of
+from paddler_trio.http.client_identity import allowed_deployments, client_of
 from paddler_trio.http.json_body import json_body, structured
 from paddler_trio.http.router import Handler, Params, Router
 from paddler_trio.http.streaming import while_connected
@@ -34,8 +36,9 @@ from paddler_trio.wire.trio.work import Generate
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """A prompt of millions of tokens, as numbers."""
 
-Stream: TypeAlias = Callable[[Scope, Receive, Send, Generate], Awaitable[None]]
-"""Answers a request with the lines of one piece of work."""
+T = TypeVar("T")
+Stream: TypeAlias = Callable[[Scope, Receive, Send, Generate, str], Awaitable[None]]
+"""Answers a request with the lines of one piece of work of a deployment."""
 
 
 @attrs.frozen(eq=False)
@@ -43,6 +46,7 @@ class ApiV2:
     """The handlers of these routes."""
 
     dispatcher: Dispatcher
+    deployments: Deployments
     stream: Stream
 
     def add_to(self, routes: Router) -> None:
@@ -54,31 +58,66 @@ class ApiV2:
         routes.http("GET", "/api/v2/model", self._model)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        def read(value: object) -> Generate:
-            return structured(value, Generate, tag="Generate")
+        def read(value: object) -> tuple[str | None, Generate]:
+            return _with_model(value, lambda rest: structured(rest, Generate, tag="Generate"))
 
-        work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
-        await self.stream(scope, receive, send, work)
+        model, work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
+        await self.stream(scope, receive, send, work, self._routed(scope, model))
 
     async def _model(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await self._answer(DescribeModel(), scope, receive, send)
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        model = _checked(query["model"][-1]) if "model" in query else None
+        await self._answer(DescribeModel(), model, scope, receive, send)
 
     def _asks(self, shape: type[Tokenize | Detokenize | RenderPrompt]) -> Handler:
         async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-            def read(value: object) -> Question:
-                return structured(value, shape, tag=shape.__name__)
+            def read(value: object) -> tuple[str | None, Question]:
+                return _with_model(value, lambda rest: structured(rest, shape, tag=shape.__name__))
 
-            question = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
-            await self._answer(question, scope, receive, send)
+            model, question = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
+            await self._answer(question, model, scope, receive, send)
 
         return handle
 
-    async def _answer(self, question: Question, scope: Scope, receive: Receive, send: Send) -> None:
-        client, _ = client_of(scope)
+    def _routed(self, scope: Scope, model: str | None) -> str:
+        """The name of the deployment; HttpProblem 404."""
         try:
-            answer = await while_connected(
-                receive, partial(ask_model, self.dispatcher, question, client=client)
-            )
+            return self.deployments.route(model, allowed_deployments(scope)).name
+        except NoSuchModelError as error:
+            raise HttpProblem(404, str(error)) from error
+
+    async def _answer(
+        self, question: Question, model: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        client, _ = client_of(scope)
+        asking = partial(
+            ask_model,
+            self.dispatcher,
+            question,
+            client=client,
+            deployment=self._routed(scope, model),
+        )
+        try:
+            answer = await while_connected(receive, asking)
         except QuestionRefusedError as refused:
             raise HttpProblem(refused.code, refused.problem) from refused
         await send_json(send, 200, answer)
+
+
+def _with_model(value: object, read: Callable[[object], T]) -> tuple[str | None, T]:
+    """The member ``model`` of a body, and what ``read`` makes of the others; HttpProblem 400."""
+    if not isinstance(value, dict) or "model" not in value:
+        return None, read(value)
+    rest = dict(value)
+    model = rest.pop("model")
+    return (None if model is None else _checked(model)), read(rest)
+
+
+def _checked(model: object) -> str:
+    if not isinstance(model, str):
+        raise HttpProblem(400, "model must be the name of a deployment @ $.model")
+    if len(model) > MAX_NAME_CHARS:
+        raise HttpProblem(
+            400, f"model has {len(model)} characters, the limit is {MAX_NAME_CHARS} @ $.model"
+        )
+    return model

@@ -1,7 +1,8 @@
-"""Questions about the model, for any agent of ours that serves it.
+"""Questions about the model of a deployment, for any agent of ours that serves it.
 
 They take no slot and are quick. While no agent serves, a question waits as long as a request may
-wait in the buffer; if an agent leaves in the middle, another one is asked.
+wait in the buffer, which is also a demand for the deployment; if an agent leaves in the middle,
+another one is asked.
 """
 
 from __future__ import annotations
@@ -13,9 +14,16 @@ from paddler_trio.errors import LinkError
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, client_digest
+from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
-from paddler_trio.wire.trio.trio_link import Detokenize, Question, RenderPrompt, Tokenize
+from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
+    Detokenize,
+    Question,
+    RenderPrompt,
+    Tokenize,
+)
 from paddler_trio.wire.trio.work import ConversationPrompt, TextPrompt
 
 log = structlog.get_logger("asking")
@@ -27,7 +35,13 @@ LARGE_MESSAGES = 64
 _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("writing_questions")
 
 
-async def ask_model(dispatcher: Dispatcher, question: Question, *, client: str = "") -> object:
+async def ask_model(
+    dispatcher: Dispatcher,
+    question: Question,
+    *,
+    client: str = "",
+    deployment: str = DEFAULT_DEPLOYMENT,
+) -> object:
     """An agent's answer as JSON; see ``wire/trio/trio_link.py`` for its shape.
 
     ``client`` is the client whose turns it takes on the agent. Cancellation: the agent is sent a
@@ -35,14 +49,15 @@ async def ask_model(dispatcher: Dispatcher, question: Question, *, client: str =
 
     Errors:
       QuestionRefusedError: the question is to blame (400), or its answer would be too large.
-      HttpProblem: 501 no agent here understands questions; 503 none serves within the time a
-        request may wait, or the balancer is stopping; 504 the agent did not answer in time.
+      HttpProblem: 404 there is no such deployment; 501 no agent here understands questions; 503
+        none serves within the time a request may wait, or the balancer is stopping; 504 the agent
+        did not answer in time.
     """
     written = await _written(question)
     limits = dispatcher.limits
-    deadline_s = trio.current_time() + limits.buffered_timeout_s
+    began_s = trio.current_time()
     while True:
-        agent = await _serving_agent(dispatcher, deadline_s)
+        agent = await _serving_agent(dispatcher, deployment, began_s)
         with trio.move_on_after(limits.item_timeout_s):
             try:
                 return await agent.ask_model(written, client=client_digest(client))
@@ -52,7 +67,7 @@ async def ask_model(dispatcher: Dispatcher, question: Question, *, client: str =
             except QuestionRefusedError as refused:
                 if refused.code != 503:
                     raise
-                raise _busy(dispatcher, refused.problem) from refused
+                raise _busy(dispatcher, deployment, refused.problem) from refused
         raise HttpProblem(
             504, f"agent {agent.label} did not answer within {limits.item_timeout_s:g} s"
         )
@@ -96,26 +111,50 @@ def _writing_thread() -> trio.CapacityLimiter:
         return limiter
 
 
-async def _serving_agent(dispatcher: Dispatcher, deadline_s: float) -> AgentConnection:
-    """An agent of ours that serves what is desired, the least busy one."""
-    with trio.move_on_at(deadline_s):
-        while True:
-            ordinal = dispatcher.agents_changed.ordinal
-            if dispatcher.is_draining:
-                raise HttpProblem(503, "balancer is shutting down")
-            ours = [agent for agent in dispatcher.agents.values() if agent.speaks_trio]
-            if dispatcher.agents and not ours:
-                raise HttpProblem(
-                    501,
-                    "the agents that are connected are Paddler 4.1's, which answer no questions "
-                    "about the model; start an agent of this package",
-                )
-            serving = [agent for agent in ours if agent.is_accepting]
-            if serving:
-                return min(serving, key=lambda agent: agent.slots_processing)
-            await dispatcher.agents_changed.wait_beyond(ordinal)
-    raise _busy(dispatcher, "no agent serves a model now")
+async def _serving_agent(
+    dispatcher: Dispatcher, deployment: str, began_s: float
+) -> AgentConnection:
+    """An agent of ours that serves the deployment, the least busy one."""
+    pool = dispatcher.pools.find(deployment)
+    if pool is None:
+        raise HttpProblem(404, f"there is no deployment {deployment[:80]!r}")
+    if (agent := _serving_now(dispatcher, pool)) is not None:
+        return agent
+    with dispatcher.pools.asking(pool):
+        while trio.current_time() < (deadline_s := _deadline_s(dispatcher, pool, began_s)):
+            changes = dispatcher.agents_changed.ordinal
+            with trio.move_on_at(deadline_s):
+                await dispatcher.agents_changed.wait_beyond(changes)
+            if (agent := _serving_now(dispatcher, pool)) is not None:
+                return agent
+    why = "" if pool.held is None else f": {pool.held.reason}"
+    raise _busy(dispatcher, deployment, f"no agent serves a model now{why}")
 
 
-def _busy(dispatcher: Dispatcher, problem: str) -> HttpProblem:
-    return HttpProblem(503, problem, [(b"retry-after", b"%d" % dispatcher.retry_after_s())])
+def _deadline_s(dispatcher: Dispatcher, pool: Pool, began_s: float) -> float:
+    """As for a request that waits in the buffer."""
+    held_s = began_s if pool.held is None else max(began_s, pool.held.until_s)
+    return held_s + dispatcher.limits.buffered_timeout_s
+
+
+def _serving_now(dispatcher: Dispatcher, pool: Pool) -> AgentConnection | None:
+    """HttpProblem if it is no use to wait for one."""
+    if dispatcher.is_draining:
+        raise HttpProblem(503, "balancer is shutting down")
+    if not pool.is_known:
+        raise HttpProblem(404, f"the deployment {pool.name!r} was removed")
+    agents = pool.agents.values()
+    ours = [agent for agent in agents if agent.speaks_trio]
+    if agents and not ours:
+        raise HttpProblem(
+            501,
+            "the agents that are connected are Paddler 4.1's, which answer no questions "
+            "about the model; start an agent of this package",
+        )
+    serving = [agent for agent in ours if agent.is_accepting]
+    return min(serving, key=lambda agent: agent.slots_processing) if serving else None
+
+
+def _busy(dispatcher: Dispatcher, deployment: str, problem: str) -> HttpProblem:
+    retry_after_s = dispatcher.retry_after_s(deployment)
+    return HttpProblem(503, problem, [(b"retry-after", b"%d" % retry_after_s)])

@@ -22,6 +22,7 @@ from paddler_trio.wire.paddler.desired_state import (
     desired_state_problem,
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("state")
 
@@ -111,6 +112,8 @@ class DesiredStateKeeper:
         self.published.notify()
         log.info("desired state", digest=self._digest[:12], model=str(desired.model))
         for agent in self.dispatcher.agents.values():
+            if agent.deployment != DEFAULT_DEPLOYMENT:
+                continue
             agent.send_state(self._applicable, extras)
             self.dispatcher.update(agent)
         self.dispatcher.agents_changed.notify()  # the digest is shown, also where there are none

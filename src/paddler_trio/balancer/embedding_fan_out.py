@@ -4,12 +4,17 @@ Each sub-batch is a request with its own id. The body ends when all of them have
 ``Done`` of its own; what fails in between is a line like any other. The call holds one place in
 the queue, its client's: its next sub-batch arrives there when the one before has left it, so one
 call cannot fill the buffer everyone shares, and many calls of one client wait their turn.
+
+All sub-batches of a call are answered by one revision of the model. If no agent serves that one any
+more, the whole call is asked again of another, as long as no vector of it has been sent; else what
+is left fails with a line that names the revision.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from typing import Final
 
 import attrs
 import trio
@@ -20,11 +25,15 @@ from paddler_trio.http.input_budget import Reservation
 from paddler_trio.http.json_body import input_of
 from paddler_trio.http.streaming import cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request import Request, RevisionPin
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.paddler.messages import error_line, response_line
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
+
+MAX_ATTEMPTS: Final = 3
+"""Of a call of which nothing has been sent."""
 
 
 @attrs.define(eq=False)
@@ -37,6 +46,9 @@ class EmbeddingFanOut:
     batch_size: int
     client: str
     priority: Priority
+    _num_attempts: int = attrs.field(default=0, init=False)
+    _has_lines: bool = attrs.field(default=False, init=False)
+    """Something of the answer is on its way to the client."""
 
     async def stream(
         self, scope: Scope, receive: Receive, send: Send, headers: list[Header]
@@ -52,37 +64,66 @@ class EmbeddingFanOut:
         await send({"type": "http.response.body", "body": done + b"\n"})
 
     async def _gather(self, lines: trio.MemorySendChannel[bytes], room: Reservation) -> None:
-        async with lines, trio.open_nursery() as nursery:
-            for chunk in self._chunks():
-                work = await encoded(chunk, room)
-                request = self.dispatcher.submit(
-                    secrets.token_urlsafe(16), work, client=self.client, priority=self.priority
-                )
-                nursery.start_soon(self._copy, request, lines, name="embedding sub-batch")
-                await request.left_queue.wait()
+        async with lines:
+            while await self._is_lost(lines, room):
+                pass
 
-    def _chunks(self) -> Iterator[GenerateEmbeddingBatchParams]:
-        start = 0
-        for size in split_sizes(
+    async def _is_lost(self, lines: trio.MemorySendChannel[bytes], room: Reservation) -> bool:
+        """Ask for all of it; True if it was in vain and must be asked again."""
+        self._num_attempts += 1
+        pool = self.dispatcher.pools.find(DEFAULT_DEPLOYMENT)
+        sizes = split_sizes(
             len(self.params.input_batch),
-            agents=len(self.dispatcher.agents),
+            agents=1 if pool is None else max(1, len(pool.agents)),
             batch_size=self.batch_size,
-        ):
+        )
+        pin = RevisionPin() if len(sizes) > 1 else None
+        with trio.CancelScope() as attempt:
+            async with trio.open_nursery() as nursery:
+                for chunk in self._chunks(sizes):
+                    work = await encoded(chunk, room)
+                    request = self.dispatcher.submit(
+                        secrets.token_urlsafe(16),
+                        work,
+                        client=self.client,
+                        priority=self.priority,
+                        pin=pin,
+                    )
+                    nursery.start_soon(
+                        self._copy, request, lines, attempt, name="embedding sub-batch"
+                    )
+                    await request.left_queue.wait()
+        return attempt.cancelled_caught
+
+    def _chunks(self, sizes: list[int]) -> Iterator[GenerateEmbeddingBatchParams]:
+        start = 0
+        for size in sizes:
             documents = self.params.input_batch[start : start + size]
             start += size
             yield attrs.evolve(self.params, input_batch=documents)
 
-    async def _copy(self, request: Request, lines: trio.MemorySendChannel[bytes]) -> None:
-        """The lines of one sub-batch, without its own ``Done``."""
+    async def _copy(
+        self,
+        request: Request,
+        lines: trio.MemorySendChannel[bytes],
+        attempt: trio.CancelScope,
+    ) -> None:
+        """The lines of one sub-batch, without its own ``Done``; or the end of the attempt."""
         try:
             async for step in request.outbox:
                 for result in step.results:
                     if result != "Done":
                         response = {step.family: result}
                         line = response_line(step.generated_by, request.id, response)
+                        self._has_lines = True
                         await lines.send(line + b"\n")
             if request.failure is not None:
                 failure = request.failure
+                is_pin_lost = request.pin is not None and request.pin.is_lost
+                if is_pin_lost and not self._has_lines and self._num_attempts < MAX_ATTEMPTS:
+                    attempt.cancel(reason="the revision that it was begun with is gone")
+                    return
+                self._has_lines = True
                 line = error_line(request.id, failure.code, failure.description)
                 await lines.send(line + b"\n")
         finally:

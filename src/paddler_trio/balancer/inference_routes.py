@@ -13,13 +13,14 @@ import attrs
 import trio
 
 from paddler_trio.balancer.api_v2 import ApiV2
+from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
-from paddler_trio.http.client_identity import client_of
+from paddler_trio.http.client_identity import client_of, default_problem
 from paddler_trio.http.json_body import input_of, json_body, structured
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
@@ -32,6 +33,7 @@ from paddler_trio.wire.paddler.request_params import (
     GenerateEmbeddingBatchParams,
     tool_schema_problem,
 )
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Work
 
 GENERATION_DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
@@ -53,6 +55,11 @@ class InferenceRoutes:
     dispatcher: Dispatcher
     states: DesiredStateKeeper
     goodbye: trio.Event
+    deployments: Deployments = attrs.field(
+        default=attrs.Factory(
+            lambda self: Deployments(self.dispatcher, self.states), takes_self=True
+        )
+    )
 
     def routes(self) -> Router:
         routes = self.probes()
@@ -61,7 +68,7 @@ class InferenceRoutes:
         routes.http("POST", "/api/v1/continue_from_conversation_history", self._conversation)
         routes.http("POST", "/api/v1/generate_embedding_batch", self._embeddings)
         routes.websocket("/api/v1/inference_socket", socket.serve)
-        ApiV2(self.dispatcher, self._stream_or_refuse).add_to(routes)
+        ApiV2(self.dispatcher, self.deployments, self._stream_or_refuse).add_to(routes)
         return routes
 
     def probes(self) -> Router:
@@ -83,6 +90,7 @@ class InferenceRoutes:
             await send_text(send, 200, "OK")
 
     async def _raw_prompt(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        must_allow_default(scope)
         work = await json_body(
             scope, receive, lambda value: structured(value, ContinueFromRawPromptParams)
         )
@@ -92,6 +100,7 @@ class InferenceRoutes:
     async def _conversation(
         self, scope: Scope, receive: Receive, send: Send, params: Params
     ) -> None:
+        must_allow_default(scope)
         work, problem = await json_body(scope, receive, _conversation)
         self._must_generate()
         if problem is not None:
@@ -99,6 +108,7 @@ class InferenceRoutes:
         await self._stream(scope, receive, send, work)
 
     async def _embeddings(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        must_allow_default(scope)
         body = await json_body(
             scope, receive, lambda value: structured(value, GenerateEmbeddingBatchParams)
         )
@@ -109,7 +119,8 @@ class InferenceRoutes:
             raise HttpProblem(
                 501, "Embedding generation is not enabled in the inference parameters"
             )
-        if not self.dispatcher.agents:
+        default = self.dispatcher.pools.find(DEFAULT_DEPLOYMENT)
+        if default is None or not default.agents:
             raise HttpProblem(503, "No agents are currently connected")
         client, priority = client_of(scope)
         fan_out = EmbeddingFanOut(
@@ -125,17 +136,18 @@ class InferenceRoutes:
         """``Retry-After`` for a request that was refused at once."""
         if request.failure is None or request.failure.code != 503:
             return []
-        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s())]
+        retry_after_s = self.dispatcher.retry_after_s(request.deployment)
+        return [(b"retry-after", b"%d" % retry_after_s)]
 
     def _must_generate(self) -> None:
         if not self.states.generates_tokens:
             raise HttpProblem(501, GENERATION_DISABLED)
 
     async def _stream_or_refuse(
-        self, scope: Scope, receive: Receive, send: Send, work: Work
+        self, scope: Scope, receive: Receive, send: Send, work: Work, deployment: str
     ) -> None:
         """As ``_stream``; a request that is refused at once gets the status of the refusal."""
-        request = await self._submit(scope, work)
+        request = await self._submit(scope, work, deployment)
         if request.failure is not None:
             raise HttpProblem(
                 request.failure.code, request.failure.description, self._advice(request)
@@ -146,11 +158,17 @@ class InferenceRoutes:
         """One request from here to its last line."""
         await self._send_lines(scope, receive, send, await self._submit(scope, work))
 
-    async def _submit(self, scope: Scope, work: Work) -> Request:
+    async def _submit(
+        self, scope: Scope, work: Work, deployment: str = DEFAULT_DEPLOYMENT
+    ) -> Request:
         client, priority = client_of(scope)
         encoded_work = await encoded(work, input_of(scope))
         return self.dispatcher.submit(
-            new_request_id(), encoded_work, client=client, priority=priority
+            new_request_id(),
+            encoded_work,
+            client=client,
+            priority=priority,
+            deployment=deployment,
         )
 
     async def _send_lines(
@@ -169,6 +187,12 @@ class InferenceRoutes:
                 await send({"type": "http.response.body", "body": failure_line(request)})
         finally:
             request.stop()
+
+
+def must_allow_default(scope: Scope) -> None:
+    """HttpProblem 403 for a key that may not use ``default``, to which Paddler's routes lead."""
+    if (problem := default_problem(scope)) is not None:
+        raise HttpProblem(403, problem)
 
 
 def lines(request: Request, step: Results) -> list[bytes]:

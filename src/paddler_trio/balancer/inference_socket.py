@@ -20,7 +20,7 @@ from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.bounded_websocket import text_sender
-from paddler_trio.http.client_identity import client_of
+from paddler_trio.http.client_identity import client_of, default_problem
 from paddler_trio.http.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.http.json_body import input_of
 from paddler_trio.http.router import Params
@@ -63,10 +63,13 @@ class InferenceSocket:
     async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         """One client, from the upgrade to the end of its connection."""
         identity = client_of(scope)
+        refusal = default_problem(scope)
         await receive()
         await send({"type": "websocket.accept"})
         frames, outgoing = trio.open_memory_channel[bytes](0)
-        client = _Client(self.dispatcher, self.states, frames, input_of(scope), *identity)
+        client = _Client(
+            self.dispatcher, self.states, frames, input_of(scope), *identity, refusal=refusal
+        )
         try:
             async with trio.open_nursery() as connection:
                 connection.start_soon(
@@ -117,6 +120,8 @@ class _Client:
     room: Reservation
     name: str
     priority: Priority
+    refusal: str | None = None
+    """Why this client may send nothing here."""
     nursery: trio.Nursery = attrs.field(init=False)
     _in_flight: dict[str, Request] = attrs.field(factory=dict, init=False)
 
@@ -186,6 +191,8 @@ class _Client:
                 400,
                 f'Request id "{request_id}" is already in flight on this connection',
             )
+        if self.refusal is not None:
+            return error_line(request_id, 403, self.refusal)
         if submission.problem is not None:
             return error_line(request_id, 400, f"Invalid request parameters: {submission.problem}")
         if not self.states.generates_tokens:

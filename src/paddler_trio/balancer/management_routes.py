@@ -36,7 +36,8 @@ from paddler_trio.http.json_body import (
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.quart_adapter import adapted
 from paddler_trio.http.router import Params, Router
-from paddler_trio.nursery_tree.agent_connection import AgentConnection, snapshot, snapshot_v2
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.printed_tree import running_tree

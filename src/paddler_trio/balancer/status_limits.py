@@ -18,7 +18,7 @@ from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelPath
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import MemoryInForce
-from paddler_trio.wire.trio.trio_link import Report
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, Placement, Report
 
 MAX_SLOTS: Final = 4096
 """llama.cpp runs 256 sequences at most."""
@@ -34,6 +34,7 @@ MAX_DIGEST_CHARS: Final = 256
 MAX_STATS: Final = 128
 MAX_DEVICES: Final = 128
 MAX_CHOSEN: Final = 16
+MAX_LOAD_S: Final = 86_400.0
 
 _T = TypeVar("_T", bound=attrs.AttrsInstance)
 
@@ -47,6 +48,15 @@ def identity_problem(agent_id: str, name: str | None) -> str | None:
                 f"{text[:40]!r}..."
             )
     return None
+
+
+def placement_problem(agent_id: str, placement: Placement) -> str | None:
+    """Why an agent of this id may not have this place; None if it may."""
+    deployment, host = placement.deployment, placement.host
+    own = host if deployment == DEFAULT_DEPLOYMENT else f"{host}.{deployment}"
+    if agent_id == own:
+        return None
+    return f"the instance of {deployment!r} on host {host[:80]!r} has the id {agent_id[:80]!r}"
 
 
 def bounded_status(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
@@ -86,6 +96,11 @@ def bounded_report(report: Report) -> Report:
             phase=_cut(report.download.phase, MAX_NAME_CHARS),
         ),
         memory=None if report.memory is None else _bounded_memory(report.memory),
+        load_s=None if report.load_s is None else min(MAX_LOAD_S, max(0.0, report.load_s)),
+        room=tuple(
+            _evolved(each, device=_cut(each.device, MAX_NAME_CHARS))
+            for each in report.room[:MAX_DEVICES]
+        ),
     )
 
 

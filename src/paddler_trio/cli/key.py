@@ -11,11 +11,13 @@ import typer
 
 from paddler_trio.cli.options import JsonOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.api_keys import (
     KeyFile,
     KeyScope,
     StoredKey,
     changing,
+    check_deployments,
     check_name,
     new_secret,
     read_key_file,
@@ -46,18 +48,38 @@ def new(
             "--scope", help="inference, management, or both with a comma.", show_default="inference"
         ),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="Only this deployment, and others for which the option is repeated; without it "
+            "all, also those that come later.",
+        ),
+    ] = None,
 ) -> None:
     """Make a key and print it, this once; the file keeps only a salted hash of it."""
     with one_line_errors():
         scopes = _scopes(scope)
+        deployments = check_deployments(model or None, "--model")
+        if deployments and KeyScope.INFERENCE not in scopes:
+            raise ConfigurationError("--model limits requests: it needs the scope inference")
         secret = new_secret()
         today = datetime.now(UTC).date().isoformat()
-        stored = StoredKey.of(secret, name=check_name(name), scopes=scopes, created=today)
+        stored = StoredKey.of(
+            secret,
+            name=check_name(name),
+            scopes=scopes,
+            created=today,
+            deployments=deployments,
+        )
         with changing(file):
             content = read_key_file(file) if file.exists() else KeyFile()
             write_key_file(file, content.having(stored))
         print(secret)
         words = " and ".join(sorted(scopes))
+        if deployments:
+            words += f" on {' and '.join(sorted(deployments))}"
         stderr().print(f"{name} is for {words}; the key is not shown again; {RELOAD}")
 
 
@@ -68,14 +90,20 @@ def list_keys(file: FileOption, as_json: JsonOption = False) -> None:
         content = read_key_file(file)
         if as_json:
             keys = [
-                {"name": each.name, "scopes": sorted(each.scopes), "created": each.created}
+                {
+                    "name": each.name,
+                    "scopes": sorted(each.scopes),
+                    "created": each.created,
+                    "deployments": sorted(each.deployments) or None,
+                }
                 for each in content.keys
             ]
             print_json({"guarded": sorted(content.guarded), "keys": keys})
             return
         for each in content.keys:
             words = ",".join(sorted(each.scopes))
-            stdout().print(f"{each.name}  {words}  since {each.created}")
+            limits = f"  only {','.join(sorted(each.deployments))}" if each.deployments else ""
+            stdout().print(f"{each.name}  {words}  since {each.created}{limits}")
         guarded = ", ".join(sorted(content.guarded)) or "nothing"
         print(f"keys are asked for: {guarded}", file=sys.stderr)
 

@@ -7,6 +7,8 @@ cost every request what it costs an attacker. See
 
 ``guarded`` are the scopes that ask for a key. A scope joins when its first key is made and never
 leaves by itself: revoking the last key opens nothing.
+
+A key may be limited to deployments; one that is not may use all, also those that come later.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from pathlib import Path
 
 import attrs
 
-from paddler_trio.errors import ConfigurationError
+from paddler_trio.errors import ConfigurationError, WireError
+from paddler_trio.wire.trio.trio_link import check_deployment
 
 KEY_PREFIX = "pt-"
 KEY_BYTES = 32
@@ -36,6 +39,8 @@ MAX_SECRET_BYTES = 128
 MAX_KEYS = 1024
 """Every request compares with all of them: at this number that takes about a millisecond."""
 MAX_FILE_BYTES = 1_048_576
+MAX_DEPLOYMENTS = 64
+"""That one key may be limited to."""
 VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -50,19 +55,29 @@ class KeyScope(StrEnum):
 
 @attrs.frozen
 class StoredKey:
-    """One key as the file has it. ``created`` is a date, for people."""
+    """One key as the file has it. ``created`` is a date, for people; ``deployments`` are the only
+    ones it may use, none if it may use all."""
 
     name: str
     scopes: frozenset[KeyScope]
     created: str
     salt: bytes = attrs.field(repr=False)
     digest: bytes = attrs.field(repr=False)
+    deployments: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, secret: str, *, name: str, scopes: frozenset[KeyScope], created: str) -> StoredKey:
+    def of(
+        cls,
+        secret: str,
+        *,
+        name: str,
+        scopes: frozenset[KeyScope],
+        created: str,
+        deployments: frozenset[str] = frozenset(),
+    ) -> StoredKey:
         """Of a fresh ``secret``; it cannot be had back from the result."""
         salt = secrets.token_bytes(SALT_BYTES)
-        return cls(name, scopes, created, salt, _digest(salt, secret.encode()))
+        return cls(name, scopes, created, salt, _digest(salt, secret.encode()), deployments)
 
 
 @attrs.frozen
@@ -111,6 +126,7 @@ class KeyFile:
                 "created": key.created,
                 "salt": key.salt.hex(),
                 "sha256": key.digest.hex(),
+                **({"deployments": sorted(key.deployments)} if key.deployments else {}),
             }
             for key in self.keys
         ]
@@ -155,6 +171,21 @@ def check_name(name: str) -> str:
             "a letter or digit"
         )
     return name
+
+
+def check_deployments(value: object, what: str) -> frozenset[str]:
+    """The names of deployments that a key is limited to, none if ``value`` is None; else
+    ConfigurationError."""
+    if value is None:
+        return frozenset()
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_DEPLOYMENTS:
+        raise ConfigurationError(f"{what} must be a list of 1 to {MAX_DEPLOYMENTS} names")
+    for name in value:
+        try:
+            check_deployment(name if isinstance(name, str) else "")
+        except WireError as error:
+            raise ConfigurationError(f"{what}: {error}") from error
+    return frozenset(value)
 
 
 # ---------------------------------------------------------------------------------- the file
@@ -218,14 +249,17 @@ def _digest(salt: bytes, secret: bytes) -> bytes:
     return hashlib.sha256(salt + secret).digest()
 
 
-def _fields(value: object, names: set[str], what: str) -> Mapping[str, object]:
-    if not isinstance(value, dict) or set(value) != names:
+def _fields(
+    value: object, names: set[str], what: str, *, optional: str | None = None
+) -> Mapping[str, object]:
+    if not isinstance(value, dict) or set(value) - {optional} != names:
         raise ConfigurationError(f"{what} must have exactly {', '.join(sorted(names))}")
     return value
 
 
 def _parse_key(value: object, what: str) -> StoredKey:
-    fields = _fields(value, {"name", "scopes", "created", "salt", "sha256"}, what)
+    names = {"name", "scopes", "created", "salt", "sha256"}
+    fields = _fields(value, names, what, optional="deployments")
     name, created = fields["name"], fields["created"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"{what}.name is not a key's name")
@@ -234,7 +268,8 @@ def _parse_key(value: object, what: str) -> StoredKey:
     scopes = _scopes(fields["scopes"], f"{what}.scopes")
     salt = _hex(fields["salt"], f"{what}.salt", at_least=SALT_BYTES)
     digest = _hex(fields["sha256"], f"{what}.sha256", at_least=hashlib.sha256().digest_size)
-    return StoredKey(name, scopes, created, salt, digest)
+    deployments = check_deployments(fields.get("deployments"), f"{what}.deployments")
+    return StoredKey(name, scopes, created, salt, digest, deployments)
 
 
 def _scopes(value: object, what: str) -> frozenset[KeyScope]:

@@ -3,7 +3,8 @@
 A key comes as ``Authorization: Bearer`` or as ``x-api-key``. Without a valid one the answer is 401,
 with one of another scope 403, each in the format of the API; a WebSocket is refused before it is
 accepted. From here on the request is identified by the *name* of its key: in the log, in metrics,
-and as the client to which the queue is fair. The key itself goes no further.
+and as the client to which the queue is fair. The key itself goes no further. A key that is limited
+to deployments passes here; the routes compare, since only they read which one a request names.
 
 Probes stay open, since supervisors have no keys, and so does a preflight, which cannot carry one;
 ``Cors`` answers it before a request comes here.
@@ -19,7 +20,7 @@ import structlog
 
 from paddler_trio.http.api_keys import KeyScope, StoredKey
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header, send_text
-from paddler_trio.http.client_identity import KEY_NAME
+from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.router import refuse_upgrade
 
@@ -87,6 +88,8 @@ class Authentication:
             else:
                 self.keys.requests[key.name] += 1
                 scope[KEY_NAME] = key.name
+                if key.deployments:
+                    scope[KEY_DEPLOYMENTS] = key.deployments
                 with structlog.contextvars.bound_contextvars(key=key.name):
                     await app(scope, receive, send)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from paddler_trio.http.asgi import HttpProblem, Scope, header
 from paddler_trio.scheduler.dispatch.fair_order import Priority
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 CLIENT_HEADER = b"x-paddler-client"
 PRIORITY_HEADER = b"x-paddler-priority"
 MAX_CLIENT_CHARS = 128
 KEY_NAME = "paddler_trio.key_name"
 """The member of a scope that has the name of the request's API key, if it came with one."""
+
+KEY_DEPLOYMENTS = "paddler_trio.key_deployments"
+"""The member that has the deployments which this key is limited to, if it is."""
 
 
 def client_of(scope: Scope) -> tuple[str, Priority]:
@@ -37,3 +41,22 @@ def named_client(scope: Scope) -> str:
     """The name of the API key, else the text of ``X-Paddler-Client``; empty without both."""
     name = (header(scope, CLIENT_HEADER) or b"")[:MAX_CLIENT_CHARS].decode("latin-1")
     return str(scope.get(KEY_NAME, "")) or name
+
+
+def allowed_deployments(scope: Scope) -> frozenset[str] | None:
+    """The only deployments that the key of the request may use; None for all."""
+    allowed = scope.get(KEY_DEPLOYMENTS)
+    return allowed if isinstance(allowed, frozenset) else None
+
+
+def default_problem(scope: Scope) -> str | None:
+    """Why the key of the request may not use Paddler's routes, which lead to the deployment
+    ``default``; None if it may."""
+    allowed = allowed_deployments(scope)
+    if allowed is None or DEFAULT_DEPLOYMENT in allowed:
+        return None
+    names = " and ".join(sorted(allowed))
+    return (
+        f"the API key {scope.get(KEY_NAME)!r} is for the deployments {names}, and this is answered "
+        f"by {DEFAULT_DEPLOYMENT}"
+    )

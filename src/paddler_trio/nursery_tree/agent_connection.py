@@ -7,7 +7,6 @@ a client's id never leaves the balancer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
-from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, applicable_state
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.paddler.status import (
@@ -32,6 +31,7 @@ from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
     MAX_FRAME_BYTES,
     Answer,
     Cache,
@@ -49,8 +49,9 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
-KEEPS_OLD_MODEL = frozenset({"downloading", "failed"})
-"""Phases in which an agent that cannot serve the desired state (yet) serves the one before it."""
+KEEPS_OLD_MODEL = frozenset({"downloading", "loading", "probing", "failed"})
+"""Phases in which an agent that cannot serve the desired state (yet) may serve the one before it;
+it reports which one, or none."""
 
 
 COMMAND_BEGINS_S = 10.0
@@ -76,6 +77,10 @@ class AgentConnection:
       key: this connection's number.
       id: the agent's own id, from the URL; the same across its reconnects.
       speaks_trio: both ends chose our subprotocol.
+      deployment: what it serves.
+      host: id of the first link of the agent process that this is an instance of; its own id if
+        it is that link.
+      labels: of its host.
     """
 
     key: AgentKey
@@ -87,25 +92,34 @@ class AgentConnection:
     outgoing: trio.MemorySendChannel[bytes]
     report: Report | None = attrs.field(default=None, init=False)
     health: HealthTracker
+    deployment: str = DEFAULT_DEPLOYMENT
+    host: str = attrs.field(default=attrs.Factory(lambda self: self.id, takes_self=True))
+    labels: Mapping[str, str] = attrs.field(factory=dict)
     is_accepting: bool = attrs.field(default=False, init=False)
     """It serves the state that was sent to it, or stands in, and neither failed too often nor is
     drained."""
     serves_desired: bool = attrs.field(default=False, init=False)
-    """It serves the state that was sent to it."""
+    """It serves a state that is admissible."""
+    admissible: frozenset[str] | None = attrs.field(default=None, init=False)
+    """The digests of the states that it may serve to get work; None for the one sent to it."""
     may_stand_in: bool = attrs.field(default=False, init=False)
-    """No agent serves the desired state: one that still serves the state before it gets work."""
+    """No agent of its deployment serves an admissible state: one that still serves the state before
+    it gets work."""
     usable_slots: int = attrs.field(default=0, init=False)
     """As many of its slots as may be used now; fewer while it ramps up."""
     said_goodbye: bool = attrs.field(default=False, init=False)
     """It deregistered: the end of the connection is no loss."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
+    idle_since_s: float | None = attrs.field(default=None, init=False)
+    """Since when no request is on it; None while one is, and before it joins."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
     """Of the queries that report it; by the same ids."""
     _num_queries: int = attrs.field(default=0, init=False)
     _sent_digest: str | None = attrs.field(default=None, init=False)
+    _sent_revision: str | None = attrs.field(default=None, init=False)
     _was_applied: bool = attrs.field(default=False, init=False)
     _gate: SwapGate = attrs.field(factory=SwapGate, init=False)
 
@@ -124,6 +138,25 @@ class AgentConnection:
         """Fingerprint of what it serves or served last; None for Paddler's agents."""
         return None if self.report is None else self.report.model
 
+    @property
+    def sent_revision(self) -> str | None:
+        """Digest of the state sent last, with its extras also where they cannot be sent: those who
+        serve the same state for a request have the same."""
+        return self._sent_revision
+
+    @property
+    def revision(self) -> str | None:
+        """The same of the state that it serves; a Paddler agent that gets work serves the one that
+        was sent to it."""
+        if not self.speaks_trio:
+            return self._sent_revision
+        return None if self.report is None else self.report.served_state
+
+    @property
+    def gets_work_by_right(self) -> bool:
+        """It gets work, and not only because it stands in."""
+        return self.is_accepting and self.serves_desired
+
     def __repr__(self) -> str:
         readiness = "accepting" if self.is_accepting else "not accepting"
         return (
@@ -140,6 +173,7 @@ class AgentConnection:
         """
         sent = extras if self.speaks_trio else NO_EXTRAS
         digest = extended_digest(state, sent)
+        self._sent_revision = digest if sent == extras else extended_digest(state, extras)
         if digest == self._sent_digest:
             return
         self._sent_digest = digest
@@ -154,7 +188,11 @@ class AgentConnection:
         now_s = trio.current_time()
         if self.speaks_trio:
             report = self.report
-            self.serves_desired = report is not None and report.served_state == self._sent_digest
+            self.serves_desired = report is not None and (
+                report.served_state == self._sent_digest
+                if self.admissible is None
+                else report.served_state in self.admissible
+            )
             serves = self.serves_desired or (self.may_stand_in and self._keeps_old_model)
         else:
             applied = self.status.state_application_status is AgentStateApplicationStatus.APPLIED
@@ -188,6 +226,7 @@ class AgentConnection:
     def start(self, lease: Lease) -> None:
         """Send the request; its route is open before the agent can answer."""
         self._leases[lease.wire_id] = lease
+        self.idle_since_s = None
         request = lease.request
         if self.speaks_trio and (lease.isolated or not request.work.is_embedding_batch):
             frame = request.work.start_frame(
@@ -209,7 +248,10 @@ class AgentConnection:
     def forget(self, lease: Lease) -> None:
         """Its results are dropped from now on."""
         if self._leases.pop(lease.wire_id, None) is not None:
-            self._gate.released(now_s=trio.current_time())
+            now_s = trio.current_time()
+            self._gate.released(now_s=now_s)
+            if not self._leases:
+                self.idle_since_s = now_s
 
     def lease(self, wire_id: str) -> Lease | None:
         return self._leases.get(wire_id)
@@ -366,40 +408,3 @@ class AgentConnection:
         for future in self._queries.values():
             future.set(LinkError(f"agent {self.label} disconnected"))
         self._sent_digest = None
-
-
-def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
-    fields = unstructure(agent.status)
-    assert isinstance(fields, dict)
-    del fields["version"]
-    return {
-        **fields,
-        "id": agent.id,
-        "name": agent.name,
-        "slots_processing": slots_processing,
-    }
-
-
-def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """The same with what Paddler's schema has no room for."""
-    report = agent.report
-    return {
-        **snapshot(agent, slots_processing),
-        "protocol": "paddler-trio.1" if agent.speaks_trio else "paddler-4.1",
-        "is_accepting": agent.is_accepting,
-        "is_drained": agent.is_drained,
-        "usable_slots": agent.usable_slots,
-        "phase": None if report is None else report.phase,
-        "wanted_state": None if report is None else report.wanted_state,
-        "served_state": None if report is None else report.served_state,
-        "progress": None
-        if report is None or report.progress is None or math.isnan(report.progress)
-        else report.progress,
-        "detail": None if report is None else report.detail,
-        "engine": None if report is None else report.engine,
-        "download": None
-        if report is None or report.download is None
-        else unstructure(report.download),
-        "memory": None if report is None or report.memory is None else unstructure(report.memory),
-    }

@@ -1,24 +1,39 @@
-"""All requests, all agents, one slot ledger: every request is a task, every slot a lease.
+"""All requests, all agents, a pool for each deployment; a request is a task, a slot a lease.
 
-The ledger decides which request gets which slot, requests change their phases, and the dispatcher
-does what each change means: it sends work and stops to agents, returns slots, and sets deadlines.
-All of that is synchronous, in the step in which the change happens, so no cancellation can fall in
-between. The task of a request only waits for the deadline of its phase, and makes sure that the
-request ends when the task is cancelled.
+The ledger of a pool decides which request gets which slot, requests change their phases, and the
+dispatcher does what each change means: it sends work and stops to agents, returns slots, and sets
+deadlines. All of that is synchronous, in the step in which the change happens, so no cancellation
+can fall in between. The task of a request only waits for the deadline of its phase, and makes sure
+that the request ends when the task is cancelled.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import attrs
 import structlog
 import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_failures import (
+    BUFFERED_TOO_LONG,
+    CUT_OFF,
+    DISPLACED,
+    OVERFLOW,
+    SHUTTING_DOWN,
+    hopeless,
+    no_such_deployment,
+    stranded,
+    token_timeout,
+    too_long,
+)
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.handover import run_in
 from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.pool import OURS, Demand, Hold, Pool, PoolSettings
+from paddler_trio.nursery_tree.pools import Pools
 from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import (
     Buffered,
@@ -28,15 +43,15 @@ from paddler_trio.nursery_tree.request import (
     Leased,
     Phase,
     Request,
-    Stopped,
+    RevisionPin,
     Stopping,
     Streaming,
 )
+from paddler_trio.nursery_tree.request_log import log_end
 from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
+from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
 from paddler_trio.scheduler.dispatch.slot_ledger import (
     BufferFull,
     Granted,
@@ -44,40 +59,11 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     Priority,
     Queued,
     RequestKey,
-    SlotLedger,
 )
-from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
-from paddler_trio.wire.trio.request_frame import EncodedWork, TooLong
-from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
+from paddler_trio.wire.trio.request_frame import EncodedWork
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("dispatch")
-
-OURS = frozenset({SUBPROTOCOL})
-"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
-STOP_CONFIRMATION_S = 5.0
-"""How long a slot stays taken after its request was stopped and the agent does not confirm."""
-
-
-@attrs.frozen
-class DispatchLimits:
-    """Times in seconds."""
-
-    max_buffered: int = 30
-    buffered_timeout_s: float = 10.0
-    item_timeout_s: float = 30.0
-    continuation: ContinuationLimits = attrs.field(factory=ContinuationLimits)
-    continuation_wait_s: float = 3.0
-    """How long an answer that was begun waits for an agent that can continue it to connect."""
-    stop_confirmation_s: float = STOP_CONFIRMATION_S
-
-
-SHUTTING_DOWN = Failure(503, "balancer is shutting down")
-OVERFLOW = Failure(503, "Buffered requests overflow")
-DISPLACED = Failure(
-    503, "Buffered requests overflow; it made room for a client that has fewer requests waiting"
-)
-BUFFERED_TOO_LONG = Failure(504, "Waiting for available slot timed out")
-CUT_OFF = Failure(502, "Response channel closed before terminator")
 
 
 @attrs.define(eq=False)
@@ -91,25 +77,20 @@ class Dispatcher:
     agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
     buffer_changed: Changes = attrs.field(factory=Changes, init=False)
+    pools_changed: Changes = attrs.field(factory=Changes, init=False)
+    """A queue is empty, or not empty any more."""
     health: HealthTracker = attrs.field(factory=HealthTracker, init=False)
     is_draining: bool = attrs.field(default=False, init=False)
-    _ledger: SlotLedger = attrs.field(init=False)
+    pools: Pools = attrs.field(init=False)
     _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     """All that have not ended."""
     _agents_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _requests_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _drained: set[str] = attrs.field(factory=set, init=False)
-    _serving: set[AgentKey] = attrs.field(factory=set, init=False)
-    """The agents that get work because they serve the desired state."""
-    _stand_ins_work: bool = attrs.field(default=True, init=False)
-    """There are none, so those that still serve the state before it get work."""
-    _rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
-    _stranded: set[RequestKey] = attrs.field(factory=set, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
-    _buffered: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._ledger = SlotLedger(max_buffered=self.limits.max_buffered)
+        self.pools = Pools(self.limits.max_buffered, self.pools_changed)
 
     # ------------------------------------------------------------ requests
 
@@ -124,10 +105,13 @@ class Dispatcher:
         *,
         client: str = "",
         priority: Priority = Priority.NORMAL,
+        deployment: str = DEFAULT_DEPLOYMENT,
+        pin: RevisionPin | None = None,
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
-        The queue is fair between clients.
+        The queue of a deployment is fair between clients. Requests with one ``pin`` are answered by
+        one revision.
 
         The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
         if it stops reading earlier it must call ``request.stop()``.
@@ -137,28 +121,37 @@ class Dispatcher:
             RequestKey(self._arrivals),
             request_id,
             work,
+            deployment=deployment,
             client=client_digest(client),
+            pin=pin,
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
         if self.is_draining or self._requests_nursery is None:
             request.end(SHUTTING_DOWN)
             return request
         if work.excess is not None:
-            request.end(Failure(413, _too_long(work.excess)))
+            request.end(too_long(work.excess))
+            return request
+        pool = self.pools.find(deployment)
+        if pool is None:
+            request.end(no_such_deployment(deployment))
             return request
         needs = OURS if work.needs_ours is not None else frozenset()
-        if work.needs_ours is not None and self._ledger.is_hopeless(needs):
-            request.end(_hopeless(work.needs_ours))
+        if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
+            request.end(hopeless(work.needs_ours))
             return request
-        decision = self._ledger.ask(request.key, client=client, priority=priority, needs=needs)
+        decision = pool.ledger.ask(
+            request.key, client=client, priority=priority, needs=needs, revision=request.pinned_to
+        )
         if isinstance(decision, BufferFull):
             request.end(OVERFLOW)
             return request
-        self._requests[request.key] = request
+        pool.extend(request)
+        self._requests[request.key] = pool.requests[request.key] = request
         request.on_move = self._moved
         if isinstance(decision, Queued) and decision.displaced is not None:
             self._requests[decision.displaced].end(DISPLACED)
-        self._apply([decision])
+        self._apply(pool, [decision])
         self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
         return request
 
@@ -169,22 +162,45 @@ class Dispatcher:
             if isinstance(request.phase, Buffered):
                 request.end(SHUTTING_DOWN)
 
-    def retry_after_s(self) -> int:
+    def retry_after_s(self, deployment: str = DEFAULT_DEPLOYMENT) -> int:
         """When a request that was refused now should come again."""
-        waiting = self._ledger.statistics().requests_buffered
-        return self._rate.retry_after_s(waiting, trio.current_time())
+        return self.pools.retry_after_s(deployment)
 
     def position(self, request: Request) -> int | None:
-        """How many stand before this request in the queue; None if it does not wait."""
-        return self._ledger.position(request.key)
+        """How many stand before this request in its queue; None if it does not wait."""
+        return self.pools.position(request)
 
     def statistics(self) -> LedgerStatistics:
-        """The ledger's counts; ``slots_total`` is what the agents reported, usable or not."""
+        """The counts of all pools; ``slots_total`` is what the agents reported, usable or not."""
         reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
-        return attrs.evolve(self._ledger.statistics(), slots_total=reported)
+        return attrs.evolve(self.pools.statistics(), slots_total=reported)
 
     def slots_processing(self, agent: AgentKey) -> int:
-        return self._ledger.slots_processing(agent)
+        return self.pools.of(self.agents[agent]).ledger.slots_processing(agent)
+
+    # --------------------------------------------------------- deployments
+
+    def set_deployments(self, deployments: Sequence[PoolSettings]) -> None:
+        """These are the deployments now, and ``default``, which there always is.
+
+        Requests of one that was removed go on as long as it has agents.
+        """
+        for pool, settings in self.pools.replace(deployments):
+            for agent in pool.readmit(settings):
+                self._apply(pool, pool.record(agent))
+            self._note_stranded(pool)
+        self.agents_changed.notify()
+
+    def hold(self, deployment: str, hold: Hold | None) -> None:
+        """While a pool is held, its requests do not time out before the end of the hold and then
+        their own time, and clients are shown the reason."""
+        pool = self.pools.find(deployment)
+        if pool is not None and pool.held != hold:
+            pool.hold(hold, trio.current_time())
+
+    def demand(self) -> Mapping[str, Demand]:
+        """What waits and what runs, of each deployment."""
+        return self.pools.demand()
 
     # -------------------------------------------------------------- agents
 
@@ -195,12 +211,11 @@ class Dispatcher:
         await run_in(self._agents_nursery, run, name=name)
 
     def join(self, agent: AgentConnection) -> None:
+        """An agent of a deployment that there is not stays, and gets no work."""
         self.agents[agent.key] = agent
         self.health.joined(agent.label, trio.current_time())
         agent.is_drained = agent.id in self._drained
-        agent.may_stand_in = self._stand_ins_work
-        agent.refresh_readiness()
-        self._ledger.join(agent.key)
+        self.pools.joined_by(agent).join(agent)
         self.update(agent)
 
     def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
@@ -216,36 +231,15 @@ class Dispatcher:
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
-        self._note_serving(agent.key, serves=agent.is_accepting and agent.serves_desired)
-        self._update_ledger(agent)
-        self._note_stranded()
+        pool = self.pools.of(agent)
+        self._note_serving(pool, agent.key, serves=agent.gets_work_by_right)
+        self._apply(pool, pool.record(agent))
+        self._note_stranded(pool)
         self.agents_changed.notify()
 
-    def _update_ledger(self, agent: AgentConnection) -> None:
-        grants = self._ledger.update(
-            agent.key,
-            slots_total=agent.usable_slots,
-            accepting=agent.is_accepting,
-            kind=agent.model,
-            offers=OURS if agent.speaks_trio else frozenset(),
-        )
-        self._apply(grants)
-
-    def _note_serving(self, key: AgentKey, *, serves: bool) -> None:
-        """The first agent that serves the desired state ends the time of those that stand in, and
-        the last one that no longer does begins it: there is never a choice of two models."""
-        if serves:
-            self._serving.add(key)
-        else:
-            self._serving.discard(key)
-        nobody_serves = not self._serving
-        if nobody_serves == self._stand_ins_work:
-            return
-        self._stand_ins_work = nobody_serves
-        for agent in self.agents.values():
-            agent.may_stand_in = nobody_serves
-            if agent.refresh_readiness():
-                self._update_ledger(agent)
+    def _note_serving(self, pool: Pool, key: AgentKey, *, serves: bool) -> None:
+        for agent in pool.note_serving(key, serves=serves):
+            self._apply(pool, pool.record(agent))
 
     def leave(self, agent: AgentConnection) -> None:
         """The agent is gone: its slots vanish at once, and every lease on it ends. Requests that
@@ -254,12 +248,15 @@ class Dispatcher:
             return
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         suspects = {} if agent.said_goodbye else agent.suspects()
-        for key in self._ledger.in_order(self._ledger.leave(agent.key)):
+        pool = self.pools.of(agent)
+        del pool.agents[agent.key]
+        for key in pool.ledger.in_order(pool.ledger.leave(agent.key)):
             request = self._requests[key]
             request.may_kill_agents |= key in suspects
             self._lose_slot(request, suspects.get(key, 0))
-        self._note_serving(agent.key, serves=False)
-        self._note_stranded()
+        self._note_serving(pool, agent.key, serves=False)
+        self._note_stranded(pool)
+        self.pools.end_if_left(pool)
         self.agents_changed.notify()
 
     def hand_back(self, lease: Lease, reason: str, *, suspects: int) -> None:
@@ -278,9 +275,10 @@ class Dispatcher:
             reason=reason,
             suspects=suspects,
         )
-        self._apply(self._ledger.give_back(request.key))
+        pool = self.pools.of(request)
+        self._apply(pool, pool.ledger.give_back(request.key))
         self._lose_slot(request, suspects)
-        self._note_stranded()
+        self._note_stranded(pool)
         self.agents_changed.notify()
 
     def _lose_slot(self, request: Request, suspects: int) -> None:
@@ -314,30 +312,19 @@ class Dispatcher:
             return
         request.continuations += 1
         request.requeue()
+        pool = self.pools.of(request)
         kind = request.model if request.tokens else None
-        ours_are_here = any(agent.speaks_trio for agent in self.agents.values())
+        ours_are_here = any(agent.speaks_trio for agent in pool.agents.values())
         needs = OURS if request.suspicions and ours_are_here else frozenset()
-        self._apply([self._ledger.ask_again(request.key, kind=kind, needs=needs)])
+        placed = pool.ledger.ask_again(
+            request.key, kind=kind, needs=needs, revision=request.pinned_to
+        )
+        self._apply(pool, [placed])
         if self.is_draining and isinstance(request.phase, Buffered):
             request.end(SHUTTING_DOWN)
 
-    def _note_stranded(self) -> None:
-        """An answer is continued by the model that began it or not at all. While no agent here
-        could, it waits only for one to connect, and not for its turn."""
-        stranded = self._ledger.stranded()
-        for key in stranded:
-            request = self._requests[key]
-            if key not in self._stranded and isinstance(request.phase, Buffered):
-                request.phase.stranded_since_s = trio.current_time()
-                request.timer.deadline = min(
-                    request.timer.deadline, trio.current_time() + self.limits.continuation_wait_s
-                )
-        for key in self._stranded.difference(stranded):
-            phase = self._requests[key].phase
-            if isinstance(phase, Buffered):
-                phase.stranded_since_s = None
-                self._requests[key].timer.deadline = phase.deadline_s
-        self._stranded = set(stranded)
+    def _note_stranded(self, pool: Pool) -> None:
+        pool.note_stranded(trio.current_time(), self.limits.continuation_wait_s)
 
     # ------------------------------------------------- the life of a request
 
@@ -355,21 +342,20 @@ class Dispatcher:
             cut_off = SHUTTING_DOWN if self.is_draining else CUT_OFF
             request.abort(cut_off)  # sends a stop to the agent that works on it
             request.end(cut_off)
-            _log_end(request)  # here, where the context names the client's key
+            log_end(request)  # here, where the context names the client's key
 
     def _deadline_passed(self, request: Request) -> None:
         match request.phase:
             case Buffered(stranded_since_s=None):
                 request.end(BUFFERED_TOO_LONG)
             case Buffered(stranded_since_s=float(since_s)):
-                request.end(Failure(502, self._why_stranded(request, since_s)))
+                waited_s = trio.current_time() - since_s
+                if request.pin is not None and not request.tokens:
+                    request.pin.is_lost = True
+                agents = self.pools.of(request).agents.values()
+                request.end(stranded(request, waited_s, agents))
             case Leased() | Streaming():
-                timeout_ms = round(self.limits.item_timeout_s * 1000)
-                words = (
-                    f"Inference timed out after {timeout_ms}ms waiting for next token. Increase "
-                    "--inference-item-timeout if the prompt requires longer processing."
-                )
-                request.abort(Failure(504, words, blames_agent=True))
+                request.abort(token_timeout(self.limits.item_timeout_s))
             case Stopping(lease, ending):
                 log.warning(
                     "agent did not confirm a stop", agent=lease.agent.name, request=request.id
@@ -386,6 +372,7 @@ class Dispatcher:
                 assert held is not None
                 held.agent.forget(held)
                 request.timer.deadline = deadline_s
+                self.pools.of(request).extend(request)
             case Leased(lease):
                 request.timer.deadline = now_s + self.limits.item_timeout_s
                 lease.agent.start(lease)
@@ -406,10 +393,12 @@ class Dispatcher:
     def _release(self, request: Request) -> None:
         """It holds nothing any more, and the next request gets its slot."""
         del self._requests[request.key]
-        self._stranded.discard(request.key)
+        pool = self.pools.of(request)
+        pool.forget(request)
         if request.agents:
-            self._rate.ended(trio.current_time())
-        self._apply(self._ledger.end(request.key))
+            pool.rate.ended(trio.current_time())
+        self._apply(pool, pool.ledger.end(request.key))
+        self.pools.end_if_left(pool)
         self.agents_changed.notify()
 
     def _count_failure(self, agent: AgentConnection) -> None:
@@ -423,7 +412,7 @@ class Dispatcher:
         """For the printed tree: why it waits, or where it runs."""
         match request.phase:
             case Buffered():
-                ahead = self._ledger.position(request.key)
+                ahead = self.position(request)
                 again = f", continuing after {len(request.tokens)} tokens" if request.tokens else ""
                 return f"waits for a slot behind {ahead}{again}"
             case Leased(lease) | Streaming(lease):
@@ -433,26 +422,11 @@ class Dispatcher:
             case Ended():
                 return "ending"
 
-    def _why_stranded(self, request: Request, since_s: float) -> str:
-        waited_ms = round(1000 * (trio.current_time() - since_s))
-        serving = [agent for agent in self.agents.values() if agent.is_accepting]
-        words = (
-            f"The agent was lost after {len(request.tokens)} tokens, and no agent that can "
-            f"continue the answer connected within {waited_ms}ms"
-        )
-        if any(agent.speaks_trio for agent in serving):
-            return f"{words}; the others serve a different model"
-        if serving:
-            return f"{words}; the others are Paddler 4.1 agents, which continue no answer"
-        return words
-
-    def _apply(self, decisions: Iterable[Granted | Queued]) -> None:
+    def _apply(self, pool: Pool, decisions: Iterable[Granted | Queued]) -> None:
         for decision in decisions:
             if isinstance(decision, Granted):
                 self._grant(self._requests[decision.request], self.agents[decision.agent])
-        buffered = self._ledger.statistics().requests_buffered
-        if buffered != self._buffered:
-            self._buffered = buffered
+        if self.pools.note_buffered(pool):
             self.buffer_changed.notify()
 
     def _grant(self, request: Request, agent: AgentConnection) -> None:
@@ -463,27 +437,10 @@ class Dispatcher:
             item_timeout_s=self.limits.item_timeout_s,
             isolated=_isolated(request) if agent.speaks_trio else None,
         )
+        if request.pin is not None and request.pin.revision is None:
+            request.pin.revision = agent.revision
         request.grant(lease)
         self.agents_changed.notify()
-
-
-def _hopeless(reason: UnsupportedByPaddler | TooLong) -> Failure:
-    """Why agents of Paddler's alone cannot take a request."""
-    if isinstance(reason, TooLong):
-        words = f"{_too_long(reason)} by the agents that are connected, which are Paddler's"
-        return Failure(413, words)
-    words = (
-        f"{reason.field} is more than the agents that are connected can do: Paddler 4.1 "
-        "has no such field; start an agent of this package, or leave the field out"
-    )
-    return Failure(501, words)
-
-
-def _too_long(excess: TooLong) -> str:
-    return (
-        f"The request has {excess.size_bytes} bytes as it is sent to an agent, "
-        f"at most {excess.most_bytes} are taken"
-    )
 
 
 def _isolated(request: Request) -> str | None:
@@ -491,25 +448,6 @@ def _isolated(request: Request) -> str | None:
     if request.may_kill_agents:
         return "agent"
     return "engine" if request.suspicions else None
-
-
-def _log_end(request: Request) -> None:
-    match request.ending:
-        case Failure(code, description):
-            ending = f"{code} {description}"
-        case Stopped():
-            ending = "stopped"
-        case _:
-            ending = "done"
-    log.info(
-        "request ended",
-        request=request.id,
-        agents=request.agents,
-        results=request.num_results,
-        waited_s=round(request.waited_s, 3),
-        took_s=round(trio.current_time() - request.arrived_s, 3),
-        ending=ending,
-    )
 
 
 def client_digest(client: str) -> str:

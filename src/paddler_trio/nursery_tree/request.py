@@ -30,6 +30,7 @@ import trio
 
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.request_frame import EncodedWork
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease
@@ -51,6 +52,17 @@ class Results:
     results: list[RawResult]
     tokens: Sequence[int] = ()
     """The tokens sampled in this step; empty if the agent does not report them."""
+
+
+@attrs.define(eq=False)
+class RevisionPin:
+    """Keeps the requests of one call on one revision: the one that the first of them was given to.
+
+    ``is_lost``: one of them failed because no agent serves that revision any more.
+    """
+
+    revision: str | None = None
+    is_lost: bool = False
 
 
 @attrs.frozen
@@ -139,14 +151,18 @@ class Request:
       key: arrival number, also its place in the queue.
       id: what the client calls it; never routes anything.
       work: what an agent computes, as it is sent.
+      deployment: whose agents may have it.
       client: hexadecimal digits that tell clients apart.
+      pin: shared with the other requests of its call, which must be answered by one revision.
       buffered_timeout_s: how long each stay in the queue may last.
     """
 
     key: RequestKey
     id: str
     work: EncodedWork
+    deployment: str = DEFAULT_DEPLOYMENT
     client: str = ""
+    pin: RevisionPin | None = None
     buffered_timeout_s: float = math.inf
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
     phase: Phase = attrs.field(init=False)
@@ -198,6 +214,11 @@ class Request:
             case Leased(lease) | Streaming(lease) | Stopping(lease):
                 return lease
         return None
+
+    @property
+    def pinned_to(self) -> str | None:
+        """The only revision that may answer it; None for any."""
+        return None if self.pin is None else self.pin.revision
 
     @property
     def ending(self) -> Ending | None:

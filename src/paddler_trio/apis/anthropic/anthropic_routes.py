@@ -248,6 +248,7 @@ def _event(kind: str, **members: object) -> bytes:
 
 async def messages(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_messages)
+    backend = backend.routed(exchange, request.model)
     model = model_name(backend, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(backend)
@@ -264,6 +265,6 @@ async def messages(backend: Backend, exchange: Exchange) -> None:
 
 async def count_message_tokens(backend: Backend, exchange: Exchange) -> None:
     conversation, model = await exchange.read(backend.limits, read_count_tokens)
-    model_name(backend, model)
+    backend = backend.routed(exchange, model)
     must_generate(backend)
     await exchange.send_json(200, {"input_tokens": await count_tokens(backend, conversation)})

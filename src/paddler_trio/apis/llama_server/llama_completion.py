@@ -34,6 +34,7 @@ _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "
 
 async def llama_completion(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_llama_completion)
+    backend = backend.routed(exchange, request.delivery.model)
     model = model_name(backend, request.delivery.model)
     must_generate(backend)
     prompts = await native_prompts(backend, request)

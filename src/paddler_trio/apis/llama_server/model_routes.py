@@ -12,24 +12,21 @@ from importlib.metadata import version
 from pathlib import PurePath
 from urllib.parse import parse_qs
 
+import attrs
 import trio
 
 from paddler_trio.apis.api_errors import ApiError, invalid
-from paddler_trio.apis.backend import (
-    Backend,
-    ServedModel,
-    cluster_parameters,
-    no_such_model,
-    served_model,
-)
+from paddler_trio.apis.backend import Backend, cluster_parameters, no_such_model
 from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.fields import Field, Record, accepted, list_in, record
+from paddler_trio.apis.fields import Field, Record, list_in, record, text_in
+from paddler_trio.apis.generation_fields import MODEL
 from paddler_trio.apis.generation_settings import sampling_settings
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.chat_request import conversation_of
 from paddler_trio.apis.prompts import MAX_INT32
 from paddler_trio.apis.questions import ask, tokens_of
 from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
+from paddler_trio.balancer.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
@@ -59,28 +56,30 @@ _META = {
 
 async def list_models(backend: Backend, exchange: Exchange) -> None:
     """As OpenAI's schema has it, for which no agent is asked; or with what an agent describes."""
-    served = served_model(backend)
+    served = backend.deployments.visible(exchange.allowed_deployments)
     if exchange.is_exact:
-        data = [] if served is None else [_exact_model(backend, served)]
+        data = [_exact_model(backend, each) for each in served]
         await exchange.send_json(200, {"object": "list", "data": data})
         return
-    stats = {} if served is None else await _stats(backend)
-    models = [] if served is None else [_ollama_model(served, stats)]
-    data = [] if served is None else [_model(backend, served, stats)]
+    stats = await _stats_of_all(backend, served)
+    models = [_ollama_model(each, stats[each.name]) for each in served]
+    data = [_model(backend, each, stats[each.name]) for each in served]
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
 
 async def get_model(backend: Backend, exchange: Exchange) -> None:
-    served = served_model(backend)
-    if served is None or not served.is_called(exchange.tail):
-        raise no_such_model(exchange.tail, served)
+    try:
+        served = backend.deployments.named(exchange.tail, exchange.allowed_deployments)
+    except NoSuchModelError as error:
+        raise no_such_model(error) from error
     if exchange.is_exact:
         await exchange.send_json(200, _exact_model(backend, served))
     else:
-        await exchange.send_json(200, _model(backend, served, await _stats(backend)))
+        stats = await _stats(attrs.evolve(backend, routed_to=served))
+        await exchange.send_json(200, _model(backend, served, stats))
 
 
-def _exact_model(backend: Backend, served: ServedModel) -> Json:
+def _exact_model(backend: Backend, served: Deployment) -> Json:
     return {
         "id": served.id,
         "object": "model",
@@ -89,16 +88,18 @@ def _exact_model(backend: Backend, served: ServedModel) -> Json:
     }
 
 
-def _model(backend: Backend, served: ServedModel, stats: Mapping[str, object]) -> Json:
+def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) -> Json:
+    value, has_failed = backend.deployments.status(served)
     return {
         **_exact_model(backend, served),
         "aliases": list(served.aliases),
         "tags": [],
+        "status": {"value": value, **({"failed": True} if has_failed else {})},
         "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
     }
 
 
-def _ollama_model(served: ServedModel, stats: Mapping[str, object]) -> Json:
+def _ollama_model(served: Deployment, stats: Mapping[str, object]) -> Json:
     """The same as Ollama lists it, which llama-server adds: clients look there for capabilities."""
     capabilities = ["completion", "multimodal"] if stats.get("can_see") else ["completion"]
     texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
@@ -114,9 +115,24 @@ def _ollama_model(served: ServedModel, stats: Mapping[str, object]) -> Json:
     }
 
 
+async def _stats_of_all(
+    backend: Backend, served: Sequence[Deployment]
+) -> Mapping[str, Mapping[str, object]]:
+    """The description of each, by its name; all are asked for at the same time."""
+    stats: dict[str, Mapping[str, object]] = {}
+
+    async def ask_one(deployment: Deployment) -> None:
+        stats[deployment.name] = await _stats(attrs.evolve(backend, routed_to=deployment))
+
+    async with trio.open_nursery() as nursery:
+        for deployment in served:
+            nursery.start_soon(ask_one, deployment, name=f"description of {deployment.name}")
+    return stats
+
+
 async def _stats(backend: Backend) -> Mapping[str, object]:
     """An agent's description of the model; empty while none serves one."""
-    if backend.dispatcher.statistics().slots_total == 0:
+    if not any(agent.status.slots_total > 0 for agent in backend.agents):
         return {}
     with trio.move_on_after(DESCRIBE_S):
         try:
@@ -142,7 +158,7 @@ def tokenize_record(limits: ApiLimits) -> Record:
         Field("add_special", Flag(), "Begin as prompts do, with BOS if the model has one."),
         Field("parse_special", Flag(), "false: texts of special tokens are text."),
         Field("with_pieces", Flag(), "Tell the text of each token."),
-        accepted("model", Text(512), "There is one model."),
+        MODEL,
     )
 
 
@@ -151,12 +167,13 @@ def detokenize_record(limits: ApiLimits) -> Record:
     return record(
         "DetokenizeRequest",
         Field("tokens", ListOf(Integer(0, MAX_INT32)), "Ids of tokens."),
-        accepted("model", Text(512), "There is one model."),
+        MODEL,
     )
 
 
 async def tokenize(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, tokenize_record)
+    backend = backend.routed(exchange, text_in(values, "model"))
     content = values.get("content", "")
     parts = content if isinstance(content, list) else [content]
     num_texts = sum(isinstance(part, str) for part in parts)
@@ -191,32 +208,38 @@ async def _with_pieces(
 
 async def detokenize(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, detokenize_record)
+    backend = backend.routed(exchange, text_in(values, "model"))
     tokens = tuple(list_in(values, "tokens"))
     answer = await ask(backend, Detokenize(tokens=tokens), exchange)
     await exchange.send_json(200, {"content": answer["text"]})
 
 
 async def apply_template(backend: Backend, exchange: Exchange) -> None:
-    rendered = await ask(backend, await _render(backend, exchange), exchange)
+    backend, question = await _render(backend, exchange)
+    rendered = await ask(backend, question, exchange)
     await exchange.send_json(200, {"prompt": rendered["prompt"]})
 
 
 async def count_input_tokens(backend: Backend, exchange: Exchange) -> None:
-    rendered = await ask(backend, await _render(backend, exchange), exchange)
+    backend, question = await _render(backend, exchange)
+    rendered = await ask(backend, question, exchange)
     body = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
     await exchange.send_json(200, body)
 
 
-async def _render(backend: Backend, exchange: Exchange) -> RenderPrompt:
-    return RenderPrompt(prompt=await exchange.read(backend.limits, conversation_of))
+async def _render(backend: Backend, exchange: Exchange) -> tuple[Backend, RenderPrompt]:
+    prompt, model = await exchange.read(backend.limits, conversation_of)
+    return backend.routed(exchange, model), RenderPrompt(prompt=prompt)
 
 
 # --------------------------------------------------------------------------- llama-server's own
 
 
 async def props(backend: Backend, exchange: Exchange) -> None:
-    """The settings that requests start from, as far as they exist here."""
-    served = served_model(backend)
+    """The settings that requests start from, as far as they exist here; ``?model=NAME`` of that
+    one."""
+    backend = backend.routed(exchange, _queried_model(exchange))
+    served = backend.deployment
     stats = await _stats(backend)
     template = _template(backend, stats)
     await exchange.send_json(
@@ -233,9 +256,9 @@ async def props(backend: Backend, exchange: Exchange) -> None:
                     "timings_per_token": False,
                 },
             },
-            "total_slots": backend.dispatcher.statistics().slots_total,
-            "model_alias": None if served is None else served.id,
-            "model_path": "" if served is None else next(iter(served.aliases), served.id),
+            "total_slots": sum(max(0, agent.status.slots_total) for agent in backend.agents),
+            "model_alias": None if not served.is_served else served.id,
+            "model_path": "" if not served.is_served else next(iter(served.aliases), served.id),
             "modalities": {"vision": stats.get("can_see") is True, "video": False, "audio": False},
             "endpoint_slots": True,
             "endpoint_props": False,
@@ -250,22 +273,23 @@ async def props(backend: Backend, exchange: Exchange) -> None:
 
 def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
     """The chat template in force; None if it is the model's own and no agent describes it."""
-    applicable = backend.states.applicable
-    override = None if applicable is None else applicable.chat_template_override
+    state = backend.deployment.state
+    override = None if state is None else state.chat_template_override
     own = stats.get("chat_template")
     return override.content if override is not None else str(own) if own is not None else None
 
 
 async def slots(backend: Backend, exchange: Exchange) -> None:
-    """One entry for each slot of the fleet, up to ``MAX_SLOTS_LISTED``.
+    """One entry for each slot of a deployment, up to ``MAX_SLOTS_LISTED``.
 
     Of an agent, only the number of busy slots is known, not which they are.
 
     ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
     """
+    backend = backend.routed(exchange, _queried_model(exchange))
     stats = await _stats(backend)
     entries: list[Json] = []
-    for agent in list(backend.dispatcher.agents.values()):
+    for agent in backend.agents:
         busy = backend.dispatcher.slots_processing(agent.key)
         for number in range(min(agent.status.slots_total, MAX_SLOTS_LISTED - len(entries))):
             slot: Json = {"id": len(entries), "n_ctx": stats.get("n_ctx")}
@@ -279,10 +303,16 @@ async def slots(backend: Backend, exchange: Exchange) -> None:
 async def lora_adapters(backend: Backend, exchange: Exchange) -> None:
     """The adapters that the operator set for all agents, without the folders they lie in."""
     adapters: list[Json] = []
-    for number, adapter in enumerate(backend.states.extras.engine.lora or ()):
+    backend = backend.routed(exchange, _queried_model(exchange))
+    for number, adapter in enumerate(backend.deployment.extras.engine.lora or ()):
         path, scale = _adapter(adapter)
         adapters.append({"id": number, "path": PurePath(path).name, "scale": scale})
     await exchange.send_json(200, adapters)
+
+
+def _queried_model(exchange: Exchange) -> str | None:
+    query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+    return query.get("model", [""])[-1][:MAX_NAME_CHARS] or None
 
 
 def _adapter(text: str) -> tuple[str, float]:

@@ -6,7 +6,7 @@ better; the documents go to the agents in several requests, like the inputs of e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import attrs
@@ -20,7 +20,7 @@ from paddler_trio.apis.generation_fields import MODEL
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.embeddings import split
-from paddler_trio.apis.run_requests import gather
+from paddler_trio.apis.run_requests import gather_on_one_revision
 from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.work import Rank
@@ -134,27 +134,33 @@ def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
 
 async def rerank(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_rerank)
+    backend = backend.routed(exchange, request.model)
     model = model_name(backend, request.model)
     batch_size = _must_rank(backend)
-    agents = len(backend.dispatcher.agents)
+    agents = len(backend.agents)
     parts, starts = split(request.documents, agents=agents, batch_size=batch_size)
     works = [Rank(query=request.query, documents=part) for part in parts]
-    ranking = Ranking(request, starts)
+    rankings: list[Ranking] = []
+
+    def begin() -> Callable[[Step], None]:
+        rankings[:] = [Ranking(request, starts)]
+        return rankings[0].take
+
     try:
-        await gather(backend, exchange, works, ranking.take)
+        await gather_on_one_revision(backend, exchange, works, begin)
     except ApiError as error:
         if error.code == "embedding_failed" and "pooling_type" in error.message:
             raise _cannot_rank(error.message) from error
         raise
-    await exchange.send_json(200, ranking.body(model))
+    await exchange.send_json(200, rankings[0].body(model))
 
 
 def _must_rank(backend: Backend) -> int:
     """The largest part that may go to one agent; ApiError 501 if the cluster ranks nothing."""
-    applicable = backend.states.applicable
-    if applicable is None:
+    state = backend.deployment.state
+    if state is None:
         return 256  # nothing is served yet: the request waits like any other
-    parameters = applicable.inference_parameters
+    parameters = state.inference_parameters
     if not parameters.enable_embeddings:
         raise _cannot_rank("embeddings are not enabled in the cluster's inference parameters")
     if parameters.pooling_type.value not in (PoolingType.RANK, PoolingType.UNSPECIFIED):

@@ -324,6 +324,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_chat)
     if exchange.is_exact:
         request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
+    backend = backend.routed(exchange, request.delivery.model)
     heading = heading_of(backend, request.delivery)
     must_generate(backend)
     works = await fetch_images(request.works(), backend.settings, exchange.room)
@@ -359,7 +360,6 @@ async def verbose_of(backend: Backend, delivery: Delivery, generate: Generate) -
 
 
 def heading_of(backend: Backend, delivery: Delivery) -> Heading:
-    """ApiError 404 for a model that is not served, if names are taken strictly."""
     return Heading(
         model=model_name(backend, delivery.model),
         fingerprint=fingerprint(backend),

@@ -121,9 +121,10 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
 
 def conversation_of(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
-) -> ConversationPrompt:
-    """Only the prompt of a chat completion's body."""
-    return conversation_prompt(chat_record(limits).read(body, "", ignored))
+) -> tuple[ConversationPrompt, str | None]:
+    """Only the prompt of a chat completion's body, and the model that it names."""
+    values = chat_record(limits).read(body, "", ignored)
+    return conversation_prompt(values), text_in(values, "model")
 
 
 def choices_of(generate: Generate, n: int) -> list[Generate]:

@@ -246,6 +246,7 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_completion)
     if exchange.is_exact:
         request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
+    backend = backend.routed(exchange, request.delivery.model)
     new_id = f"cmpl-{secrets.token_urlsafe(21)}"
     heading = attrs.evolve(heading_of(backend, request.delivery), id=new_id)
     must_generate(backend)

@@ -7,7 +7,7 @@ in the input whatever agent embeds them.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeVar
@@ -25,7 +25,7 @@ from paddler_trio.apis.generation_fields import MODEL
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.apis.questions import token_ids
-from paddler_trio.apis.run_requests import gather
+from paddler_trio.apis.run_requests import gather_on_one_revision
 from paddler_trio.apis.shapes import Integer, Json, OneOf, Text
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
@@ -196,14 +196,16 @@ def llama_body(embedded: Embedded) -> list[Json]:
 
 async def embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, embeddings_record)
-    model = model_name(backend, text_in(values, "model"))
+    asked = text_in(values, "model")
+    backend = backend.routed(exchange, asked)
+    model = model_name(backend, asked)
     embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
     await exchange.send_json(200, openai_body(embedded, model=model, values=values))
 
 
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, llama_embeddings_record)
-    model_name(backend, text_in(values, "model"))
+    backend = backend.routed(exchange, text_in(values, "model"))
     norm = values.get("embd_normalize", 2)
     if norm not in {2, -1}:
         raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
@@ -222,22 +224,27 @@ async def _embed(
 ) -> Embedded:
     given = values["input"]
     read = await exchange.run(lambda: read_prompts(given, backend.limits, param="input"))
-    applicable = backend.states.applicable
-    if applicable is not None and not applicable.inference_parameters.enable_embeddings:
+    state = backend.deployment.state
+    if state is not None and not state.inference_parameters.enable_embeddings:
         raise ApiError(
             501,
             "embeddings are not enabled in the cluster's inference parameters; set "
             "enable_embeddings with `paddler-trio model set`",
             code="embeddings_disabled",
         )
-    batch_size = 256 if applicable is None else applicable.inference_parameters.embedding_batch_size
+    batch_size = 256 if state is None else state.inference_parameters.embedding_batch_size
     oversize = "truncate" if "truncate_prompt_tokens" in values else "report"
     inputs = [await _native(backend, prompt) for prompt in read.prompts]
-    parts, starts = split(inputs, agents=len(backend.dispatcher.agents), batch_size=batch_size)
+    parts, starts = split(inputs, agents=len(backend.agents), batch_size=batch_size)
     works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
-    embedded = Embedded(len(inputs), starts, per_token=per_token)
-    await gather(backend, exchange, works, embedded.take)
-    return embedded
+    embedded: list[Embedded] = []
+
+    def begin() -> Callable[[Step], None]:
+        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token)]
+        return embedded[0].take
+
+    await gather_on_one_revision(backend, exchange, works, begin)
+    return embedded[0]
 
 
 async def _native(backend: Backend, prompt: Prompt) -> EmbedInput:

@@ -47,6 +47,7 @@ class Responses:
         if exchange.is_exact:
             request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
         delivery = request.delivery
+        backend = backend.routed(exchange, delivery.model)
         heading = ResponseHeading(
             request=request,
             model=model_name(backend, delivery.model),
@@ -85,7 +86,7 @@ class Responses:
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)
-        model_name(backend, request.delivery.model)
+        backend = backend.routed(exchange, request.delivery.model)
         must_generate(backend)
         conversation = request.conversation(self._before(request, exchange))
         tokens = await count_tokens(backend, conversation)

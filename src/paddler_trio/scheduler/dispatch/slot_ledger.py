@@ -11,8 +11,8 @@ Invariants (``tests/unit/scheduler/dispatch`` checks them after every step of a 
 * no slot of an accepting agent idles while a request that may have it waits;
 * requests are granted in the order of their places (``fair_order``), which for one client and one
   class is the order of arrival; a re-queued request keeps its place. Only one that not every agent
-  may have (a continuation wants its kind, others need what only some offer) may be passed by, and
-  only for agents that may not have it;
+  may have (a continuation wants its kind, a part of a call its revision, others need what only some
+  offer) may be passed by, and only for agents that may not have it;
 * no client keeps others out of a full buffer: while another has fewer requests waiting, its last
   one makes room. A re-queued request never does;
 * a request is unknown, waiting, or holding exactly one slot, never two of these.
@@ -76,6 +76,8 @@ class _Agent:
     accepting: bool
     kind: str | None
     offers: frozenset[str] = frozenset()
+    revision: str | None = None
+    next_revision: str | None = None
     holders: dict[RequestKey, None] = attrs.field(factory=dict)
     """In the order the slots were granted (a dict is an ordered set)."""
     last_chosen: int = 0
@@ -90,6 +92,8 @@ class _Request:
     """Only agents that offer all of these may have it."""
     kind: str | None = None
     """The only kind of agent that may have it; None for any."""
+    revision: str | None = None
+    """Only agents that serve this revision may have it; None for any."""
     agent: AgentKey | None = None
     """Whose slot it holds; None while it waits."""
     was_granted: bool = False
@@ -129,18 +133,24 @@ class SlotLedger:
         client: str = "",
         priority: Priority = Priority.NORMAL,
         needs: frozenset[str] = frozenset(),
+        revision: str | None = None,
     ) -> Decision:
-        """A new request wants a slot of an agent that offers what it ``needs``. If one is free,
-        no request that waits may have it."""
+        """A new request wants a slot of an agent that offers what it ``needs``, and serves
+        ``revision`` if that is given. If one is free, no request that waits may have it."""
         assert request not in self._requests, f"request {request} asks twice"
         displaced: RequestKey | None = None
-        if self._free_agent(None, needs) is None and len(self._waiting) >= self.max_buffered:
+        if (
+            self._free_agent(None, needs, revision) is None
+            and len(self._waiting) >= self.max_buffered
+        ):
             displaced = self._displaceable(client, priority)
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
         place = self._order.place(request, client=client, priority=priority)
-        self._requests[request] = entry = _Request(client, place, priority, needs)
+        self._requests[request] = entry = _Request(
+            client, place, priority, needs, revision=revision
+        )
         granted = self._grant(request, entry)
         if granted is not None:
             return granted
@@ -148,17 +158,23 @@ class SlotLedger:
         return Queued(request, self._waiting.index(place), displaced)
 
     def ask_again(
-        self, request: RequestKey, *, kind: str | None = None, needs: frozenset[str] = frozenset()
+        self,
+        request: RequestKey,
+        *,
+        kind: str | None = None,
+        needs: frozenset[str] = frozenset(),
+        revision: str | None = None,
     ) -> Granted | Queued:
         """A request whose agent left wants another slot; it has its old place again.
 
-        With ``kind``, only an agent of that kind may have it; ``needs`` join those it had.
+        With ``kind`` or ``revision``, only an agent of that kind or revision may have it; ``needs``
+        join those it had.
         """
         entry = self._requests[request]
         entry.needs |= needs
         assert entry.agent is None, f"request {request} holds a slot"
         assert entry.place not in self._waiting, f"request {request} waits already"
-        entry.kind = kind
+        entry.kind, entry.revision = kind, revision
         granted = self._grant(request, entry)
         if granted is not None:
             return granted  # no earlier request may have this slot, or it would not be free
@@ -200,14 +216,22 @@ class SlotLedger:
         )
 
     def stranded(self) -> list[RequestKey]:
-        """Waiting continuations that no agent here can serve, now or later: of each the kind is
-        known and is another. An agent that only loads keeps its kind; of one that offers what
-        continuations need and has served nothing yet the kind is not known."""
-        kinds = {agent.kind for agent in self._agents.values() if agent.offers or agent.kind}
-        if None in kinds:
+        """Waiting requests that no agent here can serve, now or later: continuations of another
+        kind, and those of a revision that is neither served nor about to be. An agent that only
+        loads keeps its kind; of one that offers what continuations need and has served nothing yet
+        the kind is not known."""
+        waiting = [(key, self._requests[key]) for _, key in self._waiting]
+        agents = self._agents.values()
+        kinds = {agent.kind for agent in agents if agent.offers or agent.kind}
+        if None in kinds and all(entry.revision is None for _, entry in waiting):
             return []
-        waiting = ((key, self._requests[key].kind) for _, key in self._waiting)
-        return [key for key, kind in waiting if kind is not None and kind not in kinds]
+        revisions = {agent.revision for agent in agents} | {agent.next_revision for agent in agents}
+        return [
+            key
+            for key, entry in waiting
+            if (entry.kind is not None and None not in kinds and entry.kind not in kinds)
+            or (entry.revision is not None and entry.revision not in revisions)
+        ]
 
     # --------------------------------------------------------------- agents
 
@@ -224,11 +248,17 @@ class SlotLedger:
         accepting: bool,
         kind: str | None = None,
         offers: frozenset[str] = frozenset(),
+        revision: str | None = None,
+        next_revision: str | None = None,
     ) -> list[Granted]:
-        """The agent's newest report of its slots; the total may shrink below what it holds."""
+        """The agent's newest report of its slots; the total may shrink below what it holds.
+
+        ``revision`` is what it serves, ``next_revision`` what it is to serve.
+        """
         record = self._agents[agent]
         record.kind = kind
         record.offers = offers
+        record.revision, record.next_revision = revision, next_revision
         record.slots_total = max(0, slots_total)
         record.accepting = accepting
         return self._grant_waiting()
@@ -296,14 +326,14 @@ class SlotLedger:
             if granted is not None:
                 del self._waiting[passed_by]
                 grants.append(granted)
-            elif entry.kind is not None or entry.needs:
+            elif entry.kind is not None or entry.needs or entry.revision is not None:
                 passed_by += 1  # others may have what this one may not
             else:
                 break
         return grants
 
     def _grant(self, request: RequestKey, entry: _Request) -> Granted | None:
-        chosen = self._free_agent(entry.kind, entry.needs)
+        chosen = self._free_agent(entry.kind, entry.needs, entry.revision)
         if chosen is None:
             return None
         self._grants += 1
@@ -315,9 +345,14 @@ class SlotLedger:
         self._order.granted(entry.place, entry.priority)
         return Granted(request, chosen)
 
-    def _free_agent(self, kind: str | None, needs: frozenset[str]) -> AgentKey | None:
+    def _free_agent(
+        self, kind: str | None, needs: frozenset[str], revision: str | None
+    ) -> AgentKey | None:
         return least_loaded(
             AgentLoad(key, len(agent.holders), agent.slots_total, agent.last_chosen)
             for key, agent in self._agents.items()
-            if agent.accepting and (kind is None or agent.kind == kind) and needs <= agent.offers
+            if agent.accepting
+            and (kind is None or agent.kind == kind)
+            and (revision is None or agent.revision == revision)
+            and needs <= agent.offers
         )

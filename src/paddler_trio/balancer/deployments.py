@@ -1,0 +1,239 @@
+"""The deployments by the names that requests may use, and which of them a request goes to.
+
+Which deployments there are, with or without an agent, follows from the dispatcher's pools; what
+each of them serves, from the desired state. ``default`` is Paddler's: also the names of its model's
+file are its names, and so is any name that is none, unless names are taken strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import PurePosixPath
+from typing import Final, Protocol, assert_never
+from urllib.parse import urlsplit
+
+import attrs
+
+from paddler_trio.errors import PaddlerError
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.pool import Pool
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    DesiredModel,
+    HuggingFaceModel,
+    LocalToAgent,
+    NoModel,
+    UrlModel,
+)
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
+
+MAX_NAME_CHARS: Final = 512
+"""Of a model's name in a request."""
+_BUSY_PHASES: Final = frozenset({"resolving", "downloading", "draining", "loading", "probing"})
+
+
+class Specification(Protocol):
+    """What a deployment other than ``default`` serves."""
+
+    @property
+    def agent_state(self) -> AgentDesiredState: ...
+    @property
+    def extras(self) -> Extras: ...
+    @property
+    def digest(self) -> str: ...
+
+
+class DefaultState(Protocol):
+    """What ``default`` serves."""
+
+    @property
+    def applicable(self) -> AgentDesiredState | None: ...
+    @property
+    def extras(self) -> Extras: ...
+    @property
+    def digest(self) -> str: ...
+
+
+class NoSuchModelError(PaddlerError):
+    """A request names a model that is not served, or that its key has no access to."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        super().__init__(
+            f"the model {name[:200]!r} is not served; served is: {', '.join(known) or 'none'}"
+        )
+        self.name = name
+
+
+@attrs.frozen(kw_only=True)
+class Deployment:
+    """One deployment as a request sees it.
+
+    Args:
+      name: of the deployment.
+      id: its name in answers; of ``default`` the file's name without its ending.
+      aliases: other names of it, which neither show where agents keep the file nor the address it
+        came from, which may hold a secret.
+      state: what its agents are to serve; None while nothing is known of it.
+    """
+
+    name: str
+    id: str
+    aliases: tuple[str, ...] = ()
+    state: AgentDesiredState | None = None
+    extras: Extras = NO_EXTRAS
+    digest: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """It has no model."""
+        return self.state is not None and isinstance(self.state.model, NoModel)
+
+    @property
+    def is_served(self) -> bool:
+        """It is one to choose: ``default`` is there without a model too, and then it is none."""
+        if self.name == DEFAULT_DEPLOYMENT:
+            return self.state is not None and not self.is_empty
+        return not self.is_empty
+
+    @property
+    def generates_tokens(self) -> bool:
+        """False while it makes embeddings."""
+        return self.state is None or not self.state.inference_parameters.enable_embeddings
+
+    def is_called(self, name: str) -> bool:
+        return name in (self.id, self.name) or name in self.aliases
+
+
+def _no_specification(name: str) -> Specification | None:
+    return None
+
+
+@attrs.frozen(eq=False)
+class Deployments:
+    """See the module docstring.
+
+    Args:
+      specification: of the deployment of this name, which is not ``default``.
+      is_strict: a name that is none is refused.
+    """
+
+    dispatcher: Dispatcher
+    states: DefaultState
+    is_strict: bool = False
+    specification: Callable[[str], Specification | None] = _no_specification
+
+    @property
+    def default(self) -> Deployment:
+        """The one that Paddler's requests go to."""
+        pool = self.dispatcher.pools.find(DEFAULT_DEPLOYMENT)
+        assert pool is not None, "there always is a default"
+        return self._of(pool)
+
+    def visible(self, allowed: frozenset[str] | None = None) -> list[Deployment]:
+        """Those with a model, of those that a key is allowed to use; None: it may use all."""
+        return [
+            deployment
+            for deployment in self._all()
+            if (allowed is None or deployment.name in allowed) and deployment.is_served
+        ]
+
+    def route(self, asked: str | None, allowed: frozenset[str] | None = None) -> Deployment:
+        """Where a request goes that names ``asked`` as its model.
+
+        Errors:
+          NoSuchModelError: there is none of this name, or the key may not use it.
+        """
+        found = None if asked is None else self._called(asked)
+        if found is None and (asked is None or not self.is_strict):
+            found = self.default
+        if found is None or (allowed is not None and found.name not in allowed):
+            raise self.unknown(asked or DEFAULT_DEPLOYMENT, allowed)
+        return found
+
+    def named(self, name: str, allowed: frozenset[str] | None = None) -> Deployment:
+        """The one of exactly this name or alias; NoSuchModelError."""
+        for deployment in self.visible(allowed):
+            if deployment.is_called(name):
+                return deployment
+        raise self.unknown(name, allowed)
+
+    def unknown(self, name: str, allowed: frozenset[str] | None) -> NoSuchModelError:
+        known = [own for each in self.visible(allowed) for own in (each.id, *each.aliases)]
+        return NoSuchModelError(name, known)
+
+    def status(self, deployment: Deployment) -> tuple[str, bool]:
+        """``loaded``, ``loading`` or ``unloaded``, as llama-server has it, and whether it is not
+        loaded because that failed."""
+        pool = self.dispatcher.pools.find(deployment.name)
+        if pool is None:
+            return "unloaded", False
+        if pool.serves:
+            return "loaded", False
+        phases = {agent.report.phase for agent in pool.agents.values() if agent.report is not None}
+        if phases & _BUSY_PHASES or (pool.held is not None and "failed" not in phases):
+            return "loading", False
+        return "unloaded", "failed" in phases
+
+    # ------------------------------------------------------------- private
+
+    def _called(self, name: str) -> Deployment | None:
+        """The one that has this name, before any that has it as an alias; the names of a file come
+        last."""
+        pools = self.dispatcher.pools.known()
+        for pool in pools:
+            if pool.name == name:
+                return self._of(pool)
+        for pool in pools:
+            if name in pool.settings.aliases:
+                return self._of(pool)
+        default = self.default
+        return default if not default.is_empty and default.is_called(name) else None
+
+    def _all(self) -> Iterator[Deployment]:
+        for pool in self.dispatcher.pools.known():
+            yield self._of(pool)
+
+    def _of(self, pool: Pool) -> Deployment:
+        if pool.name == DEFAULT_DEPLOYMENT:
+            state = self.states.applicable
+            own, others = (pool.name, ()) if state is None else names_of(state.model)
+            return Deployment(
+                name=pool.name,
+                id=own,
+                aliases=tuple(dict.fromkeys((*others, *pool.settings.aliases))),
+                state=state,
+                extras=self.states.extras,
+                digest=self.states.digest,
+            )
+        specification = self.specification(pool.name)
+        deployment = Deployment(name=pool.name, id=pool.name, aliases=pool.settings.aliases)
+        if specification is None:
+            return deployment
+        return attrs.evolve(
+            deployment,
+            state=specification.agent_state,
+            extras=specification.extras,
+            digest=specification.digest,
+        )
+
+
+def names_of(model: DesiredModel) -> tuple[str, tuple[str, ...]]:
+    """The name of ``default`` that has this model, and the other names of it."""
+    match model:
+        case NoModel():
+            return "none", ()
+        case LocalToAgent(path):
+            return _names(path)
+        case UrlModel(url):
+            return _names(urlsplit(url).path)
+        case HuggingFaceModel(filename, repo_id, _):
+            return _names(filename, f"{repo_id}/{filename}", repo_id)
+        case _:
+            assert_never(model)
+
+
+def _names(file: str, *others: str) -> tuple[str, tuple[str, ...]]:
+    name = PurePosixPath(file).name
+    own = name.removesuffix(".gguf") or name
+    return own, tuple(dict.fromkeys(n for n in (name, *others) if n and n != own))

@@ -1,0 +1,249 @@
+"""The slots and the queue of one deployment: which of its agents get work, and who waits for them.
+
+A request waits in one pool and gets a slot of that pool's agents, never of another's; pools do not
+wait for each other. A pool decides and counts; the dispatcher carries out what it decides. All of
+it is synchronous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+import trio
+
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.request import Buffered, Request
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
+from paddler_trio.scheduler.dispatch.slot_ledger import Granted, RequestKey, SlotLedger
+from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
+
+OURS: Final = frozenset({SUBPROTOCOL})
+"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
+
+
+@attrs.frozen(kw_only=True)
+class PoolSettings:
+    """One deployment as the dispatcher is given it.
+
+    Args:
+      aliases: other names under which requests may ask for it.
+      admissible: the digests that its agents may serve to get work; None: each agent the one that
+        was sent to it last.
+      empty: it has no model.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    admissible: frozenset[str] | None = None
+    empty: bool = False
+
+
+@attrs.frozen
+class Hold:
+    """Why a pool is expected to give no slot, and until when in seconds of Trio's clock."""
+
+    reason: str
+    until_s: float
+
+
+@attrs.frozen
+class Demand:
+    """What clients want of a deployment now: requests and questions that wait, for how many
+    seconds the first of them, and requests in slots."""
+
+    waiting: int
+    oldest_wait_s: float
+    running: int
+
+
+@attrs.define(eq=False, repr=False)
+class Pool:
+    """See the module docstring.
+
+    Args:
+      max_buffered: how many requests may wait.
+      is_known: it is a deployment now; others only keep agents and requests that are left.
+    """
+
+    settings: PoolSettings
+    max_buffered: int
+    is_known: bool = True
+    agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
+    requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
+    """All that have not ended."""
+    held: Hold | None = attrs.field(default=None, init=False)
+    ledger: SlotLedger = attrs.field(init=False)
+    rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
+    asking_since_s: list[float] = attrs.field(factory=list, init=False)
+    """Of each question that waits for an agent, when it began to."""
+    num_buffered: int = attrs.field(default=0, init=False)
+    _serving: set[AgentKey] = attrs.field(factory=set, init=False)
+    """The agents that get work because they serve what is admissible."""
+    _stand_ins_work: bool = attrs.field(default=True, init=False)
+    """There are none, so those that still serve the state before it get work."""
+    _stranded: set[RequestKey] = attrs.field(factory=set, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.ledger = SlotLedger(max_buffered=self.max_buffered)
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def has_waiting(self) -> bool:
+        """A request or a question waits."""
+        return bool(self.num_buffered or self.asking_since_s)
+
+    @property
+    def is_unused(self) -> bool:
+        """It is no deployment any more, and nothing of it is left."""
+        return not (self.is_known or self.agents or self.requests or self.asking_since_s)
+
+    @property
+    def serves(self) -> bool:
+        """An agent serves what is admissible, or stands in, and has slots."""
+        return any(agent.is_accepting and agent.usable_slots for agent in self.agents.values())
+
+    def __repr__(self) -> str:
+        held = "" if self.held is None else f", held: {self.held.reason}"
+        return (
+            f"<Pool {self.name!r} of {len(self.agents)} agents, {len(self._serving)} serving, "
+            f"{self.num_buffered} of {len(self.requests)} requests wait{held}>"
+        )
+
+    # --------------------------------------------------------------- agents
+
+    def join(self, agent: AgentConnection) -> None:
+        """A registered agent; it gets nothing until :meth:`record`."""
+        self.agents[agent.key] = agent
+        agent.idle_since_s = trio.current_time()
+        agent.admissible = self.settings.admissible
+        agent.may_stand_in = self._stand_ins_work
+        agent.refresh_readiness()
+        self.ledger.join(agent.key)
+
+    def record(self, agent: AgentConnection) -> list[Granted]:
+        """Its slots or readiness may have changed; the grants that this made possible."""
+        return self.ledger.update(
+            agent.key,
+            slots_total=agent.usable_slots,
+            accepting=agent.is_accepting,
+            kind=agent.model,
+            offers=OURS if agent.speaks_trio else frozenset(),
+            revision=agent.revision,
+            next_revision=agent.sent_revision,
+        )
+
+    def note_serving(self, key: AgentKey, *, serves: bool) -> Iterator[AgentConnection]:
+        """The first agent that serves what is admissible ends the time of those that stand in, and
+        the last one that no longer does begins it: there is never a choice of two models.
+
+        Yields the agents that are ready, or not ready any more, because of this, to be recorded.
+        """
+        if serves:
+            self._serving.add(key)
+        else:
+            self._serving.discard(key)
+        none_serves = not self._serving
+        if none_serves == self._stand_ins_work:
+            return
+        self._stand_ins_work = none_serves
+        for agent in self.agents.values():
+            agent.may_stand_in = none_serves
+            if agent.refresh_readiness():
+                yield agent
+
+    def readmit(self, settings: PoolSettings) -> list[AgentConnection]:
+        """The deployment has these settings now; the agents to be recorded.
+
+        Those that lose their readiness come first, so that nothing is granted to one of them.
+        """
+        before, self.settings = self.settings, settings
+        if settings.admissible == before.admissible:
+            return []
+        for agent in self.agents.values():
+            agent.admissible = settings.admissible
+            agent.refresh_readiness()
+        self._serving = {key for key, agent in self.agents.items() if agent.gets_work_by_right}
+        self._stand_ins_work = not self._serving
+        for agent in self.agents.values():
+            agent.may_stand_in = self._stand_ins_work
+            agent.refresh_readiness()
+        return sorted(self.agents.values(), key=lambda agent: agent.is_accepting)
+
+    # ------------------------------------------------------------- the queue
+
+    def note_stranded(self, now_s: float, wait_s: float) -> None:
+        """An answer is continued by the model that began it or not at all, and a call that was
+        begun with one revision ends with it. While no agent here could, such a request waits only
+        ``wait_s`` for one to connect, and not for its turn."""
+        stranded = self.ledger.stranded()
+        for key in stranded:
+            request = self.requests[key]
+            if key not in self._stranded and isinstance(request.phase, Buffered):
+                request.phase.stranded_since_s = now_s
+                request.timer.deadline = min(request.timer.deadline, now_s + wait_s)
+        for key in self._stranded.difference(stranded):
+            phase = self.requests[key].phase
+            if isinstance(phase, Buffered):
+                phase.stranded_since_s = None
+                self.requests[key].timer.deadline = phase.deadline_s
+        self._stranded = set(stranded)
+
+    def forget(self, request: Request) -> None:
+        """The request has ended."""
+        del self.requests[request.key]
+        self._stranded.discard(request.key)
+
+    def hold(self, hold: Hold | None, now_s: float) -> None:
+        """Expect no slot before the end of ``hold``, or expect one again; the deadlines of those
+        that wait follow."""
+        before, self.held = self.held, hold
+        for request in self.requests.values():
+            phase = request.phase
+            if not isinstance(phase, Buffered):
+                continue
+            if hold is not None:
+                self._wait_until(request, phase, hold.until_s + request.buffered_timeout_s)
+            elif before is not None:
+                ended_s = max(min(now_s, before.until_s), phase.since_s)
+                self._wait_until(request, phase, ended_s + request.buffered_timeout_s)
+
+    def extend(self, request: Request) -> None:
+        """It has entered the queue: while the pool is held, its own patience begins afterwards."""
+        if self.held is not None and isinstance(request.phase, Buffered):
+            until_s = self.held.until_s + request.buffered_timeout_s
+            if until_s > request.phase.deadline_s:
+                self._wait_until(request, request.phase, until_s)
+
+    def _wait_until(self, request: Request, phase: Buffered, deadline_s: float) -> None:
+        phase.deadline_s = max(deadline_s, phase.since_s + request.buffered_timeout_s)
+        if phase.stranded_since_s is None:
+            request.timer.deadline = phase.deadline_s
+
+    def retry_after_s(self, now_s: float) -> int:
+        """When a request that was refused now should come again, in whole seconds."""
+        seconds = self.rate.retry_after_s(self.ledger.statistics().requests_buffered, now_s)
+        if self.held is None:
+            return seconds
+        left_s = min(LONGEST_ADVICE_S, max(0.0, self.held.until_s - now_s))
+        return max(seconds, int(-(-left_s // 1)))
+
+    def demand(self, now_s: float) -> Demand:
+        """See :class:`Demand`."""
+        waits = [
+            now_s - request.phase.since_s
+            for request in self.requests.values()
+            if isinstance(request.phase, Buffered)
+        ]
+        running = sum(request.lease is not None for request in self.requests.values())
+        waits += [now_s - since_s for since_s in self.asking_since_s]
+        return Demand(len(waits), max(waits, default=0.0), running)
+
+
+LONGEST_ADVICE_S: Final = 3600.0
+"""An expectation further away is no advice to a client."""

@@ -1,0 +1,145 @@
+"""All pools by the names of their deployments: which there are, and what they hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_failures import no_such_deployment
+from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
+from paddler_trio.nursery_tree.request import Buffered, Request
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
+
+
+@attrs.define(eq=False, repr=False)
+class Pools:
+    """See the module docstring. There always is a pool ``default``, to which Paddler's requests go
+    whether or not it has a model.
+
+    Args:
+      max_buffered: how many requests may wait in each.
+      changed: notified when a queue is empty, or not empty any more.
+    """
+
+    max_buffered: int
+    changed: Changes
+    _by_name: dict[str, Pool] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._by_name[DEFAULT_DEPLOYMENT] = Pool(
+            PoolSettings(name=DEFAULT_DEPLOYMENT), self.max_buffered
+        )
+
+    def __repr__(self) -> str:
+        return f"<Pools {', '.join(self._by_name)}>"
+
+    def known(self) -> list[Pool]:
+        """Those of all deployments that there are, ``default`` first."""
+        return [pool for pool in self._by_name.values() if pool.is_known]
+
+    def find(self, deployment: str) -> Pool | None:
+        """The pool of a deployment that there is."""
+        pool = self._by_name.get(deployment)
+        return pool if pool is not None and pool.is_known else None
+
+    def of(self, owner: AgentConnection | Request) -> Pool:
+        """The pool of a connected agent, or of a request that has not ended."""
+        return self._by_name[owner.deployment]
+
+    def joined_by(self, agent: AgentConnection) -> Pool:
+        """The pool for a new agent; it need not be that of a deployment that there is."""
+        return self._with(agent.deployment)
+
+    def replace(self, deployments: Sequence[PoolSettings]) -> Iterator[tuple[Pool, PoolSettings]]:
+        """These are the deployments now. Yields each to be admitted again; then those that are left
+        end what they cannot answer."""
+        missing = PoolSettings(name=DEFAULT_DEPLOYMENT, admissible=frozenset(), empty=True)
+        wanted = {
+            DEFAULT_DEPLOYMENT: missing,
+            **{settings.name: settings for settings in deployments},
+        }
+        for name, settings in wanted.items():
+            pool = self._with(name)
+            pool.is_known = True
+            yield pool, settings
+        for pool in list(self._by_name.values()):
+            pool.is_known = pool.name in wanted
+            self.end_if_left(pool)
+
+    def end_if_left(self, pool: Pool) -> None:
+        """A pool that is no deployment any more, and has no agent, answers nothing any more."""
+        if not pool.is_known and not pool.agents:
+            for request in list(pool.requests.values()):
+                if isinstance(request.phase, Buffered):
+                    request.end(no_such_deployment(pool.name))
+        if pool.is_unused:
+            self._by_name.pop(pool.name, None)
+
+    def _with(self, name: str) -> Pool:
+        if name not in self._by_name:
+            settings = PoolSettings(name=name, admissible=frozenset())
+            self._by_name[name] = Pool(settings, self.max_buffered, is_known=False)
+        return self._by_name[name]
+
+    # ------------------------------------------------------- what they hold
+
+    def statistics(self) -> LedgerStatistics:
+        counts = [pool.ledger.statistics() for pool in self._by_name.values()]
+        return LedgerStatistics(
+            slots_processing=sum(each.slots_processing for each in counts),
+            slots_total=sum(each.slots_total for each in counts),
+            requests_buffered=sum(each.requests_buffered for each in counts),
+        )
+
+    def demand(self) -> Mapping[str, Demand]:
+        """What waits and what runs, of each deployment."""
+        now_s = trio.current_time()
+        return {pool.name: pool.demand(now_s) for pool in self.known()}
+
+    def retry_after_s(self, deployment: str) -> int:
+        """When a request that was refused now should come again."""
+        pool = self._by_name.get(deployment) or self._by_name[DEFAULT_DEPLOYMENT]
+        return pool.retry_after_s(trio.current_time())
+
+    def position(self, request: Request) -> int | None:
+        """How many stand before this request in its queue; None if it does not wait."""
+        pool = self._by_name.get(request.deployment)
+        return None if pool is None else pool.ledger.position(request.key)
+
+    def hold_of(self, request: Request) -> Hold | None:
+        """Why it waits, if its pool is held."""
+        pool = self._by_name.get(request.deployment)
+        return None if pool is None else pool.held
+
+    def note_buffered(self, pool: Pool) -> bool:
+        """Requests came into its queue or left it; False if their number is the same."""
+        buffered = pool.ledger.statistics().requests_buffered
+        if buffered == pool.num_buffered:
+            return False
+        had_waiting = pool.has_waiting
+        pool.num_buffered = buffered
+        if pool.has_waiting != had_waiting:
+            self.changed.notify()
+        return True
+
+    @contextmanager
+    def asking(self, pool: Pool) -> Iterator[None]:
+        """A question waits for an agent of this pool, which is a demand like a request."""
+        since_s = trio.current_time()
+        had_waiting = pool.has_waiting
+        pool.asking_since_s.append(since_s)
+        if not had_waiting:
+            self.changed.notify()
+        try:
+            yield
+        finally:
+            pool.asking_since_s.remove(since_s)
+            if not pool.has_waiting:
+                self.changed.notify()
+            self.end_if_left(pool)
