@@ -54,22 +54,29 @@ def _problems(story: Story, world: World) -> Iterator[str]:
         if story.endings and not story.endings[0].startswith("error 400"):
             yield f"it is no request, and ended as {story.endings[0]}"
         return
-    yield from _problems_of_text(story)
+    yield from _problems_of_text(story, world)
     for failure in (*story.endings, *story.failed_parts):
         if failure != "done" and not _has_excuse(story, failure, world):
             yield f"no reason to end with: {failure}"
 
 
-def _problems_of_text(story: Story) -> Iterator[str]:
+def _problems_of_text(story: Story, world: World) -> Iterator[str]:
     """To the letter what one set of weights says; all of it, if it is done."""
     is_done = story.endings == ["done"] and story.stopped_at_s is None
     if story.ask.shape is Shape.EMBEDDING:
-        expected = {json.dumps(embedding(document)) for document in documents_of(story.ask)}
+        documents = documents_of(story.ask)
         heard = [json.dumps(result) for result in story.results]
-        if len(set(heard)) < len(heard) or not expected.issuperset(heard):
-            yield f"embeddings that nobody asked for: {heard}"
-        if is_done and not story.failed_parts and len(heard) < len(expected):
-            yield f"it is done with {len(heard)} of {len(expected)} embeddings"
+        by_model = [
+            {json.dumps(embedding(document, path)) for document in documents}
+            for path in {order.subject for order in world.scenario.swaps}
+        ]
+        has_paddler = any(agent.is_paddler for agent in world.scenario.agents)
+        # a Paddler agent does not report what it serves
+        allowed = [set().union(*by_model)] if has_paddler else by_model
+        if len(set(heard)) < len(heard) or not any(each.issuperset(heard) for each in allowed):
+            yield f"embeddings that no one model makes of its documents: {heard}"
+        if is_done and not story.failed_parts and len(heard) < len(documents):
+            yield f"it is done with {len(heard)} of {len(documents)} embeddings"
         return
     whole = [
         answer(story.ask.prompt, begun.seed, begun.weights, story.ask.max_tokens)
@@ -146,6 +153,8 @@ def _lost_for_good(story: Story, description: str, world: World) -> bool:
         is_innocent = story.ask.poison is None and world.scenario.temper == "poisoned"
         is_innocent = is_innocent and are_told_apart
         return story.suspicions >= 2 and not is_innocent
+    if "This call was begun with revision" in description:
+        return story.was_stranded
     if "that can continue the answer" in description:
         return story.was_stranded
     if "continuations" in description:

@@ -73,11 +73,11 @@ def draw(seed: int) -> Scenario:
     paddler = rng.randrange(num_agents) if dice.chance(0.3) else None
     swaps = [Order(0.0, "e0" if dice.chance(0.08) else "m0")]
     if not dice.is_calm and dice.chance(0.3):
-        swaps += [
-            Order(dice.time_s(0, dice.span_s), rng.choice(["m0", "m1", "m2", "e0"]))
-            for _ in range(rng.randint(1, 2))
-        ]
-    embeds = any(swap.subject == "e0" for swap in swaps)
+        others = {"m1": "e1", "m2": "e2"} if swaps[0].subject == "e0" else {}
+        for _ in range(rng.randint(1, 2)):
+            at_s, subject = dice.time_s(0, dice.span_s), rng.choice(["m0", "m1", "m2", "e0"])
+            swaps.append(Order(at_s, others.get(subject, subject)))
+    embeds = any(swap.subject.startswith("e") for swap in swaps)
     storm_s = dice.time_s(0.5, dice.span_s) if dice.rough_chance(0.1) else None
     ids = [f"agent-{n}" for n in range(num_agents)]
     return Scenario(

@@ -63,12 +63,12 @@ def answer(prompt: str, seed: int, weights: str, max_tokens: int) -> list[Result
     return [*results, done(max_tokens)]
 
 
-def embedding(document_id: str) -> Result:
-    """The embedding of this document."""
+def embedding(document_id: str, path: str) -> Result:
+    """The embedding of this document by the model of this path."""
     value = (zlib.crc32(document_id.encode()) % 1024) / 1024
     return {
         "Embedding": {
-            "embedding": [value, 1.0],
+            "embedding": [value, zlib.crc32(path.encode()) % 1024 / 1024],
             "normalization_method": "L2",
             "pooling_type": "Last",
             "source_document_id": document_id,

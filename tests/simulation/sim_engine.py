@@ -178,7 +178,7 @@ class SimEngine:
         weights = self._begin(running)
         embeds = weights.startswith("e")
         if running.documents is not None:
-            return self._embed_one(running, running.documents, embeds=embeds)
+            return self._embed_one(running, running.documents, weights)
         if embeds:
             disabled: Result = {"TokenGenerationDisabled": "the cluster makes embeddings"}
             return self._ended(Produced(running, [], [disabled]))
@@ -194,14 +194,14 @@ class SimEngine:
             return self._ended(produced)
         return produced
 
-    def _embed_one(self, running: Running, documents: list[str], *, embeds: bool) -> Produced:
+    def _embed_one(self, running: Running, documents: list[str], weights: str) -> Produced:
         results: list[Result | str] = []
         produced = Produced(running, [], results, family="Embedding")
-        if not embeds:
+        if not weights.startswith("e"):
             results.append("EmbeddingsDisabled")
             return self._ended(produced)
         if documents and not running.is_stopped:
-            results.append(embedding(documents.pop(0)))
+            results.append(embedding(documents.pop(0), weights.partition("#")[0]))
         if not documents or running.is_stopped:
             results.append("Done")
             return self._ended(produced)

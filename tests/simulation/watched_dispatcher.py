@@ -61,7 +61,7 @@ class WatchedDispatcher(Dispatcher):
             self.world.fail(f"{agent.id} has {total} slots and holds {held} requests")
         self._check_may_be_placed(request)
         for other in self._requests.values():
-            may_have_any = not (self._kind(other) or other.suspicions)
+            may_have_any = not (self._kind(other) or other.suspicions or other.pinned_to)
             is_before = other.key < request.key and self._waits(other) and may_have_any
             if is_before and self._classes[other.key] == self._classes[request.key]:
                 self.world.fail(f"{prompt} overtook {prompt_in(other.work.body)}")
@@ -86,8 +86,12 @@ class WatchedDispatcher(Dispatcher):
 
     def _note_stranded(self, pool: Pool) -> None:
         models = {agent.model for agent in pool.agents.values() if agent.speaks_trio}
+        revisions = {agent.revision for agent in pool.agents.values()}
         for request in pool.requests.values():
-            if self._waits(request) and request.tokens and not models & {None, request.model}:
+            if not self._waits(request):
+                continue
+            is_lost = request.tokens and not models & {None, request.model}
+            if is_lost or (request.pinned_to and request.pinned_to not in revisions):
                 self._story(request).was_stranded = True
         super()._note_stranded(pool)
 
@@ -183,6 +187,8 @@ class WatchedDispatcher(Dispatcher):
             if request.suspicions and not agent.speaks_trio:
                 continue  # it could not be kept apart there
             free = agent.usable_slots - self.slots_processing(agent.key)
+            if request.pinned_to not in (None, agent.revision):
+                continue  # the rest of its call has another model's answer
             if agent.is_accepting and free > 0 and kind in (None, agent.model):
                 prompt = prompt_in(request.work.body)
                 self.world.fail(f"{prompt} waits although {agent.id} has {free} free slots")

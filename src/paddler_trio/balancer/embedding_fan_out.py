@@ -47,6 +47,8 @@ class EmbeddingFanOut:
     client: str
     priority: Priority
     _num_attempts: int = attrs.field(default=0, init=False)
+    _is_in_vain: bool = attrs.field(default=False, init=False)
+    """This attempt's revision is gone."""
     _has_lines: bool = attrs.field(default=False, init=False)
     """Something of the answer is on its way to the client."""
 
@@ -71,6 +73,7 @@ class EmbeddingFanOut:
     async def _is_lost(self, lines: trio.MemorySendChannel[bytes], room: Reservation) -> bool:
         """Ask for all of it; True if it was in vain and must be asked again."""
         self._num_attempts += 1
+        self._is_in_vain = False
         pool = self.dispatcher.pools.find(DEFAULT_DEPLOYMENT)
         sizes = split_sizes(
             len(self.params.input_batch),
@@ -93,7 +96,7 @@ class EmbeddingFanOut:
                         self._copy, request, lines, attempt, name="embedding sub-batch"
                     )
                     await request.left_queue.wait()
-        return attempt.cancelled_caught
+        return self._is_in_vain
 
     def _chunks(self, sizes: list[int]) -> Iterator[GenerateEmbeddingBatchParams]:
         start = 0
@@ -121,6 +124,7 @@ class EmbeddingFanOut:
                 failure = request.failure
                 is_pin_lost = request.pin is not None and request.pin.is_lost
                 if is_pin_lost and not self._has_lines and self._num_attempts < MAX_ATTEMPTS:
+                    self._is_in_vain = True
                     attempt.cancel(reason="the revision that it was begun with is gone")
                     return
                 self._has_lines = True

@@ -76,6 +76,8 @@ class Dispatcher:
     limits: DispatchLimits
     agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
+    fleet_changed: Changes = attrs.field(factory=Changes, init=False)
+    """An agent came or left, or reports something else; not every request that begins or ends."""
     buffer_changed: Changes = attrs.field(factory=Changes, init=False)
     pools_changed: Changes = attrs.field(factory=Changes, init=False)
     """A queue is empty, or not empty any more."""
@@ -236,6 +238,7 @@ class Dispatcher:
         self._apply(pool, pool.record(agent))
         self._note_stranded(pool)
         self.agents_changed.notify()
+        self.fleet_changed.notify()
 
     def _note_serving(self, pool: Pool, key: AgentKey, *, serves: bool) -> None:
         for agent in pool.note_serving(key, serves=serves):
@@ -258,6 +261,7 @@ class Dispatcher:
         self._note_stranded(pool)
         self.pools.end_if_left(pool)
         self.agents_changed.notify()
+        self.fleet_changed.notify()
 
     def hand_back(self, lease: Lease, reason: str, *, suspects: int) -> None:
         """The agent cannot finish this request, another one may. Safe to repeat.
