@@ -97,26 +97,36 @@ class World:
         self.nursery = nursery
         self.agents = 0
 
-    def agent(self, *, slots: int = 1, ours: bool = True, model: str | None = "m") -> Peer:
+    def agent(
+        self,
+        *,
+        slots: int = 1,
+        ours: bool = True,
+        model: str | None = "m",
+        deployment: str = "default",
+        serves: str | None = None,
+        name: str | None = None,
+    ) -> Peer:
         self.agents += 1
         outgoing, frames = trio.open_memory_channel[bytes](100)
         connection = AgentConnection(
             key=AgentKey(self.agents),
             id=f"id{self.agents}",
-            name=f"a{self.agents}",
+            name=name or f"a{self.agents}",
             speaks_trio=ours,
             status=status_of(slots),
             scope=trio.CancelScope(),
             outgoing=outgoing,
             health=self.dispatcher.health,
+            deployment=deployment,
         )
         if ours:
-            connection.report = Report("serving", None, None, model, None, None)
+            connection.report = Report("serving", serves, serves, model, None, None)
         self.dispatcher.join(connection)
         return Peer(connection, frames)
 
-    def submit(self, request_id: str = "r") -> Request:
-        return self.dispatcher.submit(request_id, WORK)
+    def submit(self, request_id: str = "r", *, deployment: str = "default") -> Request:
+        return self.dispatcher.submit(request_id, WORK, deployment=deployment)
 
     def nothing_is_left(self) -> bool:
         statistics = self.dispatcher.statistics()

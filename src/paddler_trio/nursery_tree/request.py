@@ -58,6 +58,7 @@ class Results:
 class RevisionPin:
     """Keeps the requests of one call on one revision: the one that the first of them was given to.
 
+    They are submitted one after the other, each when the one before has left the queue.
     ``is_lost``: one of them failed because no agent serves that revision any more.
     """
 
