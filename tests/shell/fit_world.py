@@ -80,7 +80,7 @@ class Agent:
             supervise=self.engines.supervise,
             supervise_preparation=_never_prepared,
             on_step=lambda step: None,
-            on_engine_gone=lambda reason, suspects: None,
+            on_engine_gone=lambda engine, reason, suspects: None,
             hub=hub,
             fit=ModelFit(self.dry_runs.open, hub, self.limits),
             checks_fit=self.checks_fit,
