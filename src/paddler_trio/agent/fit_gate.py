@@ -59,6 +59,7 @@ class FitGate:
       held: what the model in force and others of this agent hold now.
       promises: what this agent and others of this machine are loading.
       refuses: what does not fit; else it only chooses and answers.
+      on_judged: gets every verdict on what is to be loaded.
       free_memory: of the host, in bytes; None where it is unknown.
     """
 
@@ -67,6 +68,7 @@ class FitGate:
     held: HeldMemory = attrs.field(kw_only=True)
     promises: MemoryPromises = attrs.field(kw_only=True)
     refuses: bool = attrs.field(default=True, kw_only=True)
+    on_judged: Callable[[Judged], Awaitable[None]] = attrs.field(kw_only=True)
     free_memory: Callable[[], int | None] = attrs.field(
         default=available_memory_bytes, kw_only=True
     )
@@ -149,6 +151,7 @@ class FitGate:
                 ) from error
             log.warning("it is not known whether the model fits", reason=str(error), model=name)
             return None
+        await self.on_judged(judged)
         if judged.verdict.fits:
             log.info("the model fits", model=name, takes=dict(judged.verdict.need.bytes_by_device))
             if loads_now:

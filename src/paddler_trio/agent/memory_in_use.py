@@ -8,14 +8,16 @@ Two engines that map the same file have its pages together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 import attrs
 
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.held_memory import held_memory
-from paddler_trio.agent.model_fit import Held
+from paddler_trio.agent.model_fit import Held, Judged, rooms_of
+from paddler_trio.agent.status import AgentStatus
 from paddler_trio.scheduler.fit.fit_values import HOST
+from paddler_trio.scheduler.fit.reserves import MemoryLimits
+from paddler_trio.wire.trio.fit_messages import DeviceRoom
 
 
 @attrs.define(eq=False)
@@ -54,6 +56,10 @@ class MemoryInUse:
         total = _sum(given_back)
         return attrs.evolve(total, beside=beside, in_use={HOST: in_use})
 
+    async def held_by_all(self) -> Held:
+        """What all engines of the agent hold."""
+        return _sum([await held_memory(engine) for engine in list(self._engines)])
+
 
 def _mapped_bytes(engine: EngineProcess) -> int:
     """Weights that count as free; locked ones do not, and those of a GPU are not needed here."""
@@ -79,8 +85,14 @@ def _added(parts: list[Held], device: str) -> int | None:
     return total
 
 
-def totals(held: Held) -> Mapping[str, int]:
-    """By device, what all engines hold: given back and staying."""
-    total = Counter(held.beside)
-    total.update({device: size or 0 for device, size in held.bytes_by_device.items()})
-    return total
+async def note_room(
+    memory: MemoryInUse, status: AgentStatus, limits: MemoryLimits, judged: Judged
+) -> None:
+    """Report what models may take in all, from what a dry run saw of the devices."""
+    everything = await memory.held_by_all()
+    rooms = rooms_of(judged.need, limits, everything)
+    status.room = tuple(
+        DeviceRoom(device=name, most=room.available_bytes)
+        for name, room in rooms.items()
+        if room.free_bytes is not None and room.available_bytes is not None
+    )
