@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from dry_run_double import DryRunDouble
 from hub_server import HubServer
 from paddler_trio.agent.engine_keeper import EngineKeeper
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.memory_in_use import MemoryInUse
 from paddler_trio.agent.model_fit import ModelFit
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation import Preparation
@@ -147,6 +149,7 @@ class Agent:
     languages: Languages | None = None
     loads_beside: bool = True
     drain_s: float = 1
+    memory: MemoryInUse = attrs.field(factory=MemoryInUse)
     lost: list[EngineProcess] = attrs.field(factory=list)
     """Engines that are gone, once they were up."""
     server: ModelServer = attrs.field(init=False)
@@ -175,9 +178,17 @@ class Agent:
             fit=ModelFit(self.dry_runs.open, hub, self.limits),
             checks_fit=self.checks_fit,
             loads_beside=self.loads_beside,
+            memory=self.memory,
         )
         assert self.server.gate is not None
         self.server.gate.free_memory = lambda: self.dry_runs.free or None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.server.run)
+            yield
+            nursery.cancel_scope.cancel()
 
     @property
     def status(self) -> AgentStatus:
