@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -11,6 +12,8 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.machine import available_memory_bytes, granted_cores
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.shape import ShapeError
+from paddler_trio.wire.trio.trio_link import check_labels
 
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
 DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"
@@ -78,6 +81,32 @@ class AgentConfig:
     checks_fit: bool = True
     """A model that does not fit the memory is refused before the one in force is let go."""
     memory: MemoryLimits = attrs.field(factory=MemoryLimits)
+    loads_beside: bool = True
+    """A new model is loaded beside the one in force where it is known that both fit."""
+    labels: Mapping[str, str] = attrs.field(
+        factory=dict, validator=lambda *given: _labels(given[2])
+    )
+    """What deployments choose this host by."""
+
+
+def parse_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Labels from ``KEY=VALUE``; ConfigurationError names the one that is wrong."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigurationError(f"{text[:80]!r} is not a label: write KEY=VALUE")
+        if labels.setdefault(key, value) != value:
+            raise ConfigurationError(f"the label {key[:80]!r} is given twice")
+    _labels(labels)
+    return labels
+
+
+def _labels(labels: Mapping[str, str]) -> None:
+    try:
+        check_labels(labels)
+    except ShapeError as error:
+        raise ConfigurationError(error.text) from error
 
 
 def default_threads() -> int:

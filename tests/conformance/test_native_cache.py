@@ -21,7 +21,8 @@ from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.store_client import StoreClient
 from paddler_trio.config import AgentConfig, split_address
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
+from paddler_trio.nursery_tree.agent_tree import run_agent
+from paddler_trio.nursery_tree.instance_tree import InstanceParts
 
 MIB = 1 << 20
 PULL = "/api/v2/models/pull"
@@ -50,7 +51,7 @@ def blobs(cache: Path) -> list[str]:
 
 @attrs.frozen
 class Agent:
-    parts: AgentParts
+    parts: InstanceParts
     stop: trio.Event
 
     async def has_no_command(self) -> None:
@@ -80,7 +81,7 @@ async def agent_of(balancer: RunningBalancer, name: str) -> AsyncIterator[Agent]
         run = partial(run_agent, lambda: parts, stop, notifier=SystemdNotifier())
         with trio.fail_after(30):
             await nursery.start(run)
-        yield Agent(parts, stop)
+        yield Agent(parts.first, stop)
         stop.set()
 
 

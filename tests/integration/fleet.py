@@ -94,8 +94,14 @@ class Daemon:
 
     @property
     def engine_pid(self) -> int | None:
-        """The engine child's pid; None while an agent has no engine (and for a balancer)."""
-        return next(iter(children(self.pid)), None)
+        """The pid of the newest engine; without one that of the oldest child, None for none."""
+        others = children(self.pid)
+        return next(reversed(self.engine_pids), next(iter(others), None))
+
+    @property
+    def engine_pids(self) -> list[int]:
+        """Of all engines, oldest first: an agent has two while one is loaded beside another."""
+        return [pid for pid in children(self.pid) if _is_engine(pid)]
 
     def wait_for_log(self, event: str, *, within_s: float = START_S) -> Mapping[str, object]:
         """The first record, past or coming, with this ``event``; AssertionError if it never is."""
@@ -354,6 +360,13 @@ def children(pid: int) -> list[int]:
         if int(parent) == pid and state != "Z":
             found.append(int(stat.parent.name))
     return sorted(found)
+
+
+def _is_engine(pid: int) -> bool:
+    try:
+        return b"paddler_trio.engine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it ended while we looked
 
 
 def _record(line: str) -> Mapping[str, object]:

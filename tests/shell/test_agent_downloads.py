@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server, sha256
 from paddler_trio.agent import model_fetch
@@ -19,7 +20,7 @@ from paddler_trio.agent.engine_process import LoadFailedError
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.wire.engine.engine_pipe import LoadModel
+from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (
     DownloadServerErrored,
@@ -51,25 +52,30 @@ def hub() -> Iterator[HubServer]:
 
 @attrs.define
 class Engines:
-    """Notes what should be loaded; each load ends with ``failure`` if there is one."""
+    """Notes what should be loaded; each load ends with ``failure`` if there is one, or is up."""
 
     failure: LoadFailedError | None = None
     loads: list[LoadModel] = attrs.field(factory=list)
+    on_load: Callable[[], None] = lambda: None
+    comes_up: bool = False
 
     async def supervise(
         self, live: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
     ) -> None:
         keeper = live.__self__  # type: ignore[attr-defined]
         assert isinstance(keeper, EngineKeeper)
+        self.on_load()
         self.loads.append(keeper.load)
+        if self.comes_up:
+            keeper.first_start.set(Ready(cells=256, n_batch=8, n_ctx_train=256, n_vocab=9))
         if self.failure is None:
             await trio.sleep_forever()
         else:
             keeper.first_start.set(self.failure)
 
 
-async def _no_preparation(*_: object) -> None:
-    raise AssertionError("no engine ever comes up here")
+async def _never_prepared(*_: object) -> None:
+    await trio.sleep_forever()
 
 
 @pytest.fixture
@@ -84,9 +90,9 @@ def server_of(hub: HubServer, root: Path, engines: Engines) -> ModelServer:
         settings=EngineSettings(),
         drain_s=1,
         supervise=engines.supervise,
-        supervise_preparation=_no_preparation,
+        supervise_preparation=_never_prepared,
         on_step=lambda step: None,
-        on_engine_gone=lambda reason, suspects: None,
+        on_engine_gone=lambda engine, reason, suspects: None,
         hub=HubSettings(
             endpoint=hub.hub_url,
             cache=root / "hub",
@@ -153,10 +159,10 @@ async def test_the_old_model_stays_while_the_new_one_is_fetched_and_a_newer_stat
         nursery.start_soon(server.run)
         server.set_desired(state(LocalToAgent(str(tmp_path / "old.gguf"))))
         await reach(server.status, lambda status: status.phase == "loading")
-        old = server._keeper
+        old = server._places.current
         server.set_desired(state(MODEL))
         await reach(server.status, lambda status: status.phase == "downloading")
-        assert server._keeper is old, "the old model's engine lives"
+        assert server._places.current is old, "the old model's engine lives"
         began_s = trio.current_time()
         server.set_desired(state(NoModel()))
         await reach(server.status, lambda status: status.phase == "waiting")
@@ -208,15 +214,12 @@ async def test_a_model_that_will_not_load_is_hashed_again_and_fetched_anew_if_it
     server = server_of(hub, tmp_path, engines)
     blob = tmp_path / "hub" / "models--org--repo" / "blobs" / sha256(DATA)
 
-    async def altered(
-        live: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
-    ) -> None:
+    def alter() -> None:
         if not engines.loads:
             with blob.open("r+b") as file:
                 file.write(b"altered")
-        await engines.supervise(live, on_crash)
 
-    server.supervise = altered
+    engines.on_load = alter
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         server.set_desired(state(MODEL))
@@ -231,12 +234,15 @@ async def test_a_model_that_will_not_load_is_hashed_again_and_fetched_anew_if_it
 async def test_a_projection_that_cannot_be_had_leaves_the_model_served(
     hub: HubServer, tmp_path: Path
 ) -> None:
-    server = server_of(hub, tmp_path, Engines())
+    server = server_of(hub, tmp_path, Engines(comes_up=True))
     url = UrlModel(f"{hub.storage_url}/storage/none.gguf")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         server.set_desired(state(MODEL, projection=url))
         await reach(server.status, lambda status: status.phase == "loading")
-        assert server._projection_error is not None
-        assert server._projection_error.issue == ModelDoesNotExistAtUrl(url.url)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        model = server._places.current
+        assert model is not None
+        assert model.projection_error is not None
+        assert model.projection_error.issue == ModelDoesNotExistAtUrl(url.url)
         nursery.cancel_scope.cancel()

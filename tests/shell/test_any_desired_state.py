@@ -134,7 +134,7 @@ def server_of(engines: Engines, *, slots: int = 2) -> ModelServer:
         supervise=engines.supervise,
         supervise_preparation=_no_preparation,
         on_step=lambda step: None,
-        on_engine_gone=lambda reason, *, crashed: None,
+        on_engine_gone=lambda engine, reason, suspects: None,
         hub=OFFLINE,
     )
 

@@ -15,8 +15,10 @@ import trio
 from encoder_models import write_bert
 from paddler_trio.agent.embedding_requests import PORTION_TOKENS, EmbeddingRequests
 from paddler_trio.agent.engine_crash import Suspects
+from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
+from paddler_trio.agent.serving import Uses
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError
 from paddler_trio.language.model_language import Language
@@ -127,6 +129,7 @@ class Prepares:
 class ServedModel:
     preparation: Prepares
     engine: Answering
+    uses: Uses = attrs.field(factory=Uses)
 
 
 @attrs.define(eq=False)
@@ -225,7 +228,9 @@ async def test_an_engine_that_dies_while_the_link_waits_is_told_as_such(
         agent.link.read(10)
         await agent.until_sent(10)
         agent.engine.is_gone = True
-        agent.requests.on_engine_gone("it crashed", Suspects(embeddings={10**6: 1}))
+        agent.requests.on_engine_gone(
+            cast("EngineProcess", agent.engine), "it crashed", Suspects(embeddings={10**6: 1})
+        )
         agent.link.read(NUM_DOCUMENTS)
     assert agent.link.handed_back == [0], "it died over another one"
     assert 10 <= len(agent.link.frames) <= 10 + 2 * WINDOW

@@ -54,7 +54,7 @@ async def test_the_old_model_stays_until_memory_is_free_for_the_new_one(agent: A
     async with running(agent):
         agent.server.set_desired(state(agent.file("old.gguf")))
         await agent.loaded(1)
-        old = agent.server._keeper
+        old = agent.server._places.current
         agent.server.set_desired(state(agent.file("new.gguf"), 2**20))
         detail = await agent.refused()
         assert detail == (
@@ -64,7 +64,7 @@ async def test_the_old_model_stays_until_memory_is_free_for_the_new_one(agent: A
         words = detail.removeprefix("the model does not fit: ")
         assert agent.status.issues == {SlotCannotStart(words, slot) for slot in (0, 1)}
         assert agent.status.application is AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING
-        assert agent.server._keeper is old
+        assert agent.server._places.current is old
         assert [load.model_path for load in agent.engines.loads] == [str(agent.root / "old.gguf")]
         dry_runs = len(agent.dry_runs.asked)
         phases: set[str] = set()
@@ -80,7 +80,7 @@ async def test_the_old_model_stays_until_memory_is_free_for_the_new_one(agent: A
 
 
 async def test_what_the_old_model_holds_counts_as_free(agent: Agent) -> None:
-    async def held() -> Held:
+    async def held(path: str, *, keeps_own: bool = False) -> Held:
         return Held({"host": 500 * MIB})
 
     assert agent.server.gate is not None

@@ -108,7 +108,7 @@ async def test_an_agent_asks_the_balancer_that_it_is_linked_to_and_no_former_one
         supervise=_nothing,
         supervise_preparation=_nothing,
         on_step=lambda step: None,
-        on_engine_gone=lambda reason, suspects: None,
+        on_engine_gone=lambda engine, reason, suspects: None,
     )
     seen: list[StoreAddress | None] = []
     monkeypatch.setattr(ModelServer, "set_store", lambda self, store: seen.append(store))

@@ -6,7 +6,7 @@ A connection is a reader (its task), a writer that alone sends, a status publish
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import structlog
@@ -17,7 +17,7 @@ from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.logs import FirstTimes
-from paddler_trio.errors import WireError
+from paddler_trio.errors import LinkError, WireError
 from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.nursery_tree.printed_tree import running_tree
 from paddler_trio.nursery_tree.synchronization import Changes
@@ -42,6 +42,7 @@ from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
     SUBPROTOCOL,
     TAG,
     Answer,
@@ -49,6 +50,9 @@ from paddler_trio.wire.trio.trio_link import (
     Cache,
     GetTree,
     HandBack,
+    Instances,
+    InstanceWanted,
+    Placement,
     Start,
     Store,
     Tree,
@@ -80,6 +84,7 @@ class BalancerConnection:
 
     Args:
       on_store: called with the path at which the balancer keeps models, if it does.
+      placement, on_instances: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
     """
 
     socket: trio_websocket.WebSocketConnection
@@ -88,6 +93,8 @@ class BalancerConnection:
     models: ModelServer
     requests: AgentRequests
     on_store: Callable[[str], None] = lambda path: None
+    placement: Placement | None = None
+    on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     speaks_trio: bool = attrs.field(init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -111,7 +118,19 @@ class BalancerConnection:
         self._large_frames, self._outgoing_large = trio.open_memory_channel[bytes](0)
 
     async def run(self, on_registered: Callable[[], None]) -> str:
-        """Register, then exchange frames until either side ends it; returns why."""
+        """Register, then exchange frames until either side ends it; returns why.
+
+        Raises:
+          LinkError: this is an instance of a deployment, and a balancer of Paddler's has none.
+        """
+        if self.placement is not None:
+            if self.speaks_trio:
+                self._send(render_extension(self.placement))
+            elif self.placement.deployment != DEFAULT_DEPLOYMENT:
+                raise LinkError(
+                    f"the balancer speaks Paddler's protocol only: it has no deployment "
+                    f"{self.placement.deployment!r}"
+                )
         self._send(render(RegisterAgent(self.name, self.status.snapshot())))
         self._publish()
         on_registered()
@@ -346,6 +365,10 @@ class BalancerConnection:
                 self.requests.cache.start(command, self)
             case Store(path):
                 self.on_store(path)
+            case Instances(instances=wanted):
+                if self.on_instances is None:
+                    raise WireError(f"instances are listed on a host's first link @ $.{TAG}")
+                self.on_instances(wanted)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case UnknownExtension(name):

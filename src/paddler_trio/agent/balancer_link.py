@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -27,7 +28,12 @@ from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
-from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES, SUBPROTOCOL
+from paddler_trio.wire.trio.trio_link import (
+    MAX_FRAME_BYTES,
+    SUBPROTOCOL,
+    InstanceWanted,
+    Placement,
+)
 
 log = structlog.get_logger("link")
 
@@ -46,7 +52,10 @@ class BalancerLink:
     Args:
       host, port: the balancer's management address.
       token_file: holds the API key to show; read at every dialling, so a new one needs no restart.
-      id: this agent's id, the same across reconnects of one process.
+      id: this instance's id, the same across reconnects of one process.
+      placement: sent before the registration; None sends none.
+      on_instances: called with the list of instances that this host shall have beside this one;
+        None where that is not to be heard.
     """
 
     host: str
@@ -57,6 +66,8 @@ class BalancerLink:
     requests: AgentRequests
     token_file: Path | None = None
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16))
+    placement: Placement | None = None
+    on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     registered: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set at the first successful registration."""
     _connection: BalancerConnection | None = attrs.field(default=None, init=False)
@@ -130,6 +141,8 @@ class BalancerLink:
                         self.models,
                         self.requests,
                         on_store=self._on_store,
+                        placement=self.placement,
+                        on_instances=self.on_instances,
                     )
                     self._connection = connection
                     try:

@@ -25,8 +25,10 @@ from paddler_trio.agent.embedding_in_flight import (
     Portion,
 )
 from paddler_trio.agent.engine_crash import Suspects
-from paddler_trio.agent.model_server import ModelServer, Serving
+from paddler_trio.agent.engine_process import EngineProcess
+from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
+from paddler_trio.agent.serving import Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.embedding_documents import (
@@ -124,10 +126,10 @@ class EmbeddingRequests:
                 running.arrived.append(embedded)
                 running.news.set()
 
-    def on_engine_gone(self, reason: str, suspects: Suspects | None) -> None:
+    def on_engine_gone(self, engine: EngineProcess, reason: str, suspects: Suspects | None) -> None:
         """Everything that ran on it is lost."""
         for running in self._running.values():
-            if running.engine is not None:
+            if running.engine is engine:
                 running.engine = None
                 blamed = None
                 if suspects is not None:
@@ -159,6 +161,13 @@ class EmbeddingRequests:
     async def _embed(self, running: EmbeddingInFlight, frame: RequestFrame) -> RawEmbeddingResult:
         """Everything up to the ending, which is returned."""
         serving = await self._serving(running)
+        with serving.uses.one():
+            return await self._embed_on(serving, running, frame)
+
+    async def _embed_on(
+        self, serving: Serving, running: EmbeddingInFlight, frame: RequestFrame
+    ) -> RawEmbeddingResult:
+        """All of it on this model, also when another one is put in force meanwhile."""
         if not serving.preparation.parameters.enable_embeddings:
             return "EmbeddingsDisabled"
         ready = serving.engine.ready

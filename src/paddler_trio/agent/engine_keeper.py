@@ -37,21 +37,29 @@ class EngineKeeper:
       on_up, on_down: called at the start and the end of each life, with the reason of the end and
         whom it may be due to, None if it was no crash; synchronous. ``on_down`` only follows an
         ``on_up``.
-      on_progress, on_step, on_figures: see :class:`EngineProcess`.
+      on_crash: called with each crash after which it is started again. A crash before it was up
+        for the first time is a load that failed.
+      on_loaded, on_progress, on_step, on_stats: see :class:`EngineProcess`.
+      on_begin, on_end: called around each life, whether it came up or not.
     """
 
     load: LoadModel
     supervise: SuperviseEngine
     on_up: Callable[[EngineProcess, Ready], None]
-    on_down: Callable[[str, Suspects | None], None]
+    on_down: Callable[[EngineProcess, str, Suspects | None], None]
     on_crash: Callable[[BaseException], None]
     on_progress: Callable[[float], None]
     on_step: Callable[[Step | EmbeddingStep], None]
     on_stats: Callable[[EngineStats], None]
+    on_loaded: Callable[[], None] = lambda: None
+    on_begin: Callable[[EngineProcess], None] = lambda engine: None
+    on_end: Callable[[EngineProcess], None] = lambda engine: None
     first_start: Future[Ready | LoadFailedError] = attrs.field(factory=Future, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     current: EngineProcess | None = attrs.field(default=None, init=False)
     """The life that it has now, up or not yet."""
+    load_s: float | None = attrs.field(default=None, init=False)
+    """From the start of the newest life that came up until it was proved."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
@@ -71,15 +79,20 @@ class EngineKeeper:
         """One life; EngineError if it ends by itself."""
         is_up = False
         reason, suspects = "the engine was stopped", None
+        began_s = trio.current_time()
 
         def up(ready: Ready) -> None:
             nonlocal is_up
             is_up = True
+            self.load_s = trio.current_time() - began_s
             self.on_up(engine, ready)
             self.first_start.set(ready)
 
-        engine = EngineProcess(self.load, self.on_progress, up, self.on_step, self.on_stats)
+        engine = EngineProcess(
+            self.load, self.on_progress, up, self.on_step, self.on_stats, self.on_loaded
+        )
         self.current = engine
+        self.on_begin(engine)
         try:
             await engine.run()
         except LoadFailedError as failure:
@@ -88,8 +101,11 @@ class EngineKeeper:
                 log.error("the model cannot be loaded again", reason=reason)
         except EngineError as crash:
             reason, suspects = str(crash), engine.suspects
-            raise
+            if not self.first_start.set(LoadFailedError("crash", reason)):
+                raise
+            log.error("the model cannot be loaded", reason=reason)
         finally:
             self.current = None
+            self.on_end(engine)
             if is_up:
-                self.on_down(reason, suspects)
+                self.on_down(engine, reason, suspects)

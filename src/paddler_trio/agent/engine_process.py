@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.engine_crash import Suspects, crash_record_file, suspects_in
+from paddler_trio.agent.engine_probe import EngineProbe
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
@@ -53,6 +54,8 @@ PING_S = 2.0
 HUNG_AFTER_S = 15.0
 """An engine answers pings in a thread of its own, however long a pass takes: one that does not is
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
+PROBE_S = 60.0
+"""For the first decode, on whatever machine; an engine that takes longer serves no one."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 """How the engine's threads wait for each other, unless the operator's environment sets it: a little
 spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was measured."""
@@ -68,9 +71,10 @@ class EngineProcess:
     Args:
       load: what to load.
       on_progress: gets the part of the weights that is in memory, 0..1.
-      on_ready: called once, when sequences may start.
-      on_step: gets every pass, in order; synchronous, must not raise.
+      on_ready: called once, when the engine is proved and sequences may start.
+      on_step: gets every pass from then on, in order; synchronous, must not raise.
       on_stats: gets the engine's counters now and then.
+      on_loaded: called once before that, when the proof begins.
     """
 
     load: LoadModel
@@ -78,15 +82,19 @@ class EngineProcess:
     on_ready: Callable[[Ready], None]
     on_step: Callable[[Step | EmbeddingStep], None]
     on_stats: Callable[[EngineStats], None]
+    on_loaded: Callable[[], None] = lambda: None
     command: Sequence[str] = _ENGINE_COMMAND
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     ready: Ready | None = attrs.field(default=None, init=False)
-    """Its greeting; None before it is up."""
+    """Its greeting; None before it is loaded."""
     pid: int | None = attrs.field(default=None, init=False)
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
     """Whom it was working for when it died."""
-    _is_up: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _is_loaded: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _probe: EngineProbe | None = attrs.field(default=None, init=False)
+    """As long as it is being proved."""
+    _is_proved: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
 
@@ -117,19 +125,24 @@ class EngineProcess:
             **os.environ,
             "GGML_NO_BACKTRACE": "1",  # on an abort ggml would attach a debugger for seconds
         }
-        with crash_record_file() as record:
-            process = await trio.lowlevel.open_process(
-                [*self.command, str(record)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[record],
-                env=environment,
-                # Ctrl-C is the agent's to handle; the engine ends with it. No session of its own:
-                # Linux schedules sessions as groups, and a light group can wait 100 ms beside a
-                # busy one.
-                process_group=0,
-            )
+        with contextlib.ExitStack() as stack:
+            try:
+                record = stack.enter_context(crash_record_file())
+                process = await trio.lowlevel.open_process(
+                    [*self.command, str(record)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[record],
+                    env=environment,
+                    # Ctrl-C is the agent's to handle; the engine ends with it. No session of its
+                    # own: Linux schedules sessions as groups, and a light group can wait 100 ms
+                    # beside a busy one.
+                    process_group=0,
+                )
+            except OSError as error:  # no further process, or no descriptors
+                reason = error.strerror or str(error)
+                raise EngineError(f"the engine cannot be started: {reason}") from error
             self.pid = process.pid
             try:
                 await self._converse(process, record)
@@ -144,12 +157,14 @@ class EngineProcess:
             nursery.start_soon(self._write, process, name="engine pipe writer")
             nursery.start_soon(self._log, process, name="engine log")
             nursery.start_soon(self._watch, process, name="engine pings")
+            nursery.start_soon(self._watch_probe, process, name="engine probe")
             failure = await self._read(process)
             if failure is None:  # the pipe ended: the exit status is the cause
                 status = await process.wait()
                 self.suspects = suspects_in(record, status)
+                when = "" if self._probe is None else " at its first decode"
                 failure = EngineError(
-                    f"the engine died ({_how(status)}); its last words: {self._cause()}"
+                    f"the engine died{when} ({_how(status)}); its last words: {self._cause()}"
                 )
             nursery.cancel_scope.cancel(reason="the engine has ended")
         raise failure
@@ -187,6 +202,8 @@ class EngineProcess:
     def _handle(self, frame: FromEngine) -> EngineError | None:
         match frame:
             case Step() | EmbeddingStep():
+                if self._probe is not None:
+                    return self._judge(self._probe, frame)
                 self.on_step(frame)
             case EngineStats():
                 self.on_stats(frame)
@@ -194,17 +211,48 @@ class EngineProcess:
                 self.on_progress(progress)
             case Ready():
                 self.ready = frame
-                self._is_up.set()
-                self.on_ready(frame)
+                self._is_loaded.set()
+                self._prove(frame)
             case Pong():
                 self._pong.set()
             case LoadFailed(stage, reason):
                 return LoadFailedError(stage, reason, self._cause())
         return None
 
+    def _prove(self, ready: Ready) -> None:
+        """Let the engine compute before anything is sent to it that matters."""
+        probe = self._probe = EngineProbe(ready)
+        self.on_loaded()
+        for frame in probe.frames():
+            self._frames.send_nowait(encode(frame))  # there is room: nothing else was sent
+        if probe.is_over:
+            self._proved(ready)
+
+    def _judge(self, probe: EngineProbe, step: Step | EmbeddingStep) -> EngineError | None:
+        probe.take(step)
+        if probe.problem is not None:
+            return LoadFailedError("probe", f"the engine is not fit to serve: {probe.problem}")
+        if probe.is_over:
+            self._proved(probe.ready)
+        return None
+
+    def _proved(self, ready: Ready) -> None:
+        self._probe = None
+        self._is_proved.set()
+        self.on_ready(ready)
+
+    async def _watch_probe(self, process: trio.Process) -> None:
+        """Kill an engine that hangs in its first decode, as one that answers no pings."""
+        await self._is_loaded.wait()
+        with trio.move_on_after(PROBE_S) as patience:
+            await self._is_proved.wait()
+        if patience.cancelled_caught:
+            self._last_words.append(f"no first token within {PROBE_S:g} s: killed")
+            process.kill()
+
     async def _watch(self, process: trio.Process) -> None:
         """Kill an engine that hangs; the reader then sees the end of the pipe and reports it."""
-        await self._is_up.wait()
+        await self._is_loaded.wait()
         while True:
             with contextlib.suppress(trio.WouldBlock):  # it does not read: no pong will come
                 self._frames.send_nowait(encode(Ping()))
@@ -248,10 +296,15 @@ class EngineProcess:
 
 
 class LoadFailedError(EngineError):
-    """The engine cannot serve this model with these settings; trying again changes nothing."""
+    """The engine cannot serve this model with these settings.
 
-    def __init__(self, stage: str, reason: str, last_words: str) -> None:
-        super().__init__(f"{reason}; llama.cpp said: {last_words}", permanent=True)
+    ``stage``: as in :class:`~paddler_trio.wire.engine.engine_pipe.LoadFailed`, or ``probe`` (its
+    first decode is wrong) or ``crash`` (it died before it was proved).
+    """
+
+    def __init__(self, stage: str, reason: str, last_words: str = "") -> None:
+        said = f"; llama.cpp said: {last_words}" if last_words else ""
+        super().__init__(reason + said, permanent=True)
         self.stage = stage
         self.reason = reason
 

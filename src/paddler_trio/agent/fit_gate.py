@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import structlog
@@ -19,7 +19,7 @@ import trio
 from paddler_trio.agent.file_watch import wait_first
 from paddler_trio.agent.memory_promises import MemoryPromises
 from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError, slot_issues
-from paddler_trio.agent.model_fit import UNLOADABLE, Held, Judged, ModelFit
+from paddler_trio.agent.model_fit import UNLOADABLE, Held, Judged, ModelFit, rooms_of
 from paddler_trio.agent.model_load import LoadRules
 from paddler_trio.agent.model_source import describe
 from paddler_trio.errors import MemoryUnknownError
@@ -44,22 +44,31 @@ LONGEST_LOOK_S: Final = 60.0
 GPU_LOOK_S: Final = 30.0
 
 
+class HeldMemory(Protocol):
+    """What a model in the file ``path`` finds held; with ``keeps_own``, the model in force stays
+    beside it."""
+
+    async def __call__(self, path: str, *, keeps_own: bool = False) -> Held: ...
+
+
 @attrs.define(eq=False)
 class FitGate:
     """See the module docstring.
 
     Args:
-      held: what the model in force holds now.
+      held: what the model in force and others of this agent hold now.
       promises: what this agent and others of this machine are loading.
       refuses: what does not fit; else it only chooses and answers.
+      on_judged: gets every verdict on what is to be loaded.
       free_memory: of the host, in bytes; None where it is unknown.
     """
 
     fit: ModelFit
     rules: LoadRules
-    held: Callable[[], Awaitable[Held]] = attrs.field(kw_only=True)
+    held: HeldMemory = attrs.field(kw_only=True)
     promises: MemoryPromises = attrs.field(kw_only=True)
     refuses: bool = attrs.field(default=True, kw_only=True)
+    on_judged: Callable[[Judged], Awaitable[None]] = attrs.field(kw_only=True)
     free_memory: Callable[[], int | None] = attrs.field(
         default=available_memory_bytes, kw_only=True
     )
@@ -83,7 +92,7 @@ class FitGate:
             load if slots is None else attrs.evolve(load, slots=slots),
             desired.model,
             desired.multimodal_projection,
-            held=await self.held(),
+            held=await self.held(load.model_path),
             auto=extras.automatic,
         )
 
@@ -142,6 +151,7 @@ class FitGate:
                 ) from error
             log.warning("it is not known whether the model fits", reason=str(error), model=name)
             return None
+        await self.on_judged(judged)
         if judged.verdict.fits:
             log.info("the model fits", model=name, takes=dict(judged.verdict.need.bytes_by_device))
             if loads_now:
@@ -153,6 +163,27 @@ class FitGate:
         raise DoesNotFitError(
             _issues(judged, name), f"the model does not fit: {judged.words}", judged
         )
+
+    async def beside(self, judged: Judged) -> Judged | None:
+        """The same with the rooms that are there while the model in force stays; None if it does
+        not fit beside that one, or if it is not known whether it does.
+
+        Call it after :meth:`check`, which has promised the memory to it.
+        """
+        held = await self.held(judged.load.model_path, keeps_own=True)
+        others = await trio.to_thread.run_sync(self.promises.of_others)
+        rooms = _without(rooms_of(judged.need, self.fit.limits, held), others)
+        need = judged.verdict.need
+        for device, needed in need.bytes_by_device.items():
+            if needed and (device not in rooms or rooms[device].free_bytes is None):
+                return None
+        if short := shortages(need, rooms):
+            log.info(
+                "no room beside the model in force: it ends first",
+                missing={each.device: each.missing_bytes for each in short},
+            )
+            return None
+        return attrs.evolve(judged, rooms=rooms)
 
     def loaded(self) -> None:
         """The engine has its memory, or never will: what was promised to it is taken, or free."""
@@ -207,10 +238,11 @@ class FitGate:
     async def _host_has_room(self, judged: Judged) -> bool:
         free = await trio.to_thread.run_sync(self.free_memory)
         others = await trio.to_thread.run_sync(self.promises.of_others)
-        held = (await self.held()).on(HOST)
+        found = await self.held(judged.load.model_path)
+        held = found.on(HOST)
         room = attrs.evolve(
             judged.rooms[HOST],
-            free_bytes=None if held is None else free,
+            free_bytes=None if held is None or free is None else free - found.in_use.get(HOST, 0),
             held_bytes=held or 0,
         )
         available = _without({HOST: room}, others)[HOST].available_bytes
@@ -220,7 +252,7 @@ class FitGate:
         self, load: LoadModel, model: DesiredModel, projection: DesiredModel, auto: Automatic
     ) -> Judged:
         """MemoryUnknownError."""
-        held = await self.held()
+        held = await self.held(load.model_path)
         try:
             return await self.fit.judge(load, model, projection, held=held, auto=auto)
         except MemoryUnknownError as error:

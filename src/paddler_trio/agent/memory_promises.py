@@ -87,7 +87,10 @@ class MemoryPromises:
     def _others(self) -> Mapping[str, int]:
         """Sum of the notes that are in force; others are removed."""
         total: Counter[str] = Counter()
+        own = None if self._note is None else self._note.name
         for path in sorted(self.folder.glob("*.json"))[:MAX_NOTES]:
+            if str(path) == own:
+                continue
             with path.open("rb") as note:
                 try:
                     fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)

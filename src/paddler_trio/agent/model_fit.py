@@ -74,10 +74,17 @@ OpenQuestions: TypeAlias = Callable[
 
 @attrs.frozen
 class Held:
-    """What the model in force holds, by device, and on all ``others``; None where it is unknown."""
+    """What the model in force holds, by device, and on all ``others``; None where it is unknown.
+
+    Args:
+      beside: what models hold that stay, by device.
+      in_use: how much of that the system counts as free: weights that they map.
+    """
 
     bytes_by_device: Mapping[str, int | None] = attrs.field(factory=dict)
     others: int | None = 0
+    beside: Mapping[str, int] = attrs.field(factory=dict)
+    in_use: Mapping[str, int] = attrs.field(factory=dict)
 
     def on(self, device: str) -> int | None:
         return self.bytes_by_device.get(device, self.others)
@@ -336,12 +343,16 @@ def rooms_of(need: MemoryNeed, limits: MemoryLimits, held: Held) -> dict[str, Ro
         if device.kind != "cpu" and device.kind in OF_HOST:
             continue
         name = HOST if device.kind == "cpu" else device.name
-        rooms[name] = limits.room(
+        room = limits.room(
             name,
             total_bytes=device.total,
-            free_bytes=device.free if device.total else None,
+            free_bytes=max(0, device.free - held.in_use.get(name, 0)) if device.total else None,
             held_bytes=held.on(name),
         )
+        if room.limit_bytes is not None:  # it is for all models together
+            left = max(0, room.limit_bytes - held.beside.get(name, 0))
+            room = attrs.evolve(room, limit_bytes=left)
+        rooms[name] = room
     return rooms
 
 

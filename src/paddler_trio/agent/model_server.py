@@ -1,16 +1,20 @@
-r"""The model an agent serves: follows the desired state, one engine at a time.
+r"""The model an agent serves: follows the desired state.
 
-    waiting -> resolving -> downloading -> (does it fit?) -> draining -> loading -> serving
-                   \___________\________________\____________________\-> failed -> (a change,
-                                                                            or time) -> again
+    waiting -> resolving -> downloading -> (does it fit?) -+-------------> loading -> probing
+                   \___________\________________\_________  \-> draining _/    \         \
+                                                          \                     \         serving
+                                                           -> failed -> (a change, or time) -> again
 
 A newer desired state interrupts the one that is being applied. Changes that need neither other
 weights nor another context (sampling, template) happen in place; an identical state changes nothing
 (W32). The old model serves while the new one is downloaded, and as long as the new one does not fit
 (``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an issue.
 Issues stay while the same state is tried again, until it is served or fails for another reason.
-While models are swapped the agent offers no slots; running answers finish on the old model, bounded
-by a deadline (W16). After an engine crash its requests are handed back and it starts again; a model
+
+Where the memory holds both, the new model is loaded and proved *beside* the old one: that one gets
+all requests until the new one serves, and ends with its last request. Elsewhere the agent offers no
+slots while models are swapped; running answers finish on the old model first. Both are bounded by a
+deadline (W16). After an engine crash its requests are handed back and it starts again; a model
 that cannot be loaded stays an issue until its file or the desired state changes.
 """
 
@@ -18,84 +22,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import attrs
 import structlog
 import trio
 
 from paddler_trio.agent.cache_answers import CacheView
-from paddler_trio.agent.engine_crash import Suspects
-from paddler_trio.agent.engine_keeper import EngineKeeper, SuperviseEngine
-from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.engine_keeper import SuperviseEngine
 from paddler_trio.agent.file_watch import returns_before, wait_file_changes
 from paddler_trio.agent.fit_gate import FitGate, has_other_source
-from paddler_trio.agent.held_memory import held_memory
+from paddler_trio.agent.loaded_model import (
+    Children,
+    EngineGone,
+    InForce,
+    LoadedModel,
+    WantedLoad,
+)
+from paddler_trio.agent.memory_in_use import MemoryInUse, note_room
 from paddler_trio.agent.memory_promises import MemoryPromises
-from paddler_trio.agent.memory_status import memory_in_force
-from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError, load_issues
+from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
-from paddler_trio.agent.model_fit import Held, Judged, ModelFit
+from paddler_trio.agent.model_fit import Held, ModelFit
 from paddler_trio.agent.model_load import LoadRules
-from paddler_trio.agent.model_source import ModelFile, ModelSourceError, describe, file_at
-from paddler_trio.agent.preparation import Preparation
-from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
+from paddler_trio.agent.model_places import ModelPlaces
+from paddler_trio.agent.model_shown import ModelShown
+from paddler_trio.agent.model_source import ModelSourceError, describe, file_at
+from paddler_trio.agent.preparation_keeper import SupervisePreparation
+from paddler_trio.agent.serving import Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
-from paddler_trio.errors import leaves
 from paddler_trio.language.model_language import LanguageSource
-from paddler_trio.models.download_progress import DownloadProgress
 from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.memory_prediction import remember_load
 from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
-from paddler_trio.wire.engine.engine_pipe import (
-    EmbeddingStep,
-    EngineStats,
-    LoadModel,
-    Ready,
-    Step,
-)
+from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, Step
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (
     AgentIssue,
     ModelCannotBeLoaded,
     MultimodalProjectionCannotBeLoaded,
 )
-from paddler_trio.wire.paddler.desired_state import (
-    AgentDesiredState,
-    LocalToAgent,
-    NoModel,
-)
-from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
-from paddler_trio.wire.trio.desired_state_extras import (
-    NO_EXTRAS,
-    NOTHING_AUTOMATIC,
-    Automatic,
-    Extras,
-    extended_digest,
-)
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, NoModel
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
 log = structlog.get_logger("model")
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-
-
-@attrs.frozen(eq=False)
-class Serving:
-    """A model that answers: the preparation of its requests and its living engine."""
-
-    preparation: Preparation
-    engine: EngineProcess
-
-
-class EngineGone(Protocol):
-    """Called when everything on the engine is lost, with the reason; ``suspects`` are the possible
-    causes of a crash, None if there was none."""
-
-    def __call__(self, reason: str, suspects: Suspects | None) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -107,13 +80,13 @@ class ModelServer:
       threads: of the engine.
       settings: of the engine, whatever it loads; the desired state's extras win over them.
       drain_s: how long running answers may take when the model is swapped.
-      supervise, supervise_preparation: run a child again when it crashes; the nursery tree's.
-      on_step: gets every pass of the running engine.
-      on_engine_gone: see :class:`EngineGone`.
+      supervise, supervise_preparation, on_step, on_engine_gone: see :class:`Children`.
       trusts_messages: control tokens that messages spell become control tokens.
       hub: where models are fetched from, and their cache.
       fit: judges whether models fit; None if nobody shall ask.
       checks_fit: refuse what does not fit.
+      loads_beside: a new model is loaded beside the old one where both fit.
+      memory: of all engines of this agent, those of its other model servers too.
     """
 
     status: AgentStatus
@@ -128,38 +101,24 @@ class ModelServer:
     hub: HubSettings = attrs.field(factory=HubSettings.from_environment, kw_only=True)
     fit: ModelFit | None = attrs.field(default=None, kw_only=True)
     checks_fit: bool = attrs.field(default=True, kw_only=True)
-    _rules: LoadRules = attrs.field(init=False)
-    _fetch: ModelFetch = attrs.field(init=False)
+    loads_beside: bool = attrs.field(default=True, kw_only=True)
+    memory: MemoryInUse = attrs.field(factory=MemoryInUse, kw_only=True)
     gate: FitGate | None = attrs.field(default=None, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
+    """Where new requests go."""
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
     """The extras of ``desired``; both change together."""
     _desired_changes: Changes = attrs.field(factory=Changes, init=False)
-    _keeper: EngineKeeper | None = attrs.field(default=None, init=False)
-    _engine: EngineProcess | None = attrs.field(default=None, init=False)
-    _languages: PreparationKeeper | None = attrs.field(default=None, init=False)
-    _preparation: Preparation | None = attrs.field(default=None, init=False)
-    _language_state: str | None = attrs.field(default=None, init=False)
-    """The digest of the state that the language was read for; it is served, or will be."""
-    _in_force: AgentDesiredState | None = attrs.field(default=None, init=False)
-    """That state."""
-    _wanted_load: tuple[LoadModel | None, Automatic] = attrs.field(
-        default=(None, NOTHING_AUTOMATIC), init=False
-    )
-    """What the engine that runs was asked for, before anything was chosen."""
-    _judged: Judged | None = attrs.field(default=None, init=False)
-    """The verdict on what the engine loaded; None if there is none."""
-    _files: tuple[ModelFile | None, ...] = attrs.field(default=(), init=False)
-    """Of the model and of its projection."""
-    _projection_error: ModelSourceError | None = attrs.field(default=None, init=False)
-    """Why there is no file of a projection that should be there."""
-    _projection_problem: str = attrs.field(default="", init=False)
-    """Why a model that should see images does not; empty if it does, or shall not."""
+    _rules: LoadRules = attrs.field(init=False)
+    _fetch: ModelFetch = attrs.field(init=False)
+    _shown: ModelShown = attrs.field(init=False)
+    _places: ModelPlaces = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._fetch = ModelFetch(self.hub, self._show_download)
+        self._shown = ModelShown(self.status)
+        self._fetch = ModelFetch(self.hub, self._shown.download)
         self._rules = LoadRules(
             slots=self.status.slots, threads=self.threads, settings=self.settings
         )
@@ -170,10 +129,27 @@ class ModelServer:
                 held=self._held_memory,
                 promises=MemoryPromises(self.hub.url_cache.parent / "loading"),
                 refuses=self.checks_fit,
+                on_judged=partial(note_room, self.memory, self.status, self.fit.limits),
             )
+        children = Children(
+            self.supervise,
+            self.supervise_preparation,
+            self.on_step,
+            self.on_engine_gone,
+            self.memory,
+        )
+        self._places = ModelPlaces(
+            self,
+            children,
+            self._shown,
+            self._fetch.uses,
+            self.gate,
+            drain_s=self.drain_s,
+            loads_beside=self.loads_beside,
+        )
 
     def __repr__(self) -> str:
-        return f"<ModelServer {self.status.phase}: {self.serving or 'no model'}>"
+        return f"<ModelServer {self.status.phase}: {self._places.offered or 'no model'}>"
 
     def set_desired(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
         """Serve this state from now on. The same state again changes nothing."""
@@ -181,14 +157,8 @@ class ModelServer:
         if digest == self.status.wanted_state:
             return
         self.desired, self._extras = desired, extras
-        self.status.wanted_state = digest
-        self.status.set(
-            served_state=self._kept_state,
-            application=AgentStateApplicationStatus.FRESH,
-            phase="resolving",
-            detail=None,
-            progress=None,
-        )
+        self.status.wanted_state = digest  # what is kept depends on it
+        self._shown.wanted(kept=self._kept_state)
         self._desired_changes.notify()
 
     @property
@@ -200,8 +170,7 @@ class ModelServer:
         """What of the caches it serves and wants to serve, as it is now."""
         desired = self.desired
         wanted = () if desired is None else (desired.model, desired.multimodal_projection)
-        loaded = () if self._keeper is None else self._files
-        return CacheView(self.hub, wanted, tuple(f.path for f in loaded if f is not None))
+        return CacheView(self.hub, wanted, self._places.paths)
 
     async def touch_uses(self) -> None:
         """What is served is in use still."""
@@ -248,18 +217,18 @@ class ModelServer:
             projection = describe(desired.multimodal_projection)
             projection_found = file_at(projection)
             try:
-                await self._apply(desired, extras, engines)
-                if self._keeper is None:
+                model = await self._apply(desired, extras, engines)
+                if model is None:
                     await trio.sleep_forever()
-                ended = self._keeper.ended
-                if not self._projection_problem:
+                ended = model.keeper.ended
+                if not model.projection_problem:
                     await ended.wait()  # it serves, until it cannot be loaded again
-                elif isinstance(self._projection_error, ModelFetchError):
-                    if await returns_before(ended, self._fetch.wait_retry, self._projection_error):
+                elif isinstance(model.projection_error, ModelFetchError):
+                    if await returns_before(ended, self._fetch.wait_retry, model.projection_error):
                         continue  # it served text only; now it may see as well
                 elif await returns_before(ended, wait_file_changes, projection, projection_found):
                     continue
-                self._keeper = None
+                await self._places.drop(model)
             except ModelFetchError as error:
                 self._fail(error, desired)
                 await self._fetch.wait_retry(error)
@@ -291,262 +260,90 @@ class ModelServer:
 
     async def _apply(
         self, desired: AgentDesiredState, extras: Extras, engines: trio.Nursery
-    ) -> None:
-        """From the desired state to a serving engine; ModelSourceError, ModelNotServableError.
+    ) -> LoadedModel | None:
+        """From the desired state to a model in force; None if it is none.
 
-        Cancellation: leaves no slots offered and an engine that the next attempt reuses or ends.
+        Cancellation: the next attempt reuses what was started, or ends it.
+
+        Raises:
+          ModelSourceError, ModelNotServableError: it cannot be.
         """
         stays_refused = self._keeps_model and self.status.phase == "failed"
         if not stays_refused:
             self.status.set(phase="resolving", progress=None)
-        if self.gate is not None and has_other_source(desired, self._in_force):
+        before = None if self._in_force is None else self._in_force.desired
+        if self.gate is not None and has_other_source(desired, before):
             if not stays_refused:  # the model in force gets work as long as headers are fetched
                 self.status.set(phase="downloading")
             await self.gate.check_source(desired, extras, serves=self.serving is not None)
             self.status.set(phase="resolving")
         file = await self._fetch.model(desired)
         projection, missing = await self._fetch.projection(desired)
-        self._projection_error = missing
-        load = None
-        if file is not None:
-            load = self._rules.load(
-                desired,
-                extras,
-                model_path=file.path,
-                projection_path=None if projection is None else projection.path,
-            )
-        files = (file, projection)
-        same = (
-            self._keeper is not None
-            and self._wanted_load == (load, extras.automatic)
-            and self._files == files
-        )
-        if not same:
-            try:
-                await self._replace_engine(load, desired, extras, files, engines)
-            finally:
-                if self.gate is not None:
-                    self.gate.loaded()
         if file is None:
-            self._serve_nothing(desired, extras)
-            return
-        if projection is None:
-            self._projection_problem = "" if missing is None else str(missing)
+            await self._places.clear()
+            self._shown.nothing(desired, extended_digest(desired, extras))
+            return None
+        load = self._rules.load(
+            desired,
+            extras,
+            model_path=file.path,
+            projection_path=None if projection is None else projection.path,
+        )
+        wanted = WantedLoad(load, extras.automatic, (file, projection))
+        try:
+            model = await self._places.loaded(wanted, desired, engines)
+        finally:
+            if self.gate is not None:
+                self.gate.loaded()
+        model.projection_error = missing
+        try:
+            await self._put_in_force(model, desired, extras, engines)
+        except ModelNotServableError:
+            await self._places.abandon_coming()  # the one in force goes on
+            raise
+        return model
+
+    async def _put_in_force(
+        self,
+        model: LoadedModel,
+        desired: AgentDesiredState,
+        extras: Extras,
+        engines: trio.Nursery,
+    ) -> None:
+        """Read its language, and let requests go to it from then on; ModelNotServableError."""
+        problem, missing = model.projection_problem, model.projection_error
         issues: frozenset[AgentIssue] = frozenset()
-        if self._projection_problem:
-            log.warning("the model sees no images", reason=self._projection_problem)
+        if problem:
+            log.warning("the model sees no images", reason=problem)
             name = describe(desired.multimodal_projection)
             issues = frozenset(
                 {MultimodalProjectionCannotBeLoaded(name) if missing is None else missing.issue}
             )
-        paths = [file.path]
-        if projection is not None and not self._projection_problem:
-            paths.append(projection.path)
-        facts = await self._prepare(
-            LanguageSource(
-                paths=tuple(paths),
-                desired=desired,
-                markers=extras.markers,
-                trusts_messages=self.trusts_messages,
-            ),
-            engines,
+        paths = [file.path for file in model.wanted.files if file is not None]
+        source = LanguageSource(
+            paths=tuple(paths[:1] if problem else paths),
+            desired=desired,
+            markers=extras.markers,
+            trusts_messages=self.trusts_messages,
         )
-        assert self._languages is not None
-        self._preparation = self._languages.current
-        self._language_state, self._in_force = extended_digest(desired, extras), desired
+        language, facts = await model.read_language(source, engines)
+        # no await from here on: there is no moment without a model to answer
+        self._places.offer(model, engines)
         self.metadata = dict(facts.metadata)
-        self.status.model_fingerprint = facts.fingerprint
-        self.status.set(
-            issues=issues,
-            application=AgentStateApplicationStatus.APPLIED,
-            model_path=file.path,
-            uses_chat_template_override=desired.chat_template_override is not None,
-        )
-        self._update_serving()
-        log.info("model in force", model=file.path)
-
-    async def _replace_engine(
-        self,
-        wanted: LoadModel | None,
-        desired: AgentDesiredState,
-        extras: Extras,
-        files: tuple[ModelFile | None, ...],
-        engines: trio.Nursery,
-    ) -> None:
-        """Let the engine in force go, and start the one that is wanted unless it does not fit."""
-        load, judged = wanted, None
-        if wanted is not None and self.gate is not None:
-            judged = await self.gate.check(
-                wanted,
-                desired.model,
-                NoModel() if files[1] is None else desired.multimodal_projection,
-                extras.automatic,
-                serves=self.serving is not None,
-                loads_now=True,
-            )
-            load = wanted if judged is None else judged.with_caches_cut()
-        await self._drain_and_stop()
-        await self._fetch.uses.keep(each.path for each in files if each is not None)
-        self._wanted_load, self._judged = (wanted, extras.automatic), judged
-        if load is None:
-            return
-        await self._start_engine(load, files, engines)
-        ready = None if self._engine is None else self._engine.ready
-        if judged is not None and ready is not None and ready.memory is not None:
-            engines.start_soon(
-                remember_load,
-                judged.load,
-                judged.need,
-                ready.memory,
-                self.hub,
-                name="memory history",
-            )
-
-    async def _held_memory(self) -> Held:
-        """What the engine in force holds, also one that is not up yet."""
-        return await held_memory(None if self._keeper is None else self._keeper.current)
-
-    def _count(self, stats: EngineStats) -> None:
-        self.status.stats = stats
-
-    async def _drain_and_stop(self) -> None:
-        """Offer no slots, let running answers finish for a while, then end the engine."""
-        self.serving = None
-        self._preparation = self._language_state = self._in_force = None
-        self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
-        if self._keeper is None:
-            return
-        with trio.move_on_after(self.drain_s) as timeout:
-            ordinal = self.status.load_changes.ordinal
-            while self.status.requests_running:
-                ordinal = await self.status.load_changes.wait_beyond(ordinal)
-        if timeout.cancelled_caught:
-            log.warning("drain deadline: stopping answers", left=self.status.requests_running)
-        await self._keeper.stop()
-        self._keeper = None
-        if self._languages is not None:
-            await self._languages.stop()
-            self._languages = None
-
-    async def _prepare(self, source: LanguageSource, engines: trio.Nursery) -> LanguageFacts:
-        """The processes that read this language, started unless they run; ModelNotServableError.
-
-        Cancellation: the next attempt uses what was started, or replaces it.
-        """
-        before = self._languages
-        if before is None or before.source != source or before.ended.is_set():
-            keeper = PreparationKeeper(
-                source,
-                self.supervise_preparation,
-                on_up=self._prepared,
-                on_down=self._unprepared,
-                on_crash=self._preparation_crashed,
-            )
-            self._languages = keeper
-            engines.start_soon(keeper.run, name="preparation")
-            if before is not None:  # what is being prepared there may end there
-                engines.start_soon(before.stop, name="preparation of the language before")
-        assert self._languages is not None
-        outcome = await self._languages.first_start.wait()
-        if isinstance(outcome, LanguageRefused):
-            self._languages = None
-            raise ModelNotServableError([outcome.issue], outcome.reason)
-        return outcome.facts
-
-    def _prepared(self, preparation: Preparation) -> None:
-        """Up again after a crash; the first start is awaited in :meth:`_prepare`."""
-        keeper = self._languages
-        if keeper is not None and keeper.current is preparation and keeper.first_start.value:
-            self._preparation = preparation
-            self._update_serving()
-
-    def _preparation_crashed(self, crash: BaseException) -> None:
-        """The processes will be started again; those that never came up are an issue."""
-        reason = _flat(crash)
-        log.error("preparation crashed", reason=reason)
-        keeper = self._languages
-        if keeper is not None and keeper.first_start.value is None:
-            self.status.set(
-                detail=reason,
-                issues=frozenset({ModelCannotBeLoaded(keeper.source.paths[0])}),
-                application=AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
-            )
-
-    def _unprepared(self, preparation: Preparation) -> None:
-        if self._preparation is preparation:
-            self._preparation = None
-            self._update_serving()
-
-    async def _start_engine(
-        self, load: LoadModel, files: tuple[ModelFile | None, ...], engines: trio.Nursery
-    ) -> None:
-        self.status.set(phase="loading", progress=0.0, model_path=None)
-        if self.status.application is AgentStateApplicationStatus.FRESH:
-            self.status.set(issues=frozenset())  # they were another state's
-        keeper = EngineKeeper(
-            load,
-            self.supervise,
-            on_up=self._up,
-            on_down=self._down,
-            on_crash=self._crashed,
-            on_progress=lambda progress: self.status.set(progress=progress),
-            on_step=self.on_step,
-            on_stats=self._count,
-        )
-        self._keeper, self._files = keeper, files
-        engines.start_soon(keeper.run, name="engine")
-        outcome = await keeper.first_start.wait()
-        if isinstance(outcome, LoadFailedError):
-            await keeper.ended.wait()
-            self._keeper = None
-            desired = self.desired
-            has_override = desired is not None and desired.chat_template_override is not None
-            raise ModelNotServableError(
-                load_issues(outcome, load, has_override=has_override),
-                str(outcome),
-                refused=None if outcome.stage == "context" else load.model_path,
-            )
-
-    def _serve_nothing(self, desired: AgentDesiredState, extras: Extras) -> None:
-        self.status.set(
-            phase="waiting",
-            detail=None,
-            issues=frozenset(),
-            application=AgentStateApplicationStatus.APPLIED,
-            served_state=extended_digest(desired, extras),
-            model_path=None,
-            uses_chat_template_override=desired.chat_template_override is not None,
-        )
+        self._shown.in_force(model, desired, issues, facts.fingerprint)
+        digest = extended_digest(desired, extras)
+        model.take_language(language, InForce(desired, digest), engines)
 
     def _fail(
         self, error: ModelSourceError | ModelNotServableError, desired: AgentDesiredState
     ) -> None:
         if desired is not self.desired:
             return  # this effort is being cancelled
-        issues = (
-            error.issues if isinstance(error, ModelNotServableError) else frozenset({error.issue})
-        )
-        again = self.status.application in (
-            AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
-            AgentStateApplicationStatus.STUCK,
-        )
-        log.error("the model is not served", reason=str(error))
-        self.status.set(
-            phase="failed",
-            model_path=self.status.model_path if self._engine is not None else None,
-            detail=str(error),
-            progress=None,
-            issues=issues,
-            application=AgentStateApplicationStatus.STUCK
-            if again
-            else AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
-        )
+        current = self._places.current
+        self._shown.failed(error, has_engine=current is not None and current.has_engine)
 
-    def _show_download(self, download: DownloadProgress | None) -> None:
-        if download is not None:
-            self.status.set(download=download, phase="downloading")
-        elif self.status.download is not None:
-            self.status.set(download=None, phase="resolving")
+    async def _held_memory(self, path: str, *, keeps_own: bool = False) -> Held:
+        return await self.memory.held(self, path, keeps_own=keeps_own)
 
     @property
     def _keeps_model(self) -> bool:
@@ -556,66 +353,60 @@ class ModelServer:
         return (
             before is not None
             and desired is not None
-            and self._language_state != self.status.wanted_state
+            and before.digest != self.status.wanted_state
             and not isinstance(desired.model, NoModel)
-            and before.inference_parameters.enable_embeddings
+            and before.desired.inference_parameters.enable_embeddings
             == desired.inference_parameters.enable_embeddings
         )
 
     @property
     def _kept_state(self) -> str | None:
         """The digest of what that model serves now."""
-        return self._language_state if self._keeps_model and self.serving is not None else None
+        before = self._in_force
+        keeps = self._keeps_model and self.serving is not None
+        return before.digest if keeps and before is not None else None
 
-    # ------------------------------------------------- callbacks of the engine
+    @property
+    def _in_force(self) -> InForce | None:
+        """What the model is for that requests go to."""
+        offered = self._places.offered
+        return None if offered is None else offered.in_force
 
-    def _up(self, engine: EngineProcess, ready: Ready) -> None:
-        log.info("engine up", cells=ready.cells, n_batch=ready.n_batch)
-        self._engine = engine
-        if engine.load.projection_path is not None:
-            self._projection_problem = ready.projection_problem
-        self.status.set(
-            progress=None, memory=memory_in_force(engine.load, self._judged, ready.memory)
-        )
-        self._update_serving()
+    # ------------------------------------------------------- what happens to models
 
-    def _down(self, reason: str, suspects: Suspects | None) -> None:
-        self._engine = None
-        self._update_serving()
-        self.on_engine_gone(reason, suspects)
-
-    def _crashed(self, crash: BaseException) -> None:
-        """The engine died and will be started again; one that never came up is an issue."""
-        keeper = self._keeper
-        assert keeper is not None
-        if self._keeps_model:
-            return  # the phase is about the next one
-        self.status.set(phase="loading", detail=_flat(crash), progress=0.0)
-        if keeper.first_start.value is None:
-            self.status.set(
-                issues=frozenset({ModelCannotBeLoaded(keeper.load.model_path)}),
-                application=AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
-            )
-
-    def _update_serving(self) -> None:
-        """The model is served while there are a living engine and preparation processes."""
-        engine, preparation = self._engine, self._preparation
-        if engine is None or preparation is None:
-            self.serving = None
-            self.status.set(is_serving=False, served_state=None)
-            return
-        self.serving = Serving(preparation, engine)
-        if self._language_state != self.status.wanted_state:
-            self.status.set(is_serving=True, served_state=self._kept_state)
-            return
-        self.status.set(
-            is_serving=True,
-            phase="serving",
-            progress=None,
-            detail=self._projection_problem or None,
-            served_state=self._language_state,
+    def offer_changed(self) -> None:
+        model, in_force = self._places.offered, self._in_force
+        self.serving = None if model is None else model.serving
+        self._shown.serving(
+            model,
+            is_wanted=in_force is not None and in_force.digest == self.status.wanted_state,
+            kept=self._kept_state,
         )
 
+    def model_changed(self, model: LoadedModel) -> None:
+        if model is self._places.offered:
+            self.offer_changed()
 
-def _flat(crash: BaseException) -> str:
-    return "; ".join(map(str, leaves(crash)))
+    def model_progressed(self, model: LoadedModel, progress: float | None) -> None:
+        if not self._is_shown(model):
+            return
+        if progress is None:
+            self.status.set(phase="probing", progress=None)
+        else:
+            self.status.set(progress=progress)
+
+    def model_crashed(self, model: LoadedModel, reason: str) -> None:
+        if self._is_shown(model):
+            self._shown.crashed(reason)
+
+    def language_crashed(self, model: LoadedModel, reason: str) -> None:
+        self._shown.language_crashed(model, reason)
+
+    def engine_counted(self, model: LoadedModel, stats: EngineStats) -> None:
+        if model is self._places.newest or model is self._places.offered:
+            self.status.stats = stats
+
+    def _is_shown(self, model: LoadedModel) -> bool:
+        """The phase is about this model: not about one that another is to take the place of."""
+        is_kept = model is self._places.offered and self._keeps_model
+        return model is self._places.newest and not is_kept and self.status.phase != "draining"

@@ -79,7 +79,10 @@ class PreparationServer:
 
         Cancellation: the process and its workers are killed.
         """
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise _not_started(error) from error
         process = None
         try:
             with theirs:
@@ -101,6 +104,8 @@ class PreparationServer:
                 status = await process.wait()
                 nursery.cancel_scope.cancel(reason="the fork server has ended")
             raise PreparationError(f"the preparation server ended with status {status}")
+        except OSError as error:  # no further process, or no descriptors
+            raise _not_started(error) from error
         finally:
             self._control = None
             ours.close()
@@ -114,7 +119,10 @@ class PreparationServer:
         """
         if self._control is None or self.facts is None:
             raise PreparationError("the preparation server is gone")
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise PreparationError(f"no worker can be started: {error.strerror}") from error
         try:
             with theirs:
                 rights = [
@@ -154,6 +162,11 @@ class PreparationServer:
             await control.receive_some(1)  # nothing ever comes but the end
         except trio.BrokenResourceError as error:
             log.debug("the preparation server broke", reason=str(error))
+
+
+def _not_started(error: OSError) -> PreparationError:
+    reason = error.strerror or str(error)
+    return PreparationError(f"the preparation server cannot be started: {reason}")
 
 
 async def _read_facts(control: trio.SocketStream) -> LanguageFacts | None:

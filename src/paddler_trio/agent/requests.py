@@ -19,9 +19,10 @@ from paddler_trio.agent.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.fit_tasks import FitTasks
-from paddler_trio.agent.model_server import ModelServer, Serving
+from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.question_tasks import QuestionTasks
+from paddler_trio.agent.serving import Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.answers.output_processor import (
@@ -253,11 +254,13 @@ class AgentRequests:
             assert running.key is not None
             _send(running.engine, StopSequence(running.key))
 
-    def on_engine_gone(self, reason: str, suspects: Suspects | None) -> None:
+    def on_engine_gone(self, engine: EngineProcess, reason: str, suspects: Suspects | None) -> None:
         """Everything that ran on it is lost; other agents may still answer. ``suspects``: the
         requests that may have caused a crash; None if the engine was stopped."""
-        self.embeddings.on_engine_gone(reason, suspects)
+        self.embeddings.on_engine_gone(engine, reason, suspects)
         for key, running in list(self._by_key.items()):
+            if running.engine is not engine:
+                continue
             running.engine = None
             blamed = None if suspects is None else suspects.of_sequence(key)
             running.return_unfinished(reason, suspects=blamed)
@@ -286,6 +289,13 @@ class AgentRequests:
         if serving is None:
             running.return_unfinished("this agent serves no model now")
             return
+        with serving.uses.one():
+            await self._generate_on(serving, running, frame)
+
+    async def _generate_on(
+        self, serving: Serving, running: RunningRequest, frame: RequestFrame
+    ) -> None:
+        """All of it on this model, also when another one is put in force meanwhile."""
         if not frame.is_extended and serving.preparation.parameters.enable_embeddings:
             reason = "Token generation is disabled while the cluster is configured for embeddings"
             running.finish([], [{"TokenGenerationDisabled": reason}])

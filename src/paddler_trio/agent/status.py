@@ -12,7 +12,8 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.fit_messages import MemoryInForce
+from paddler_trio.wire.scalars import float32
+from paddler_trio.wire.trio.fit_messages import DeviceRoom, MemoryInForce
 from paddler_trio.wire.trio.trio_link import Download, Report
 
 
@@ -26,8 +27,6 @@ class AgentStatus:
 
     slots: int
     changes: Changes = attrs.field(factory=Changes, init=False)
-    load_changes: Changes = attrs.field(factory=Changes, init=False)
-    """Of ``requests_running`` alone; not published, since the balancer counts them itself."""
     is_leaving: bool = attrs.field(default=False, init=False)
     """The daemon is stopping: no slots are offered any more, whatever the model does."""
     is_serving: bool = attrs.field(default=False, init=False)
@@ -45,6 +44,8 @@ class AgentStatus:
     detail: str | None = attrs.field(default=None, init=False)
     download: DownloadProgress | None = attrs.field(default=None, init=False)
     memory: MemoryInForce | None = attrs.field(default=None, init=False)
+    load_s: float | None = attrs.field(default=None, init=False)
+    room: tuple[DeviceRoom, ...] = attrs.field(default=(), init=False)
     generations_running: int = attrs.field(default=0, init=False)
     embeddings_running: int = attrs.field(default=0, init=False)
 
@@ -64,7 +65,6 @@ class AgentStatus:
             self.generations_running = generations
         if embeddings is not None:
             self.embeddings_running = embeddings
-        self.load_changes.notify()
 
     @property
     def requests_running(self) -> int:
@@ -104,6 +104,8 @@ class AgentStatus:
             engine=None if self.stats is None else attrs.asdict(self.stats),
             download=None if self.download is None else _wire_download(self.download),
             memory=self.memory,
+            load_s=None if self.load_s is None else float32(self.load_s),
+            room=self.room,
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
 
+import attrs
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.memory_in_use import MemoryInUse
 from paddler_trio.agent.model_fit import ModelFit
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
@@ -15,12 +18,10 @@ from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_prediction import open_memory_questions
-from paddler_trio.nursery_tree.agent_tree import (
-    AgentParts,
-    keep_engine,
-    keep_preparation,
-    run_agent,
-)
+from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
+from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
+from paddler_trio.nursery_tree.instances import Instances
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, InstanceWanted, Placement
 
 
 async def serve_agent(
@@ -36,43 +37,103 @@ async def serve_agent(
 
 def agent_parts(config: AgentConfig) -> AgentParts:
     """Call it inside the trio run."""
-    status = AgentStatus(config.slots)
-    requests = AgentRequests(status)
-    hub = HubSettings.from_environment(token_file=config.hf_token_file)
-    models = ModelServer(
-        status,
-        threads=config.threads,
-        settings=config.engine,
-        drain_s=config.drain_timeout_s,
-        supervise=keep_engine,
-        supervise_preparation=keep_preparation,
-        on_step=requests.on_step,
-        on_engine_gone=requests.on_engine_gone,
-        trusts_messages=config.trusts_messages,
-        hub=hub,
-        fit=ModelFit(open_memory_questions, hub, config.memory),
-        checks_fit=config.checks_fit,
+    host = _Host(config)
+    instances = Instances(host.instance_parts)
+    first = host.parts(
+        AgentStatus(config.slots),
+        link_id=host.id,
+        name=config.name,
+        placement=Placement(host=host.id, deployment=DEFAULT_DEPLOYMENT, labels=config.labels)
+        if config.labels
+        else None,
+        instances=instances,
     )
-    link = BalancerLink(
-        config.management_host,
-        config.management_port,
-        config.name,
-        status,
-        models,
-        requests,
-        token_file=config.token_file,
-    )
+    return AgentParts(first, instances.run)
 
-    def offer_nothing() -> None:
-        status.set(is_leaving=True)
-        requests.cache.leave()
 
-    return AgentParts(
-        name=config.name or link.id,
-        model=models,
-        link=link,
-        run_cache=partial(requests.cache.run, models),
-        open_requests=partial(requests.open, models=models),
-        offer_nothing=offer_nothing,
-        drain_timeout_s=config.drain_timeout_s,
-    )
+@attrs.define(eq=False)
+class _Host:
+    """What all instances of one agent share.
+
+    Args:
+      id: of its first link.
+    """
+
+    config: AgentConfig
+    id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), init=False)
+    _hub: HubSettings = attrs.field(init=False)
+    _fit: ModelFit = attrs.field(init=False)
+    """One dry run at a time."""
+    _memory: MemoryInUse = attrs.field(factory=MemoryInUse, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._hub = HubSettings.from_environment(token_file=self.config.hf_token_file)
+        self._fit = ModelFit(open_memory_questions, self._hub, self.config.memory)
+
+    def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
+        """Of a deployment beside the first link's."""
+        name = f"{self.config.name or self.id}.{wanted.deployment}"
+        return self.parts(
+            AgentStatus(wanted.slots or self.config.slots),
+            link_id=f"{self.id}.{wanted.deployment}",
+            name=name,
+            placement=Placement(
+                host=self.id, deployment=wanted.deployment, labels=self.config.labels
+            ),
+            instances=None,
+        )
+
+    def parts(
+        self,
+        status: AgentStatus,
+        *,
+        link_id: str,
+        name: str | None,
+        placement: Placement | None,
+        instances: Instances[InstanceWanted] | None,
+    ) -> InstanceParts:
+        """Of one instance; only the first link hears which ``instances`` there shall be."""
+        config = self.config
+        requests = AgentRequests(status)
+        models = ModelServer(
+            status,
+            threads=config.threads,
+            settings=config.engine,
+            drain_s=config.drain_timeout_s,
+            supervise=keep_engine,
+            supervise_preparation=keep_preparation,
+            on_step=requests.on_step,
+            on_engine_gone=requests.on_engine_gone,
+            trusts_messages=config.trusts_messages,
+            hub=self._hub,
+            fit=self._fit,
+            checks_fit=config.checks_fit,
+            loads_beside=config.loads_beside,
+            memory=self._memory,
+        )
+        link = BalancerLink(
+            config.management_host,
+            config.management_port,
+            name,
+            status,
+            models,
+            requests,
+            token_file=config.token_file,
+            id=link_id,
+            placement=placement,
+            on_instances=None if instances is None else instances.want,
+        )
+
+        def offer_nothing() -> None:
+            status.set(is_leaving=True)
+            requests.cache.leave()
+
+        return InstanceParts(
+            name=name or link_id,
+            model=models,
+            link=link,
+            run_cache=partial(requests.cache.run, models),
+            open_requests=partial(requests.open, models=models),
+            offer_nothing=offer_nothing,
+            drain_timeout_s=config.drain_timeout_s,
+        )

@@ -44,6 +44,8 @@ from paddler_trio.cli.memory_options import (
     FitCheck,
     FitOption,
     GpuMemoryReserveOption,
+    LoadBeside,
+    LoadBesideOption,
     MemoryLimitOption,
     MemoryReserveOption,
     memory_limits,
@@ -63,6 +65,7 @@ from paddler_trio.config import (
     AgentConfig,
     default_prefix_cache_bytes,
     default_threads,
+    parse_labels,
     split_address,
 )
 from paddler_trio.errors import ConfigurationError
@@ -131,7 +134,16 @@ def run(
             "HF_TOKEN_PATH or where `hf auth login` puts it.",
         ),
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="What deployments may choose this agent by, such as gpu=yes; may be repeated.",
+        ),
+    ] = None,
     fit: FitOption = FitCheck.on,
+    load_beside: LoadBesideOption = LoadBeside.auto,
     memory_limit: MemoryLimitOption = None,
     memory_reserve: MemoryReserveOption = None,
     gpu_memory_reserve: GpuMemoryReserveOption = None,
@@ -176,6 +188,10 @@ def run(
         host, port = split_address(management_addr)
     except ConfigurationError as error:
         raise typer.BadParameter(str(error), param_hint="--management-addr") from error
+    try:
+        labels = parse_labels(label or [])
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--label") from error
     config = AgentConfig(
         management_host=host,
         management_port=port,
@@ -213,6 +229,8 @@ def run(
         hf_token_file=hf_token_file,
         checks_fit=fit is FitCheck.on,
         memory=memory_limits(memory_limit, memory_reserve, gpu_memory_reserve),
+        loads_beside=load_beside is LoadBeside.auto,
+        labels=labels,
     )
     notifier = SystemdNotifier.from_environment()
 

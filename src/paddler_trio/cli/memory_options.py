@@ -27,13 +27,29 @@ FitOption: TypeAlias = Annotated[
         "it; off loads it anyway.",
     ),
 ]
+
+
+class LoadBeside(StrEnum):
+    auto = "auto"
+    off = "off"
+
+
+LoadBesideOption: TypeAlias = Annotated[
+    LoadBeside,
+    typer.Option(
+        "--load-beside",
+        rich_help_panel=PANEL,
+        help="Load a new model beside the one in force where both fit, so that there is no gap; "
+        "off, or where they do not fit, ends the old one first. Needs --fit on.",
+    ),
+]
 MemoryLimitOption: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--memory-limit",
         rich_help_panel=PANEL,
         min=1,
-        help="MiB of host memory that a model may take, whatever is free.",
+        help="MiB of host memory that models may take together, whatever is free.",
         show_default="no limit",
     ),
 ]

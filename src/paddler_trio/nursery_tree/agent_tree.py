@@ -4,21 +4,20 @@
     ├─ systemd watchdog
     ├─ event loop lag            measured ten times a second
     ├─ heap trim                 gives free memory back
-    ├─ model                     follows the desired state
-    │  ├─ preparation            child processes: templates, tokens, grammars, images
-    │  └─ engine                 the child process; both started again under a restart budget
-    ├─ model cache               fetches, lists, hashes and removes for operators; ended at the stop
-    └─ links                     to the balancer, redialled for ever; closed second
-       └─ requests               one task each; drained first
+    ├─ instances                 the deployments beside the first link's; drained with it
+    │  └─ instance coder, …      as below, each
+    ├─ model, model cache        of the first link
+    └─ links
+       ├─ balancer link
+       └─ requests
 
-An agent that is asked to stop offers no slots from that moment, finishes what it has, and only
-then leaves: its link lives until the last result is out.
+What an instance is, and in which order it ends, is in ``instance_tree.py``. The agent ends when the
+last one has left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import attrs
 import structlog
@@ -26,35 +25,11 @@ import trio
 
 from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.heap import freeze_heap, give_back_large_blocks
+from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.nursery_tree.loop_lag import LoopLag
-from paddler_trio.nursery_tree.restart_budget import RestartBudget
-from paddler_trio.nursery_tree.supervise import Child, supervise
-from paddler_trio.nursery_tree.synchronization import wait_any
 
 log = structlog.get_logger("agent")
-
-ENGINE_RESTARTS = 12
-ENGINE_PERIOD_S = 60.0
-
-
-class Model(Protocol):
-    """Follows the desired state, with an engine as its child."""
-
-    async def run(self) -> None: ...
-
-
-class BalancerLink(Protocol):
-    """The connection to the balancer, redialled for ever."""
-
-    registered: trio.Event
-
-    async def run(self) -> None: ...
-
-    async def leave(self) -> None:
-        """Say goodbye, when nothing is left to answer."""
-        ...
 
 
 @attrs.frozen(eq=False)
@@ -62,19 +37,12 @@ class AgentParts:
     """What the tree gives tasks to.
 
     Args:
-      name: in logs.
-      run_cache: works on commands about the cache.
-      open_requests: gives requests the nursery of their tasks.
-      offer_nothing: no slots from now on, and no commands.
+      first: of the first link; the agent is down when it is.
+      run_instances: owns the others until the event, and until they have drained.
     """
 
-    name: str
-    model: Model
-    link: BalancerLink
-    run_cache: Callable[[], Awaitable[None]]
-    open_requests: Callable[[trio.Nursery], None]
-    offer_nothing: Callable[[], None]
-    drain_timeout_s: float
+    first: InstanceParts
+    run_instances: Callable[[trio.Event], Awaitable[None]]
 
 
 async def run_agent(
@@ -84,65 +52,28 @@ async def run_agent(
     notifier: SystemdNotifier,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until ``stop``, then drain: requests, link, engine.
+    """Serve until ``stop``, then drain.
 
     Started means: registered with the balancer for the first time.
 
-    Cancellation: everything ends at once; the engine process is gone when this returns.
+    Cancellation: everything ends at once; all engine processes are gone when this returns.
     """
     parts = assemble()
     give_back_large_blocks()
     freeze_heap()
+
+    def registered() -> None:
+        task_status.started()
+        notifier.ready(f"agent {parts.first.name}")
+
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(LoopLag().run, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
-        services.start_soon(parts.model.run, name="model")
-        services.start_soon(parts.run_cache, name="model cache")
-        async with trio.open_nursery() as links:
-            links.start_soon(parts.link.run, name="balancer link")
-            async with trio.open_nursery() as requests:
-                parts.open_requests(requests)
-                await wait_any(parts.link.registered, stop)
-                task_status.started()
-                notifier.ready(f"agent {parts.name}")
-                await stop.wait()
-                notifier.stopping()
-                parts.offer_nothing()
-                requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
-            await parts.link.leave()
-            links.cancel_scope.cancel(reason="stopping: said goodbye")
+        async with trio.open_nursery() as instances:
+            instances.start_soon(parts.run_instances, stop, name="instances")
+            await run_instance(
+                parts.first, stop, on_registered=registered, on_stopping=notifier.stopping
+            )
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
-    log.info("agent down", name=parts.name)
-
-
-async def keep_engine(
-    run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
-) -> None:
-    """Run the engine again after each crash; too many in a minute mean a pause, not the end."""
-    await _keep("engine", EngineError, run, on_crash)
-
-
-async def keep_preparation(
-    run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
-) -> None:
-    """Run the preparation processes again after each crash, as the engine."""
-    await _keep("preparation", PreparationError, run, on_crash)
-
-
-async def _keep(
-    name: str,
-    restart_on: type[Exception],
-    run: Callable[[], Awaitable[None]],
-    on_crash: Callable[[BaseException], None],
-) -> None:
-    await supervise(
-        Child(
-            name,
-            run,
-            restart_on=(restart_on,),
-            budget=RestartBudget(max_restarts=ENGINE_RESTARTS, period_s=ENGINE_PERIOD_S),
-            wait_for_refill=True,
-            on_crash=on_crash,
-        )
-    )
+    log.info("agent down", name=parts.first.name)

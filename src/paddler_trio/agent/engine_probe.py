@@ -1,0 +1,112 @@
+"""A first decode, before an engine serves: does it compute, and are its numbers numbers?
+
+A build or a driver that cannot run this model shows it here, in a load that fails, and not in the
+answers of the first clients. Pure: frames to send, and a verdict on those that come back.
+
+The prompt is a few tokens spread evenly over the vocabulary, so that no tokeniser is needed and
+rows of the embedding are read all over its table. Nothing of it stays in the prefix cache.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import attrs
+import numpy as np
+
+from paddler_trio.wire.engine.engine_pipe import (
+    EmbeddingStep,
+    EmbedDocuments,
+    Ready,
+    Sampling,
+    StartSequence,
+    Step,
+)
+
+PROBE_KEY: Final = 0
+"""Requests have keys from 1 on."""
+PROMPT_TOKENS: Final = 8
+GENERATED_TOKENS: Final = 3
+_GREEDY: Final = Sampling(
+    temperature=0.0,
+    top_k=1,
+    top_p=1.0,
+    min_p=0.0,
+    penalty_last_n=0,
+    penalty_repeat=1.0,
+    penalty_frequency=0.0,
+    penalty_presence=0.0,
+    seed=0,
+    ignore_eos=True,
+)
+
+
+@attrs.define(eq=False)
+class EngineProbe:
+    """Of one life of an engine that has just greeted with ``ready``."""
+
+    ready: Ready
+    problem: str | None = attrs.field(default=None, init=False)
+    """Why this engine must not serve; None as long as nothing is wrong."""
+    _is_generating: bool = attrs.field(init=False)
+    _is_embedding: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._is_generating = self.ready.can_generate and self.ready.n_vocab > 0
+        self._is_embedding = self.ready.embedding is not None and self.ready.n_vocab > 0
+
+    @property
+    def is_over(self) -> bool:
+        """There is a verdict."""
+        return self.problem is not None or not (self._is_generating or self._is_embedding)
+
+    def frames(self) -> list[StartSequence | EmbedDocuments]:
+        """What the engine is to compute; nothing if it can do nothing."""
+        frames: list[StartSequence | EmbedDocuments] = []
+        if self._is_generating:
+            count = max(1, min(PROMPT_TOKENS, self.ready.cells - GENERATED_TOKENS))
+            frames.append(
+                StartSequence(
+                    PROBE_KEY,
+                    self._prompt(count),
+                    [],
+                    GENERATED_TOKENS,
+                    _GREEDY,
+                    None,
+                    logprobs=0,
+                    reuse_prefix=False,
+                )
+            )
+        if self._is_embedding and self.ready.embedding is not None:
+            count = max(1, min(PROMPT_TOKENS, self.ready.embedding.max_tokens))
+            document = np.array(self._prompt(count), "<i4").tobytes()
+            frames.append(EmbedDocuments(PROBE_KEY, [document]))
+        return frames
+
+    def take(self, step: Step | EmbeddingStep) -> None:
+        """What one pass produced."""
+        if isinstance(step, EmbeddingStep):
+            for embedded in step.embedded:
+                self._is_embedding = False
+                if embedded.problem:
+                    self._fail(f"it cannot embed: {embedded.problem}")
+                elif not np.isfinite(np.frombuffer(embedded.values, "<f4")).all():
+                    self._fail("its embeddings are not finite")
+            return
+        for token in step.sampled:
+            # the logarithm of a probability: not finite if any logit is no number or infinite
+            if not all(math.isfinite(each.logprob) for each in token.logprobs or ()):
+                self._fail("its logits are not finite")
+        for ending in step.endings:
+            self._is_generating = False
+            if ending.reason != "length":
+                detail = f": {ending.detail}" if ending.detail else ""
+                self._fail(f"its first tokens ended with {ending.reason!r}{detail}")
+
+    def _fail(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+    def _prompt(self, count: int) -> list[int]:
+        """Token ids of the vocabulary, ``count`` of them."""
+        return [self.ready.n_vocab * place // (count + 1) for place in range(1, count + 1)]

@@ -1,0 +1,231 @@
+"""The models that an agent has at a time, and how one takes the place of another.
+
+    coming    loaded beside the current one, where both fit
+    current   in force, or on its way alone
+    leaving   was in force; ends with its last request, or at the drain deadline
+
+Two at most hold memory: nothing is begun before the one that leaves has gone. What is *offered* is
+the current one from when it is in force until it is drained; requests go there.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.agent.fit_gate import FitGate
+from paddler_trio.agent.loaded_model import Children, LoadedModel, ModelOwner, WantedLoad
+from paddler_trio.agent.model_errors import ModelNotServableError, load_issues
+from paddler_trio.agent.model_shown import ModelShown
+from paddler_trio.agent.model_uses import ModelUses
+from paddler_trio.models.memory_prediction import remember_load
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.engine.engine_pipe import Ready
+from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, NoModel
+
+log = structlog.get_logger("model")
+
+
+class PlacesOwner(ModelOwner, Protocol):
+    """Hears what becomes of what is offered, too."""
+
+    def offer_changed(self) -> None:
+        """Another model is offered, or none."""
+
+
+@attrs.define(eq=False)
+class ModelPlaces:
+    """See the module docstring.
+
+    Args:
+      uses: marks on the files of the models that are here.
+      gate: judges what fits; None if nobody does, and then nothing is loaded beside another.
+      drain_s: how long requests may take on a model that another one takes the place of.
+      loads_beside: False ends the current one before the next one begins, always.
+    """
+
+    owner: PlacesOwner
+    children: Children
+    shown: ModelShown
+    uses: ModelUses
+    gate: FitGate | None
+    drain_s: float = attrs.field(kw_only=True)
+    loads_beside: bool = attrs.field(kw_only=True)
+    current: LoadedModel | None = attrs.field(default=None, init=False)
+    offered: LoadedModel | None = attrs.field(default=None, init=False)
+    _coming: LoadedModel | None = attrs.field(default=None, init=False)
+    _leaving: LoadedModel | None = attrs.field(default=None, init=False)
+    _has_left: Changes = attrs.field(factory=Changes, init=False)
+
+    @property
+    def newest(self) -> LoadedModel | None:
+        """What began last."""
+        return self._coming or self.current
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of the files of all models that are here."""
+        models = (self.current, self._coming, self._leaving)
+        return tuple(
+            file.path
+            for model in models
+            if model is not None
+            for file in model.wanted.files
+            if file is not None
+        )
+
+    async def loaded(
+        self, wanted: WantedLoad, desired: AgentDesiredState, engines: trio.Nursery
+    ) -> LoadedModel:
+        """A model with a proved engine: one that is here, or one that begins in ``engines``.
+
+        Cancellation: the next call uses what was begun, or ends it.
+
+        Raises:
+          ModelNotServableError: it does not fit, or the engine cannot load it. One beside it stays.
+        """
+        here = (self._coming, self.current)
+        model = next((each for each in here if each is not None and each.is_the(wanted)), None)
+        if model is not self._coming:
+            await self.abandon_coming()
+        is_new = model is None
+        if model is None:
+            model = await self._begin(wanted, desired, engines)
+        failure = await model.loaded()
+        if failure is not None:
+            await self.drop(model)
+            has_override = desired.chat_template_override is not None
+            raise ModelNotServableError(
+                load_issues(failure, model.load, has_override=has_override),
+                str(failure),
+                refused=model.load.model_path if failure.stage in ("model", "encoder") else None,
+            )
+        ready, judged = model.keeper.first_start.value, model.judged
+        if is_new and judged is not None and isinstance(ready, Ready) and ready.memory is not None:
+            engines.start_soon(
+                remember_load,
+                judged.load,
+                judged.need,
+                ready.memory,
+                self.uses.hub,
+                name="memory history",
+            )
+        return model
+
+    def offer(self, model: LoadedModel, engines: trio.Nursery) -> None:
+        """Requests go to this one from now on; the one before ends with its last request.
+        ModelNotServableError if it came and died."""
+        if model is self._coming:
+            if not model.has_engine:
+                raise ModelNotServableError(
+                    [ModelCannotBeLoaded(model.load.model_path)],
+                    "the engine of the new model died before it could take over",
+                )
+            before, self._coming, self.current = self.current, None, model
+            if before is not None:
+                self._leaving = before
+                engines.start_soon(self._let_go, before, name="model before")
+        self.offered = model
+
+    async def clear(self) -> None:
+        """No model is wanted: running answers may finish for a while, then all is ended."""
+        await self.abandon_coming()
+        await self._drain_and_stop()
+
+    async def abandon_coming(self) -> None:
+        """What is loaded beside the current one is not wanted any more."""
+        if self._coming is not None:
+            await self.drop(self._coming)
+
+    async def drop(self, model: LoadedModel) -> None:
+        """End it at once. Cancellation: it ends all the same, and its place is kept until the next
+        call."""
+        await model.stop()
+        if model is self._coming:
+            self._coming = None
+        elif model is self.current:
+            self.current = None
+            if model is self.offered:
+                self.offered = None
+                self.owner.offer_changed()
+
+    async def _begin(
+        self, wanted: WantedLoad, desired: AgentDesiredState, engines: trio.Nursery
+    ) -> LoadedModel:
+        """Start the engine, beside the current one or after its end; DoesNotFitError."""
+        await self._until_left()
+        load, judged, beside = wanted.load, None, None
+        if self.gate is not None:
+            judged = await self.gate.check(
+                wanted.load,
+                desired.model,
+                NoModel() if wanted.files[1] is None else desired.multimodal_projection,
+                wanted.automatic,
+                serves=self.offered is not None and self.offered.serving is not None,
+                loads_now=True,
+            )
+            if judged is not None and self._may_stay(wanted):
+                beside = await self.gate.beside(judged)
+        is_beside = beside is not None and self._may_stay(wanted)
+        if is_beside:
+            judged = beside
+        else:
+            await self._drain_and_stop()
+        if judged is not None:
+            load = judged.with_caches_cut()
+        coming = [file.path for file in wanted.files if file is not None]
+        await self.uses.keep((*self.paths, *coming))
+        model = LoadedModel(wanted, load, judged, self.children, self.owner)
+        if is_beside:
+            self._coming = model
+            log.info("loading beside the model in force", model=load.model_path)
+        else:
+            self.current = model
+        self.shown.loading(beside=is_beside)
+        engines.start_soon(model.run, name="engine")
+        return model
+
+    def _may_stay(self, wanted: WantedLoad) -> bool:
+        """The current model may stay while ``wanted`` is loaded, if both fit. A server of
+        llama.cpp's RPC talks to one engine at a time."""
+        current = self.offered
+        return (
+            self.loads_beside
+            and current is not None
+            and current.serving is not None
+            and not wanted.load.settings.rpc
+            and not current.load.settings.rpc
+        )
+
+    async def _let_go(self, model: LoadedModel) -> None:
+        """Requests that began on it finish there, for a while; then it ends."""
+        await self._drain(model)
+        await model.stop()
+        self._leaving = None
+        self._has_left.notify()
+        await self.uses.keep(self.paths)
+
+    async def _until_left(self) -> None:
+        """Two models at most are in memory."""
+        ordinal = self._has_left.ordinal
+        while self._leaving is not None:
+            ordinal = await self._has_left.wait_beyond(ordinal)
+
+    async def _drain_and_stop(self) -> None:
+        """Offer no slots, let running answers finish for a while, then end the engine."""
+        self.offered = None
+        self.owner.offer_changed()
+        self.shown.draining()
+        if self.current is not None:
+            await self._drain(self.current)
+            await self.drop(self.current)
+
+    async def _drain(self, model: LoadedModel) -> None:
+        with trio.move_on_after(self.drain_s) as timeout:
+            await model.uses.wait_none()
+        if timeout.cancelled_caught:
+            log.warning("drain deadline: stopping answers", left=model.uses.count)

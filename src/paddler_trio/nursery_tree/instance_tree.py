@@ -1,0 +1,131 @@
+"""One instance of an agent, from its start to its last frame: a model, a link, requests.
+
+    model                    follows the desired state
+    ├─ preparation           child processes: templates, tokens, grammars, images
+    └─ engine                the child process; both started again under a restart budget
+    model cache              fetches, lists, hashes and removes for operators; ended at the stop
+    links                    to the balancer, redialled for ever; closed second
+    └─ requests              one task each; drained first
+
+One that is asked to stop offers no slots from that moment, finishes what it has, and only then
+leaves: its link lives until the last result is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import attrs
+import trio
+
+from paddler_trio.errors import EngineError, PreparationError
+from paddler_trio.nursery_tree.restart_budget import RestartBudget
+from paddler_trio.nursery_tree.supervise import Child, supervise
+from paddler_trio.nursery_tree.synchronization import wait_any
+
+ENGINE_RESTARTS = 12
+ENGINE_PERIOD_S = 60.0
+
+
+class Model(Protocol):
+    """Follows the desired state, with an engine as its child."""
+
+    async def run(self) -> None: ...
+
+
+class BalancerLink(Protocol):
+    """The connection to the balancer, redialled for ever."""
+
+    registered: trio.Event
+
+    async def run(self) -> None: ...
+
+    async def leave(self) -> None:
+        """Say goodbye, when nothing is left to answer."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class InstanceParts:
+    """What the tree gives tasks to.
+
+    Args:
+      name: in logs.
+      run_cache: works on commands about the cache.
+      open_requests: gives requests the nursery of their tasks.
+      offer_nothing: no slots from now on, and no commands.
+    """
+
+    name: str
+    model: Model
+    link: BalancerLink
+    run_cache: Callable[[], Awaitable[None]]
+    open_requests: Callable[[trio.Nursery], None]
+    offer_nothing: Callable[[], None]
+    drain_timeout_s: float
+
+
+async def run_instance(
+    parts: InstanceParts,
+    stop: trio.Event,
+    *,
+    on_registered: Callable[[], None] = lambda: None,
+    on_stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until ``stop``, then drain: requests, link, engine.
+
+    Args:
+      on_registered: called once, at the first registration with the balancer or at the stop.
+      on_stopping: called once, at the stop.
+
+    Cancellation: everything ends at once; the engine process is gone when this returns.
+    """
+    async with trio.open_nursery() as services:
+        services.start_soon(parts.model.run, name="model")
+        services.start_soon(parts.run_cache, name="model cache")
+        async with trio.open_nursery() as links:
+            links.start_soon(parts.link.run, name="balancer link")
+            async with trio.open_nursery() as requests:
+                parts.open_requests(requests)
+                await wait_any(parts.link.registered, stop)
+                on_registered()
+                await stop.wait()
+                on_stopping()
+                parts.offer_nothing()
+                requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
+            await parts.link.leave()
+            links.cancel_scope.cancel(reason="stopping: said goodbye")
+        services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
+
+
+async def keep_engine(
+    run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
+) -> None:
+    """Run the engine again after each crash; too many in a minute mean a pause, not the end."""
+    await _keep("engine", EngineError, run, on_crash)
+
+
+async def keep_preparation(
+    run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
+) -> None:
+    """Run the preparation processes again after each crash, as the engine."""
+    await _keep("preparation", PreparationError, run, on_crash)
+
+
+async def _keep(
+    name: str,
+    restart_on: type[Exception],
+    run: Callable[[], Awaitable[None]],
+    on_crash: Callable[[BaseException], None],
+) -> None:
+    await supervise(
+        Child(
+            name,
+            run,
+            restart_on=(restart_on,),
+            budget=RestartBudget(max_restarts=ENGINE_RESTARTS, period_s=ENGINE_PERIOD_S),
+            wait_for_refill=True,
+            on_crash=on_crash,
+        )
+    )
