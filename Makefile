@@ -23,6 +23,9 @@ PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-
 
 .DEFAULT_GOAL := check
 
+# Tests start hundreds of processes; without bytecode on disk each compiles every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # An environment without its python is broken: start anew.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
