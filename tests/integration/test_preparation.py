@@ -22,7 +22,7 @@ import trio
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
-from paddler_trio.language.model_language import LanguageSource
+from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.preparation.limits import MAX_CPU_S, MEMORY_BYTES
 from paddler_trio.preparation.messages import (
     Answered,

@@ -9,7 +9,7 @@ import trio
 
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.errors import EngineError
-from paddler_trio.language.embedding_documents import RawEmbeddingResult
+from paddler_trio.language.embedding_results import RawEmbeddingResult
 from paddler_trio.wire.engine.engine_pipe import Embedded
 
 _LISTED_PROBLEMS = 3

@@ -31,7 +31,7 @@ from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.serving import Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
-from paddler_trio.language.embedding_documents import (
+from paddler_trio.language.embedding_results import (
     EmbeddingRefusedError,
     Form,
     Gathered,

@@ -30,7 +30,7 @@ from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.serving import Serving, Uses
 from paddler_trio.errors import leaves
-from paddler_trio.language.model_language import LanguageSource
+from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,

@@ -51,7 +51,7 @@ from paddler_trio.agent.preparation_keeper import SupervisePreparation
 from paddler_trio.agent.serving import Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
-from paddler_trio.language.model_language import LanguageSource
+from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.nursery_tree.synchronization import Changes

@@ -16,8 +16,8 @@ from paddler_trio.agent.preparation_worker import PreparationWorker, WorkerDiedE
 from paddler_trio.errors import PreparationError, WireError
 from paddler_trio.nursery_tree.fair_places import FairPlaces
 from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.preparation.jobs import refused
 from paddler_trio.preparation.messages import Job, LanguageFacts, Prepared
+from paddler_trio.preparation.refused_jobs import refused
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.request_frame import Kind
 

@@ -11,7 +11,7 @@ import trio
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
-from paddler_trio.language.model_language import LanguageSource
+from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 

@@ -19,7 +19,7 @@ import trio
 
 from paddler_trio.agent.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PaddlerError, PreparationError, WireError
-from paddler_trio.language.model_language import LanguageSource
+from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.preparation.messages import (
     LENGTH,
     LanguageFacts,

@@ -21,8 +21,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
-import llama_cpp.llama_cpp as lib
-
 from paddler_trio import __version__
 from paddler_trio.engine.admitted import Admitted, admit
 from paddler_trio.engine.decode_loop import Command, DecodeLoop, streams_for
@@ -41,6 +39,7 @@ from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.engine.vision import ImageCache, Vision
 from paddler_trio.errors import EngineError, WireError
 from paddler_trio.heap import freeze_heap
+from paddler_trio.llama_library import lib
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.wire.engine.crash_record import RECORD_BYTES, Activity, CrashRecord

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
+
+from paddler_trio.llama_library import lib
 
 
 class Batch:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
+
+from paddler_trio.llama_library import lib
 
 TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """llama.cpp's candidate token."""

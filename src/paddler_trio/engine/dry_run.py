@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import attrs
-import llama_cpp.llama_cpp as lib
 
 from paddler_trio.engine.gguf_header import (
     MAX_HEADER_BYTES,
@@ -32,6 +31,7 @@ from paddler_trio.engine.gguf_header import (
 )
 from paddler_trio.engine.memory_trial import Trial
 from paddler_trio.errors import EngineError, MemoryUnknownError
+from paddler_trio.llama_library import lib
 from paddler_trio.wire.engine.dry_run_codec import (
     LENGTH_BYTES,
     decode_question,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +17,7 @@ from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.llama_options import set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.errors import EngineError
+from paddler_trio.llama_library import lib
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 

@@ -6,9 +6,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
 from paddler_trio.errors import EngineError
+from paddler_trio.llama_library import lib
 
 HOW_TO_GET_RPC = (
     "`make clean setup` builds one that has it; to CMAKE_ARGS of your own add -DGGML_RPC=ON"

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 
 import attrs
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from paddler_trio.engine.batch import Batch, EmbeddingBatch
@@ -22,6 +21,7 @@ from paddler_trio.engine.llama_options import model_params, read_loras, set_cont
 from paddler_trio.engine.rpc_devices import TURNS
 from paddler_trio.engine.token_trie import TokenTrie
 from paddler_trio.errors import EngineError
+from paddler_trio.llama_library import lib
 from paddler_trio.machine import available_memory_bytes
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.wire.engine.engine_settings import EngineSettings

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import llama_cpp.llama_cpp as lib
-
 from paddler_trio.engine.ggml import ggml_function
 from paddler_trio.engine.rpc_devices import add_rpc_servers
 from paddler_trio.engine.rpc_sockets import watch_connections
 from paddler_trio.errors import EngineError
+from paddler_trio.llama_library import lib
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 FLASH_ATTENTION = {

@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 import attrs
-import llama_cpp.llama_cpp as lib
-import llama_cpp.mtmd_cpp as mtmd
 
 from paddler_trio.engine.ggml import ggml_function
 from paddler_trio.errors import EngineError
+from paddler_trio.llama_library import lib, mtmd
 from paddler_trio.machine import available_memory_bytes
 from paddler_trio.wire.engine.memory_need import DeviceNeed
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-import llama_cpp.llama_cpp as lib
-import llama_cpp.mtmd_cpp as mtmd
 
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.embedding_context import EmbeddingContext
@@ -34,6 +32,7 @@ from paddler_trio.engine.memory_breakdown import (
 )
 from paddler_trio.engine.rpc_devices import first_gpu_is_lent
 from paddler_trio.errors import EngineError, MemoryUnknownError
+from paddler_trio.llama_library import lib, mtmd
 from paddler_trio.machine import process_memory
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import HostNeed, MemoryNeed

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import attrs
-import llama_cpp.llama_cpp as lib
-import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 
 from paddler_trio.engine.llama import Llama
 from paddler_trio.errors import EngineError
+from paddler_trio.llama_library import lib, mtmd
 from paddler_trio.wire.engine.engine_pipe import Image
 
 _WARNING_LEVEL, _ERROR_LEVEL = 3, 4

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Sequence
 
 import attrs
-import llama_cpp.llama_cpp as lib
 
 from paddler_trio.engine.ggml import ggml_function, rpc_function
 from paddler_trio.engine.rpc_greeting import greet, split_server
 from paddler_trio.errors import EngineError
+from paddler_trio.llama_library import lib
 
 _GPU = 1
 """Of ggml's types of devices."""

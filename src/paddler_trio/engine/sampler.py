@@ -18,7 +18,6 @@ import ctypes
 from collections.abc import Sequence
 
 import attrs
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from paddler_trio.engine.candidates import candidates_of, token_rows
@@ -26,6 +25,7 @@ from paddler_trio.engine.constraint import Constraint, GrammarRejectedError
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.sampler_chain import SamplerChain, is_greedy, stages_of
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
+from paddler_trio.llama_library import lib
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Sampling
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-import llama_cpp.llama_cpp as llama_lib
 
 from paddler_trio.engine.llama import Llama
+from paddler_trio.llama_library import lib as llama_lib
 from paddler_trio.wire.engine.engine_pipe import Sampling
 from paddler_trio.wire.engine.sampler_stages import STAGES, SamplerStage
 

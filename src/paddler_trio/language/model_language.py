@@ -10,6 +10,7 @@ import attrs
 import structlog
 
 from paddler_trio.errors import ChatTemplateError, ModelFileError, PaddlerError
+from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.language.templates.conversation import (
     NAMED_TEMPLATES,
     ModelTemplate,
@@ -25,7 +26,7 @@ from paddler_trio.wire.paddler.agent_issue import (
     ModelPath,
     UnableToFindChatTemplate,
 )
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, InferenceParameters
+from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.desired_state_extras import Markers
 
 
@@ -80,22 +81,6 @@ class Language:
     """The same on every agent that would answer alike: weights, template and projection."""
     markers: Markers | None = None
     """What an operator sets for the sections of its answers, over what its template has."""
-
-
-@attrs.frozen(kw_only=True)
-class LanguageSource:
-    """What a language is read from.
-
-    Args:
-      paths: the model file first, then what the engine uses beside it; the fingerprint covers all.
-      desired: its parameters and its template override count.
-      trusts_messages: control tokens that messages spell become control tokens.
-    """
-
-    paths: tuple[str, ...]
-    desired: AgentDesiredState
-    markers: Markers | None = None
-    trusts_messages: bool = False
 
 
 def read_language(source: LanguageSource) -> Language:

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import structlog
-from llama_cpp import llama_cpp
 
 from paddler_trio.errors import ModelFileError, PaddlerError
 from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
+from paddler_trio.llama_library import lib
 
 log = structlog.get_logger("vocabulary")
 
@@ -59,35 +59,35 @@ class Vocabulary:
         """Take ownership of an open model handle; use ``load``."""
         self.path = path
         self._model = model
-        self._vocab: _VocabHandle = llama_cpp.llama_model_get_vocab(model)
+        self._vocab: _VocabHandle = lib.llama_model_get_vocab(model)
         self._lock = threading.Lock()
         self._inside = 0
         self._closed = False
         self.metadata: dict[str, str] = _metadata_of(model)
-        self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
-        self.n_params: int = llama_cpp.llama_model_n_params(model)
-        self.size_bytes: int = llama_cpp.llama_model_size(model)
+        self.n_tokens: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_params: int = lib.llama_model_n_params(model)
+        self.size_bytes: int = lib.llama_model_size(model)
         """Of the weights, although they are not loaded here."""
-        self.kind: int = llama_cpp.llama_vocab_type(self._vocab)
+        self.kind: int = lib.llama_vocab_type(self._vocab)
         kind = self.kind
-        self._cuts_long_runs = kind == llama_cpp.LLAMA_VOCAB_TYPE_BPE
-        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
-        self._adds_eos: bool = llama_cpp.llama_vocab_get_add_eos(self._vocab)
-        self.bos_token = self._known_token(llama_cpp.llama_vocab_bos(self._vocab))
-        self.eos_token = self._known_token(llama_cpp.llama_vocab_eos(self._vocab))
-        separator = self._known_token(llama_cpp.llama_vocab_sep(self._vocab))
-        ends_with_it = kind == llama_cpp.LLAMA_VOCAB_TYPE_WPM  # and is a text's end there
-        has_two = llama_cpp.llama_vocab_get_add_sep(self._vocab) and not ends_with_it
+        self._cuts_long_runs = kind == lib.LLAMA_VOCAB_TYPE_BPE
+        self.adds_bos: bool = lib.llama_vocab_get_add_bos(self._vocab)
+        self._adds_eos: bool = lib.llama_vocab_get_add_eos(self._vocab)
+        self.bos_token = self._known_token(lib.llama_vocab_bos(self._vocab))
+        self.eos_token = self._known_token(lib.llama_vocab_eos(self._vocab))
+        separator = self._known_token(lib.llama_vocab_sep(self._vocab))
+        ends_with_it = kind == lib.LLAMA_VOCAB_TYPE_WPM  # and is a text's end there
+        has_two = lib.llama_vocab_get_add_sep(self._vocab) and not ends_with_it
         self.pair_separator = () if separator is None or not has_two else (separator,)
         """What comes between two texts beside the tokens that end the first one."""
         self.bos_text = self._text_of(self.bos_token)
         self.eos_text = self._text_of(self.eos_token)
-        self.nl_text = self._text_of(self._known_token(llama_cpp.llama_vocab_nl(self._vocab)))
+        self.nl_text = self._text_of(self._known_token(lib.llama_vocab_nl(self._vocab)))
         controls = self._find_controls()
         self.control_texts = frozenset(controls.values())
         self._control_tokens = frozenset(controls)
         self.end_tokens = tuple(
-            token for token in sorted(controls) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
+            token for token in sorted(controls) if lib.llama_vocab_is_eog(self._vocab, token)
         )
         """The control tokens with which the model ends its answer."""
         self.escaping = self._make_escaping(controls)
@@ -106,14 +106,14 @@ class Vocabulary:
         path = Path(path)
         if not path.is_file():
             raise ModelFileError(f"model file {path} does not exist")
-        params = llama_cpp.llama_model_default_params()
+        params = lib.llama_model_default_params()
         params.vocab_only = True
-        model: _ModelHandle | None = llama_cpp.llama_model_load_from_file(bytes(path), params)
+        model: _ModelHandle | None = lib.llama_model_load_from_file(bytes(path), params)
         if not model:
             raise ModelFileError(f"model file {path} is not a GGUF file that llama.cpp can read")
-        vocab = llama_cpp.llama_model_get_vocab(model)
-        if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
-            llama_cpp.llama_model_free(model)
+        vocab = lib.llama_model_get_vocab(model)
+        if lib.llama_vocab_type(vocab) == lib.LLAMA_VOCAB_TYPE_NONE:
+            lib.llama_model_free(model)
             raise ModelFileError(f"model file {path} has no tokenizer")
         return cls(model, path)
 
@@ -123,7 +123,7 @@ class Vocabulary:
             free_now = not self._closed and self._inside == 0
             self._closed = True
         if free_now:
-            llama_cpp.llama_model_free(self._model)
+            lib.llama_model_free(self._model)
 
     @property
     def n_ctx_train(self) -> int:
@@ -224,7 +224,7 @@ class Vocabulary:
         """Whether the model ends its answer with this token."""
         with self.open_handle() as vocab:
             self._check(token)
-            return bool(llama_cpp.llama_vocab_is_eog(vocab, token))
+            return bool(lib.llama_vocab_is_eog(vocab, token))
 
     @contextmanager
     def open_handle(self) -> Iterator[_VocabHandle]:
@@ -247,7 +247,7 @@ class Vocabulary:
             self._inside -= 1
             free_now = self._closed and self._inside == 0
         if free_now:
-            llama_cpp.llama_model_free(self._model)
+            lib.llama_model_free(self._model)
 
     def _check(self, token: int) -> None:
         if not 0 <= token < self.n_tokens:
@@ -262,31 +262,29 @@ class Vocabulary:
         return _piece_of(self._vocab, token, True).decode("utf-8", errors="replace")
 
     def _find_controls(self) -> dict[int, str]:
-        wanted = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        wanted = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         texts = {
-            token: llama_cpp.llama_vocab_get_text(self._vocab, token).decode(
-                "utf-8", errors="replace"
-            )
+            token: lib.llama_vocab_get_text(self._vocab, token).decode("utf-8", errors="replace")
             for token in range(self.n_tokens)
-            if llama_cpp.llama_vocab_get_attr(self._vocab, token) & wanted
+            if lib.llama_vocab_get_attr(self._vocab, token) & wanted
         }
         return {token: text for token, text in texts.items() if len(text) > 1}
 
     def _find_longest(self) -> int:
-        if self.kind not in (llama_cpp.LLAMA_VOCAB_TYPE_BPE, llama_cpp.LLAMA_VOCAB_TYPE_SPM):
+        if self.kind not in (lib.LLAMA_VOCAB_TYPE_BPE, lib.LLAMA_VOCAB_TYPE_SPM):
             return 0  # others leave out blanks, or have whole words as one unknown token
-        read = llama_cpp.llama_vocab_get_text
+        read = lib.llama_vocab_get_text
         return max((len(read(self._vocab, token)) for token in range(self.n_tokens)), default=0)
 
     def _make_escaping(self, controls: Mapping[int, str]) -> ControlTokenEscaping:
         def with_attribute(wanted: int) -> list[str]:
-            read = llama_cpp.llama_vocab_get_attr
+            read = lib.llama_vocab_get_attr
             return [text for token, text in controls.items() if read(self._vocab, token) & wanted]
 
         return ControlTokenEscaping(
             controls.values(),
-            strips_left=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
-            strips_right=with_attribute(llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),
+            strips_left=with_attribute(lib.LLAMA_TOKEN_ATTR_LSTRIP),
+            strips_right=with_attribute(lib.LLAMA_TOKEN_ATTR_RSTRIP),
         )
 
 
@@ -317,8 +315,8 @@ def _tokenize(vocab: _VocabHandle, text: str, add_special: bool, parse_special: 
     # A guess that nearly always suffices; if not, llama.cpp answers how many it needs.
     capacity = len(encoded) // 2 + 8
     while True:
-        buffer = (llama_cpp.llama_token * capacity)()
-        count: int = llama_cpp.llama_tokenize(
+        buffer = (lib.llama_token * capacity)()
+        count: int = lib.llama_tokenize(
             vocab, encoded, len(encoded), buffer, capacity, add_special, parse_special
         )
         if count >= 0:
@@ -332,7 +330,7 @@ def _piece_of(vocab: _VocabHandle, token: int, special: bool) -> bytes:
     capacity = 64
     while True:
         buffer = create_string_buffer(capacity)
-        count: int = llama_cpp.llama_token_to_piece(vocab, token, buffer, capacity, 0, special)
+        count: int = lib.llama_token_to_piece(vocab, token, buffer, capacity, 0, special)
         if count >= 0:
             return buffer.raw[:count]
         capacity = -count
@@ -340,10 +338,10 @@ def _piece_of(vocab: _VocabHandle, token: int, special: bool) -> bytes:
 
 def _metadata_of(model: _ModelHandle) -> dict[str, str]:
     """Every scalar of the file, as llama.cpp writes it; arrays are left out."""
-    read_key = llama_cpp.llama_model_meta_key_by_index
-    read_value = llama_cpp.llama_model_meta_val_str_by_index
+    read_key = lib.llama_model_meta_key_by_index
+    read_value = lib.llama_model_meta_val_str_by_index
     metadata: dict[str, str] = {}
-    for index in range(llama_cpp.llama_model_meta_count(model)):
+    for index in range(lib.llama_model_meta_count(model)):
         texts: list[str] = []
         for read in (read_key, read_value):
             buffer = (c_char * 256)()
@@ -360,7 +358,7 @@ def _metadata_of(model: _ModelHandle) -> dict[str, str]:
 # ------------------------------------------------------------------------------ llama.cpp's log
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
     line = text.decode(errors="replace").rstrip()
     if line.strip(". "):
@@ -370,10 +368,10 @@ def _log(level: int, text: bytes, _: object) -> None:
 
 def route_llama_log() -> None:
     """Write llama.cpp's log to that of this process from now on, and print nothing; idempotent."""
-    llama_cpp.llama_log_set(_log, None)
+    lib.llama_log_set(_log, None)
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _print(level: int, text: bytes, _: object) -> None:
     if level in (_WARNING, _ERROR):
         os.write(2, text)
@@ -381,4 +379,4 @@ def _print(level: int, text: bytes, _: object) -> None:
 
 def print_llama_log() -> None:
     """Print its warnings and errors to standard error from now on; for child processes."""
-    llama_cpp.llama_log_set(_print, None)
+    lib.llama_log_set(_print, None)

@@ -16,10 +16,10 @@ import sys
 
 from paddler_trio.heap import freeze_heap
 from paddler_trio.language.answers.format_detection import format_of
+from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.language.model_language import (
     Language,
     LanguageError,
-    LanguageSource,
     read_language,
 )
 from paddler_trio.language.rendering import paddler_form_of

@@ -6,11 +6,8 @@ import secrets
 from typing import assert_never
 
 from paddler_trio.errors import WireError
-from paddler_trio.language.embedding_documents import (
-    EmbeddingRefusedError,
-    form_of,
-    prepare_documents,
-)
+from paddler_trio.language.embedding_documents import form_of, prepare_documents
+from paddler_trio.language.embedding_results import EmbeddingRefusedError
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.prompting import prompt_of
 from paddler_trio.language.refusal import Refusal
@@ -23,6 +20,7 @@ from paddler_trio.preparation.messages import (
     Refused,
 )
 from paddler_trio.preparation.model_answers import UnanswerableError, answer_to
+from paddler_trio.preparation.refused_jobs import refused
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine.pipe_codec import encode
 from paddler_trio.wire.json_limits import JsonLimitError, check_count
@@ -64,22 +62,6 @@ def prepare(job: Job, language: Language) -> Prepared:
         return Refused(refusal.result)
     except EmbeddingRefusedError as error:
         return refused(job, 400, str(error))
-
-
-def refused(job: Job, code: int, problem: str) -> Prepared:
-    """The ending of a request that cannot be prepared; ``code`` mirrors HTTP status numbers."""
-    return refused_frame(job.frame, code, problem)
-
-
-def refused_frame(frame: RequestFrame, code: int, problem: str) -> Prepared:
-    """As :func:`refused`, in the request's own protocol."""
-    if frame.kind == "question":
-        return Answered(render_extension(Answer(frame.id, None, problem, code)))
-    if frame.kind == "embedding":
-        return Refused({"Error": problem})
-    if frame.is_extended and code < 500:
-        return Refused({"BadRequest": {"field": "prompt", "message": problem}})
-    return Refused({"SamplerError": problem})
 
 
 def _generation(job: Job, language: Language) -> Prepared:

@@ -20,7 +20,7 @@ import attrs
 
 from paddler_trio.errors import WireError
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
-from paddler_trio.language.embedding_documents import Form, PreparedDocument
+from paddler_trio.language.embedding_results import Form, PreparedDocument
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from paddler_trio.wire.paddler.desired_state import InferenceParameters

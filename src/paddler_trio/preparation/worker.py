@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from paddler_trio.language.model_language import Language
-from paddler_trio.preparation.jobs import prepare, refused
+from paddler_trio.preparation.jobs import prepare
 from paddler_trio.preparation.limits import (
     RETIRED_ABOVE_BYTES,
     TooExpensiveError,
@@ -21,6 +21,7 @@ from paddler_trio.preparation.limits import (
     resident_bytes,
 )
 from paddler_trio.preparation.messages import Job, JobDone, Prepared, frame_of, receive_frame
+from paddler_trio.preparation.refused_jobs import refused
 
 
 @attrs.define(eq=False)

@@ -15,14 +15,16 @@ from encoder_models import CLS, N_CTX_TRAIN, SEP, WORDS, write_bert
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.embedding_documents import (
     MAX_RMS_WIDTH,
+    form_of,
+    prepare_documents,
+)
+from paddler_trio.language.embedding_results import (
     EmbeddingRefusedError,
     Form,
     Gathering,
     PreparedDocument,
-    form_of,
     normalized,
     oversize_result,
-    prepare_documents,
     result_of,
 )
 from paddler_trio.language.vocabulary import Vocabulary

@@ -1,0 +1,27 @@
+"""What the language of a model is read from: all that an agent needs of it.
+
+Reading it is the work of a preparation process, which imports what that takes.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.trio.desired_state_extras import Markers
+
+
+@attrs.frozen(kw_only=True)
+class LanguageSource:
+    """What a language is read from.
+
+    Args:
+      paths: the model file first, then what the engine uses beside it; the fingerprint covers all.
+      desired: its parameters and its template override count.
+      trusts_messages: control tokens that messages spell become control tokens.
+    """
+
+    paths: tuple[str, ...]
+    desired: AgentDesiredState
+    markers: Markers | None = None
+    trusts_messages: bool = False
