@@ -48,7 +48,7 @@ def new_key(file: Path, name: str, scope: str) -> str:
 
 @contextmanager
 def daemon(name: str, *arguments: str) -> Iterator[Daemon]:
-    started = Daemon.start(name, [*arguments, "--log-json", "--log-level=debug"], {})
+    started = Daemon.start_command(name, [*arguments, "--log-json", "--log-level=debug"], {})
     try:
         yield started
     finally:
