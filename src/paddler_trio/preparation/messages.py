@@ -19,6 +19,10 @@ from typing import Any, TypeAlias
 import attrs
 
 from paddler_trio.errors import WireError
+
+# Results are read in the agent's event loop, which should not stop for an import: these two define
+# values that are in some, though not the type of any field below.
+from paddler_trio.language.answers import bare_calls, families  # noqa: F401
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
 from paddler_trio.language.embedding_results import Form, PreparedDocument
 from paddler_trio.wire.engine.engine_pipe import Ready
