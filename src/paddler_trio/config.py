@@ -12,8 +12,8 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.machine import available_memory_bytes, granted_cores
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.shape import ShapeError
-from paddler_trio.wire.trio.trio_link import check_labels
+from paddler_trio.wire.shape_error import ShapeError
+from paddler_trio.wire.trio.placement_rules import check_labels
 
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
 DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"

@@ -29,7 +29,7 @@ from pathlib import Path
 import attrs
 
 from paddler_trio.errors import ConfigurationError, WireError
-from paddler_trio.wire.trio.trio_link import check_deployment
+from paddler_trio.wire.trio.placement_rules import check_deployment
 
 KEY_PREFIX = "pt-"
 KEY_BYTES = 32

@@ -16,7 +16,6 @@ its path on the way out, innermost step first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_origin
@@ -26,6 +25,7 @@ import cattrs
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.scalars import Float32, IntRange, SinglePrecision, float32, float32s
+from paddler_trio.wire.shape_error import ShapeError as ShapeError
 
 # A hook's types are those of cattrs: what they hold is only known to the declaration they serve.
 Reader: TypeAlias = Callable[[Any, Any], Any]
@@ -37,26 +37,7 @@ OMITTED: Final[Mapping[object, object]] = MappingProxyType({"omitted": True})
 
 CONVERTER: Final = cattrs.Converter()
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ABSENT: Final = object()
-
-
-class ShapeError(WireError):
-    """A JSON value is not what its place calls for; ``path`` is the place, innermost step first."""
-
-    def __init__(self, text: str, *path: str | int) -> None:
-        super().__init__(text)
-        self.text = text
-        self.path: list[str | int] = list(path)
-
-    def __str__(self) -> str:
-        return f"{self.text} @ ${''.join(_step(part) for part in reversed(self.path))}"
-
-
-def _step(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part}" if _IDENTIFIER.fullmatch(part) else f"[{part[:80]!r}]"
 
 
 def describe(value: object) -> str:

@@ -40,6 +40,7 @@ from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
+from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.work import Prompt, Work
 
 
@@ -93,9 +94,6 @@ DEFAULT_DEPLOYMENT: Final = "default"
 MAX_INSTANCES: Final = 64
 """Of one host, beside ``default``."""
 MAX_INSTANCE_SLOTS: Final = 4096
-MAX_LABELS: Final = 32
-_DEPLOYMENT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
-_LABEL: Final = re.compile(r"[\w./-]{1,63}", re.ASCII)
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """What an agent of ours reads as one message; over a longer one it drops its connection."""
@@ -148,32 +146,6 @@ class Report:
     memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
     load_s: Float32 | None = attrs.field(default=None, metadata=OMITTED)
     room: tuple[DeviceRoom, ...] = attrs.field(default=(), metadata=OMITTED)
-
-
-def check_deployment(name: str, *place: str | int) -> None:
-    """ShapeError if this is no name of a deployment; ``place`` is where it stands, innermost
-    first."""
-    if _DEPLOYMENT_NAME.fullmatch(name) is None:
-        raise ShapeError(
-            f"{name[:80]!r} is no name of a deployment: 1 to 63 of a-z, 0-9, '.', '_' and '-', the "
-            "first a letter or a digit",
-            *place,
-        )
-
-
-def check_labels(labels: Mapping[str, str], *place: str | int) -> None:
-    """ShapeError if these are no labels; ``place`` is where they stand, innermost first."""
-    if len(labels) > MAX_LABELS:
-        raise ShapeError(f"{len(labels)} labels, the limit is {MAX_LABELS}", *place)
-    for key, value in labels.items():
-        for text in (key, value):
-            if _LABEL.fullmatch(text) is None:
-                raise ShapeError(
-                    f"{text[:80]!r} cannot stand in a label: 1 to 63 of A-Z, a-z, 0-9, '.', '_', "
-                    "'/' and '-'",
-                    key,
-                    *place,
-                )
 
 
 @attrs.frozen(kw_only=True)
