@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
+import forked_processes
+from forked_processes import ForkedProcess
 
 from paddler_trio import __version__
 from paddler_trio.engine.proof import BUNDLED_MODEL
@@ -54,7 +56,7 @@ STORY = (
 
 @attrs.define(eq=False)
 class Engine:
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     vocabulary: Vocabulary
     sampled: dict[int, list[int]] = attrs.field(factory=dict)
     reports: dict[int, list[SampledToken]] = attrs.field(factory=dict)
@@ -124,14 +126,22 @@ class Engine:
 
 
 @contextmanager
-def running(vocabulary: Vocabulary) -> Iterator[Engine]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paddler_trio.engine"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-    )
+def running(vocabulary: Vocabulary, *, is_command: bool = False) -> Iterator[Engine]:
+    """``is_command``: as agents start it, for tests that look at the memory of the process."""
+    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+    process: subprocess.Popen[bytes] | ForkedProcess
+    if is_command:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paddler_trio.engine"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+    else:
+        process = forked_processes.start(
+            "paddler_trio.engine", env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
     with process:
         try:
             yield Engine(process, vocabulary)

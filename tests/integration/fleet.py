@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 import attrs
-import forked_daemons
+import forked_processes
 import httpx
-from forked_daemons import ForkedDaemon
+from forked_processes import ForkedProcess
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
@@ -66,7 +66,7 @@ class Daemon:
     """One process of ours; its log is read by a thread, so it never blocks on a full pipe."""
 
     name: str
-    process: subprocess.Popen[str] | ForkedDaemon
+    process: subprocess.Popen[bytes] | ForkedProcess
     log: deque[str] = attrs.field(factory=lambda: deque(maxlen=5000), init=False)
     _news: threading.Condition = attrs.field(factory=threading.Condition, init=False)
     _reader: threading.Thread = attrs.field(init=False)
@@ -77,7 +77,10 @@ class Daemon:
         """A fork, which has imported everything; what only an interpreter reads needs a new one."""
         if any(variable.startswith("PYTHON") for variable in env):
             return cls.start_command(name, arguments, env)
-        return cls(name, forked_daemons.start(arguments, {**os.environ, **env}))
+        process = forked_processes.start(
+            "paddler_trio", arguments, env={**os.environ, **env}, stderr=subprocess.PIPE
+        )
+        return cls(name, process)
 
     @classmethod
     def start_command(cls, name: str, arguments: Sequence[str], env: Mapping[str, str]) -> Daemon:
@@ -87,8 +90,6 @@ class Daemon:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
             env={**os.environ, **env},
             start_new_session=True,  # Ctrl-C reaches the test, which ends it in order
         )
@@ -164,7 +165,7 @@ class Daemon:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             with self._news:
-                self.log.append(line.rstrip("\n"))
+                self.log.append(line.decode(errors="replace").rstrip("\n"))
                 self._news.notify_all()
         with self._news:
             self._has_ended = True

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import forked_processes
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -19,15 +20,14 @@ PURE_GROUPS = ("key", "model", "template")
 
 
 def paddler_trio(*arguments: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", "paddler_trio", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={"PATH": "", "COLUMNS": "300", "TERMINAL_WIDTH": "300"},
-    )
-    return ended.stdout
+    environment = {"PATH": "", "COLUMNS": "300"}
+    with forked_processes.start(
+        "paddler_trio", arguments, env=environment, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        shown = process.stdout.read().decode()
+        assert process.wait(60) == 0
+    return shown
 
 
 def commands_in(*path: str) -> list[str]:

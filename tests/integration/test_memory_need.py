@@ -54,7 +54,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 
 
 def used(load: LoadModel, vocabulary: Vocabulary) -> MemoryUse:
-    with running(vocabulary) as engine:
+    with running(vocabulary, is_command=True) as engine:
         ready = engine.load(load)
     assert isinstance(ready, Ready), ready
     assert ready.memory is not None

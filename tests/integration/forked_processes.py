@@ -1,13 +1,13 @@
-"""Daemons without the second of processor time that an interpreter takes to import one.
+"""Processes of ours without the second of processor time that an interpreter takes to import them.
 
-``python forked_daemons.py FD`` imports what a balancer and an agent run on, then forks for each
-request that comes on the socket ``FD``. The child takes over the arguments, the environment, the
-folder and the standard streams of its request, leads a session of its own and runs the
-``paddler-trio`` command to its end: a process like any other, with its own sockets and signals.
-Only its line in ``/proc/PID/cmdline`` is the server's.
+``python forked_processes.py FD MODULE...`` imports the modules, then forks for each request that
+comes on the socket ``FD``. The child takes over the arguments, the environment, the folder and the
+standard streams of its request, leads a session of its own and runs ``python -m PACKAGE`` to its
+end: a process like any other, with its own sockets and signals. Only its line in
+``/proc/PID/cmdline`` is the server's, and its memory is larger by what it does not need.
 
-Tests use :func:`start`, the other half of this file. The server is started with the first daemon
-and ends with the process that started it, together with every daemon that is left.
+Tests use :func:`start`, the other half of this file. A server is started with the first process of
+a package and ends with the process that started it, together with everything it has forked.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib
 import json
 import os
 import resource
+import runpy
 import select
 import selectors
 import signal
@@ -28,13 +30,25 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from types import MappingProxyType
+from typing import IO, NamedTuple, Self
 
 import attrs
 
+_MODULES = MappingProxyType(
+    {
+        "paddler_trio": (
+            "paddler_trio.cli.daemons",
+            "paddler_trio.assembly.agent_daemon",
+            "paddler_trio.assembly.balancer_daemon",
+        ),
+        "paddler_trio.engine": ("paddler_trio.engine.__main__",),
+    }
+)
+"""What is imported before a package's processes are forked: what they import themselves."""
 _MAX_REQUEST_BYTES = 1 << 20
-_STARTED = struct.Struct("=i")
-"""The first answer, beside a pidfd: the pid. The second, at the end: ``returncode`` of Popen."""
+_NUMBER = struct.Struct("=i")
+"""The first answer, beside a pidfd, is the pid. The second, at the end, is Popen's returncode."""
 _END_S = 60.0
 
 
@@ -42,14 +56,27 @@ _END_S = 60.0
 
 
 @attrs.define(eq=False)
-class ForkedDaemon:
+class ForkedProcess:
     """What tests use of a ``subprocess.Popen``. A pidfd is signalled, so never somebody else."""
 
     pid: int
-    stderr: IO[str]
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
     _pidfd: int
     _answers: socket.socket
     returncode: int | None = attrs.field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pipes and wait for the end."""
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self.wait()
 
     def poll(self) -> int | None:
         """As ``wait``, but None while it runs."""
@@ -62,7 +89,7 @@ class ForkedDaemon:
         if self.returncode is None:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-            self.returncode = _STARTED.unpack(self._answers.recv(_STARTED.size))[0]
+            self.returncode = _NUMBER.unpack(self._answers.recv(_NUMBER.size))[0]
             self._answers.close()
             os.close(self._pidfd)
         return self.returncode
@@ -76,27 +103,47 @@ class ForkedDaemon:
         self.send_signal(signal.SIGKILL)
 
 
-def start(arguments: Sequence[str], env: Mapping[str, str]) -> ForkedDaemon:
-    """Fork ``paddler-trio ARGUMENTS`` with this whole environment; its output is thrown away."""
+def start(
+    package: str,
+    arguments: Sequence[str] = (),
+    *,
+    env: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+) -> ForkedProcess:
+    """Fork ``python -m PACKAGE ARGUMENTS`` with this whole environment; streams as of Popen."""
     wanted = {"arguments": [*arguments], "env": {**env}, "folder": str(Path.cwd())}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    reading, writing = os.pipe()
-    with theirs, Path(os.devnull).open("r+b") as null, os.fdopen(writing, "wb") as stderr:
-        files = [null.fileno(), null.fileno(), stderr.fileno(), theirs.fileno()]
-        socket.send_fds(_server(), [json.dumps(wanted).encode()], files)
-    answer, (pidfd,), _, _ = socket.recv_fds(ours, _STARTED.size, 1)
-    (pid,) = _STARTED.unpack(answer)
-    return ForkedDaemon(pid, os.fdopen(reading, errors="replace"), pidfd, ours)
+    pipes: list[IO[bytes] | None] = []
+    with theirs, contextlib.ExitStack() as given:
+        files = []
+        for wish, is_input in ((stdin, True), (stdout, False), (stderr, False)):
+            if wish == subprocess.DEVNULL:
+                null = given.enter_context(Path(os.devnull).open("rb" if is_input else "wb"))
+                files.append(null.fileno())
+                pipes.append(None)
+                continue
+            assert wish == subprocess.PIPE
+            reading, writing = os.pipe()
+            his, mine = (reading, writing) if is_input else (writing, reading)
+            given.callback(os.close, his)
+            files.append(his)
+            pipes.append(os.fdopen(mine, "wb" if is_input else "rb"))
+        socket.send_fds(_server(package), [json.dumps(wanted).encode()], [*files, theirs.fileno()])
+    answer, (pidfd,), _, _ = socket.recv_fds(ours, _NUMBER.size, 1)
+    (pid,) = _NUMBER.unpack(answer)
+    return ForkedProcess(pid, *pipes, pidfd, ours)
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The socket of this process's server, which is started now."""
+def _server(package: str) -> socket.socket:
+    """The socket of this process's server for ``package``, which is started now."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST_BYTES)
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            [sys.executable, __file__, str(theirs.fileno()), package],
             stdin=subprocess.DEVNULL,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # forks have no threads but one
             pass_fds=[theirs.fileno()],
@@ -151,7 +198,7 @@ def _serve(control: socket.socket) -> _Request | None:
                 answers = socket.socket(fileno=answering)
                 pidfd = os.pidfd_open(pid)
                 with contextlib.suppress(OSError):  # a test that is gone is noticed above
-                    socket.send_fds(answers, [_STARTED.pack(pid)], [pidfd])
+                    socket.send_fds(answers, [_NUMBER.pack(pid)], [pidfd])
                 running[pidfd] = pid, answers
                 selector.register(pidfd, selectors.EVENT_READ)
 
@@ -167,7 +214,7 @@ def _receive(control: socket.socket) -> _Request | None:
 def _answer_end(pid: int, answers: socket.socket) -> None:
     _, status = os.waitpid(pid, 0)
     with answers, contextlib.suppress(OSError):
-        answers.send(_STARTED.pack(os.waitstatus_to_exitcode(status)))
+        answers.send(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
 def _become(request: _Request) -> None:
@@ -179,22 +226,22 @@ def _become(request: _Request) -> None:
     os.environ.clear()
     os.environ.update(request.env)
     os.chdir(request.folder)
-    sys.argv = ["paddler-trio", *request.arguments]
+    sys.argv[1:] = request.arguments
 
 
-def _main() -> None:
-    # Imported before the fork: what the commands import when they are run, too.
-    from paddler_trio.cli import main
-
+def _main(descriptor: str, package: str) -> None:
+    for module in _MODULES[package]:
+        importlib.import_module(module)
+    sys.modules.pop(f"{package}.__main__", None)  # it is run below, under another name
     gc.collect()
     gc.freeze()  # a collection in a child copies none of these pages
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = socket.socket(fileno=int(descriptor))
     request = _serve(control)
     if request is not None:
         control.detach()
         _become(request)
-        main()
+        runpy.run_module(package, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
-    _main()
+    _main(*sys.argv[1:])
