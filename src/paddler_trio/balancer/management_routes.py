@@ -18,9 +18,9 @@ from quart_trio import QuartTrio
 
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.cache_routes import CacheRoutes
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.event_stream import event_stream
 from paddler_trio.balancer.fit_routes import FitRoutes
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import health
 from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
@@ -56,7 +56,7 @@ class ManagementRoutes:
     """The ASGI application of the management port."""
 
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     agent_socket: AgentSocket
     goodbye: trio.Event
     budget: InputBudget

@@ -100,8 +100,9 @@ class RolloutSpec:
     """How a change of a deployment goes from agent to agent.
 
     Args:
-      max_unavailable: agents that may be without a model at the same time.
-      max_unavailable_percent: the same as a share of the agents that serve; the larger one counts.
+      max_unavailable: agents that may be without this deployment at the same time.
+      max_unavailable_percent: the same in hundredths of its agents, at least one; it takes the
+        place of ``max_unavailable``.
       min_capacity: slots that stay in service; a step that leaves fewer waits.
       canary: agents that go first, and serve ``min_ready_s`` without an error before the others.
       min_ready_s: seconds that an agent serves before the next step.
