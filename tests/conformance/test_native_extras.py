@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import attrs
 import httpx
 import pytest
 from native_client import Json, RunningBalancer, running_balancer
 from paddler_agent import serving_agent
 
-from paddler_trio.balancer import state_database
-from paddler_trio.balancer.state_database import open_state_database
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
-from paddler_trio.wire.trio.desired_state_extras import EngineOverrides, Extras
 
 UNIFIED = {"engine": {"unified": True}}
 NOTHING: Json = {"engine": {}}
@@ -55,8 +51,9 @@ async def test_extras_whose_state_cannot_be_stored_are_not_stored_either(tmp_pat
         answer = await put_both(balancer, state, UNIFIED)
         assert answer.status_code == 500
         assert await extras_of(balancer) == NOTHING
-    beside = json.loads((tmp_path / "state.json.v2.json").read_text())
-    assert beside == {"extras": NOTHING, "version": "2"}
+        file.rmdir()
+    async with running_balancer(state_database=f"file://{file}") as balancer:
+        assert await extras_of(balancer) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -73,48 +70,24 @@ async def test_a_broken_extras_file_is_named_and_left_as_it_is(
 ) -> None:
     beside = tmp_path / "state.json.v2.json"
     beside.write_text(content)
-    database = open_state_database(f"file://{tmp_path}/state.json")
+    database = open_fleet_database(f"file://{tmp_path}/state.json")
     with pytest.raises(StateDatabaseError, match=r"state\.json\.v2\.json holds no valid extras"):
         await database.read()
     assert beside.read_text() == content
 
 
-async def test_a_crash_between_the_two_files_leaves_extras_that_fit_the_state(
-    tmp_path: Path,
-) -> None:
-    """What was written until then is on the disk; whatever ended the process did not clean up."""
+async def test_extras_of_an_older_version_are_those_of_default_from_now_on(tmp_path: Path) -> None:
+    """Its crash between two files included: what fits the state counts."""
     file, beside = tmp_path / "state.json", tmp_path / "state.json.v2.json"
-    url = f"file://{file}"
-    first, second = (Extras(engine=EngineOverrides(max_drafts=n)) for n in (1, 2))
-    old = BalancerDesiredState.default()
-    new = attrs.evolve(old, use_chat_template_override=True)
-    database = open_state_database(url)
-    await database.read()
-    await database.write(old, first)
-    state_before = file.read_text()
-    seen: list[str] = []
-    replace = state_database._replace
-
-    def watched(path: Path, document: object) -> None:
-        replace(path, document)
-        seen.append(beside.read_text())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_database, "_replace", watched)
-        await database.write(new, second)
-    state_after = file.read_text()
-    (before_the_state, after_the_state, settled) = seen
-    assert before_the_state == after_the_state != settled
-    for on_disk, extras_file, expected in (
-        (state_before, before_the_state, (old, first)),
-        (state_after, after_the_state, (new, second)),
-        (state_after, settled, (new, second)),
-    ):
-        file.write_text(on_disk)
-        beside.write_text(extras_file)
-        again = open_state_database(url)
-        assert await again.read() == expected
-        assert "replaced" not in json.loads(beside.read_text())
-        # what follows changes the state alone, and the extras stay
-        await again.write(old, expected[1])
-        assert await open_state_database(url).read() == (old, expected[1])
+    database = f"file://{file}"
+    old = {"extras": UNIFIED, "version": "2"}
+    torn = {"extras": NOTHING, "version": "2", "state": "of another one", "replaced": UNIFIED}
+    for content in (old, torn):
+        file.unlink(missing_ok=True)
+        file.with_name("state.json.fleet.json").unlink(missing_ok=True)
+        beside.write_text(json.dumps(content))
+        for _ in range(2):  # the second time from the fleet's own file
+            async with running_balancer(state_database=database) as balancer:
+                assert await extras_of(balancer) == UNIFIED
+            assert not beside.exists()
+        assert json.loads((tmp_path / "state.json.v2.json.migrated").read_text()) == content

@@ -18,8 +18,8 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Event, Ping, Request, TextMessage
 
 from paddler_trio.balancer.agent_socket import AgentSocket
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.state_database import open_state_database
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.input_budget import INLINE_BYTES, InputBudget
 from paddler_trio.http.listening import listen
@@ -127,7 +127,7 @@ def beside(work: partial[None]) -> Iterator[None]:
 @asynccontextmanager
 async def balancer() -> AsyncIterator[tuple[str, Dispatcher, InputBudget]]:
     dispatcher = Dispatcher(DispatchLimits())
-    states = DesiredStateKeeper(open_state_database("memory://"), dispatcher)
+    states = FleetKeeper(open_fleet_database("memory://"), dispatcher)
     agents = AgentSocket(dispatcher, states, trio.Event(), silence_s=SILENCE_S)
 
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:

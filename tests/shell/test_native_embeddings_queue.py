@@ -10,9 +10,9 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http.asgi import Message, Scope
 from paddler_trio.http.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_HEADER
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -27,7 +27,7 @@ PATH = "/api/v1/generate_embedding_batch"
 
 async def routes_of(here: World) -> InferenceRoutes:
     """The inference port of a cluster that embeds one document at a time."""
-    states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+    states = FleetKeeper(MemoryDatabase(), here.dispatcher)
     parameters = InferenceParameters(enable_embeddings=True, embedding_batch_size=1)
     desired = BalancerDesiredState.default()
     await states.replace(attrs.evolve(desired, inference_parameters=parameters))

@@ -19,8 +19,8 @@ from paddler_trio.apis.backend import ApiSettings, Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.run_requests import Step, gather, stream
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.state_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -81,7 +81,7 @@ class Words:
 
 
 def backend_of(here: World) -> Backend:
-    states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+    states = FleetKeeper(MemoryDatabase(), here.dispatcher)
     return Backend(here.dispatcher, states, ApiSettings(limits=LIMITS))
 
 

@@ -19,8 +19,8 @@ from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.balancer.agent_socket import AgentSocket
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.state_database import open_state_database
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -44,7 +44,7 @@ class Balancer:
 @asynccontextmanager
 async def balancer(store_path: str | None = PATH) -> AsyncIterator[Balancer]:
     dispatcher = Dispatcher(DispatchLimits())
-    states = DesiredStateKeeper(open_state_database("memory://"), dispatcher)
+    states = FleetKeeper(open_fleet_database("memory://"), dispatcher)
     await states.load()
     agents = AgentSocket(dispatcher, states, trio.Event(), store_path=store_path)
 

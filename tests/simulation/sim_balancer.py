@@ -22,9 +22,9 @@ from watched_dispatcher import WatchedDispatcher
 from world import World
 
 from paddler_trio.balancer.agent_socket import AgentSocket
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.balancer_tree import FLUSH_S
@@ -78,7 +78,7 @@ async def _live(world: World) -> None:
 class _Balancer:
     world: World
     dispatcher: WatchedDispatcher = attrs.field(init=False)
-    states: DesiredStateKeeper = attrs.field(init=False)
+    states: FleetKeeper = attrs.field(init=False)
     goodbye: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -90,7 +90,7 @@ class _Balancer:
             stop_confirmation_s=scenario.stop_confirmation_s,
         )
         self.dispatcher = WatchedDispatcher(limits, self.world)
-        self.states = DesiredStateKeeper(MemoryDatabase(), self.dispatcher)
+        self.states = FleetKeeper(MemoryDatabase(), self.dispatcher)
 
     async def run(self, stop: trio.Event) -> None:
         """As ``run_balancer``; a second SIGTERM cancels everything."""

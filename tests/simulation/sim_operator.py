@@ -8,7 +8,7 @@ from scenario import Order
 from watched_dispatcher import WatchedDispatcher
 from world import World
 
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.wire.paddler.desired_state import (
@@ -30,7 +30,7 @@ def state_of(path: str) -> BalancerDesiredState:
     )
 
 
-async def operate(world: World, dispatcher: WatchedDispatcher, states: DesiredStateKeeper) -> None:
+async def operate(world: World, dispatcher: WatchedDispatcher, states: FleetKeeper) -> None:
     """Everything the scenario has the operator do."""
     async with trio.open_nursery() as nursery:
         for swap in world.scenario.swaps:
@@ -41,7 +41,7 @@ async def operate(world: World, dispatcher: WatchedDispatcher, states: DesiredSt
             nursery.start_soon(_ask, world, dispatcher, order)
 
 
-async def _put(world: World, states: DesiredStateKeeper, swap: Order) -> None:
+async def _put(world: World, states: FleetKeeper, swap: Order) -> None:
     await trio.sleep_until(swap.at_s)
     world.note("operator", f"puts {swap.subject}")
     await states.replace(state_of(swap.subject))

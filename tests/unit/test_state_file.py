@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from paddler_trio.balancer.state_database import open_state_database, state_file
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
+from paddler_trio.balancer.state_database import state_file
 from paddler_trio.balancer.state_lock import locked
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
-from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS
 
 
 def a_socket(path: Path) -> None:
@@ -39,7 +38,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["state.json", "state.json.v2.json"])
+@pytest.mark.parametrize("name", ["state.json", "state.json.fleet.json", "state.json.v2.json"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_no_regular_file_is_refused_and_left_as_it_is(
     tmp_path: Path, kind: str, name: str
@@ -48,7 +47,7 @@ async def test_what_is_no_regular_file_is_refused_and_left_as_it_is(
     path = tmp_path / name
     KINDS[kind](path)
     mode = path.lstat().st_mode
-    database = open_state_database(f"file://{tmp_path}/state.json")
+    database = open_fleet_database(f"file://{tmp_path}/state.json")
     with trio.fail_after(20), pytest.raises(StateDatabaseError, match=f"{name} is {kind}, not a"):
         await database.read()
     assert path.lstat().st_mode == mode
@@ -59,18 +58,18 @@ async def test_what_is_no_regular_file_is_refused_and_left_as_it_is(
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/full"])
 async def test_a_device_is_no_state_file(device: str) -> None:
     with pytest.raises(StateDatabaseError, match=f"{device} is a device, not a regular file"):
-        await open_state_database(f"file://{device}").read()
+        await open_fleet_database(f"file://{device}").read()
 
 
 async def test_a_write_replaces_a_link_and_never_what_it_names(tmp_path: Path) -> None:
     """A link that was put there after the file was read."""
     path, target = tmp_path / "state.json", tmp_path / "target"
-    database = open_state_database(f"file://{path}")
-    await database.read()
+    database = open_fleet_database(f"file://{path}")
+    stored = await database.read()
     target.write_text("someone else's")
     path.unlink()
     path.symlink_to(target)
-    await database.write(BalancerDesiredState.default(), NO_EXTRAS)
+    await database.write(stored)
     assert target.read_text() == "someone else's"
     assert stat.S_ISREG(path.lstat().st_mode)
 

@@ -31,7 +31,7 @@ from paddler_trio.apis.openapi_document import document
 from paddler_trio.apis.responses.responses_routes import Responses
 from paddler_trio.apis.responses.responses_store import ResponseStore
 from paddler_trio.balancer.deployments import Deployments
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.config import BalancerConfig
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
@@ -63,7 +63,7 @@ these itself unless it was started with a flag for them."""
 def api_routers(
     config: BalancerConfig,
     dispatcher: Dispatcher,
-    states: DesiredStateKeeper,
+    states: FleetKeeper,
     deployments: Deployments,
 ) -> tuple[ApiRouter, ApiRouter]:
     """All APIs, for the inference port and for the port of ``--compat-openai-addr``.

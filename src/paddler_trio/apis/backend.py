@@ -13,7 +13,7 @@ from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.ignored_fields import IgnoredFieldsLog
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer.deployments import Deployment, Deployments, NoSuchModelError
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.codec import unstructure
@@ -46,7 +46,7 @@ class Backend:
     """
 
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     settings: ApiSettings
     deployments: Deployments = attrs.field(
         default=attrs.Factory(

@@ -6,21 +6,24 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import attrs
+import structlog
 import trio
 
 from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.deployments import Deployments
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes
 from paddler_trio.balancer.model_store_child import ModelStoreChild
 from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
 from paddler_trio.balancer.no_model_store import no_model_store
-from paddler_trio.balancer.state_database import open_state_database, state_file
+from paddler_trio.balancer.state_database import state_file
 from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
@@ -38,7 +41,7 @@ from paddler_trio.http.listening import listen
 from paddler_trio.http.origins import Origins
 from paddler_trio.http.router import by_path
 from paddler_trio.http.server import HttpServer
-from paddler_trio.model_store.store_messages import PREFIX, is_store_path
+from paddler_trio.model_store.store_messages import MAX_MESSAGE_BYTES, PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -46,11 +49,15 @@ from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import (
-    BalancerDesiredState,
     DesiredModel,
     HuggingFaceModel,
     UrlModel,
 )
+
+log = structlog.get_logger("store")
+
+MAX_DESIRED_BYTES: Final = MAX_MESSAGE_BYTES * 3 // 4
+"""More than the longest names of two models and their projections."""
 
 
 @attrs.frozen(eq=False)
@@ -133,7 +140,7 @@ def balancer_parts(
             continuation_wait_s=config.continuation_wait_s,
         )
     )
-    states = DesiredStateKeeper(open_state_database(config.state_database), dispatcher)
+    states = FleetKeeper(open_fleet_database(config.state_database), dispatcher)
     store = model_store_child(config, states)
     agents = AgentSocket(
         dispatcher,
@@ -142,7 +149,7 @@ def balancer_parts(
         silence_s=config.agent_silence_s,
         store_path=None if store is None else PREFIX,
     )
-    deployments = Deployments(dispatcher, states, config.strict_model_names)
+    deployments = Deployments(dispatcher, states, config.strict_model_names, states.find)
     inference = InferenceRoutes(dispatcher, states, goodbye, deployments)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     management = ManagementRoutes(
@@ -224,7 +231,7 @@ def balancer_parts(
     )
 
 
-def model_store_child(config: BalancerConfig, states: DesiredStateKeeper) -> ModelStoreChild | None:
+def model_store_child(config: BalancerConfig, states: FleetKeeper) -> ModelStoreChild | None:
     """The store's process, not started yet; ConfigurationError for a folder that cannot be used."""
     if config.model_store is None:
         return None
@@ -242,15 +249,23 @@ def model_store_child(config: BalancerConfig, states: DesiredStateKeeper) -> Mod
     return ModelStoreChild(
         folder,
         config.model_store_size_bytes,
-        desired=lambda: desired_models(states.desired),
+        desired=lambda: desired_models(states.wanted_models()),
         desired_changes=states.published,
     )
 
 
-def desired_models(state: BalancerDesiredState) -> tuple[bytes, ...]:
-    """The JSON of what agents fetch for ``state``."""
-    return tuple(
-        dumps(unstructure(model, DesiredModel))
-        for model in (state.model, state.multimodal_projection)
-        if isinstance(model, UrlModel | HuggingFaceModel)
-    )
+def desired_models(models: Sequence[DesiredModel]) -> tuple[bytes, ...]:
+    """The JSON of those models that agents fetch; as many as one message to the store holds."""
+    texts: list[bytes] = []
+    left_bytes = MAX_DESIRED_BYTES
+    for model in models:
+        if isinstance(model, UrlModel | HuggingFaceModel):
+            text = dumps(unstructure(model, DesiredModel))
+            left_bytes -= len(text)
+            if left_bytes < 0:
+                log.warning(
+                    "the store may drop what is desired: too many long names", told=len(texts)
+                )
+                break
+            texts.append(text)
+    return tuple(texts)

@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.status_limits import (
     bounded_progress,
     bounded_report,
@@ -82,7 +82,7 @@ class AgentSocket:
     """Accepts agents; one instance serves every connection."""
 
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     stopping: trio.Event
     silence_s: float = 5.0
     store_path: str | None = None

@@ -14,8 +14,8 @@ import trio
 
 from paddler_trio.balancer.api_v2 import ApiV2
 from paddler_trio.balancer.deployments import Deployments
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.work_encoding import encoded
@@ -53,7 +53,7 @@ class InferenceRoutes:
     """The ASGI application of the inference port."""
 
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     goodbye: trio.Event
     deployments: Deployments = attrs.field(
         default=attrs.Factory(

@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.bounded_websocket import text_sender
@@ -57,7 +57,7 @@ class InferenceSocket:
     """Accepts clients; one instance serves every connection."""
 
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     goodbye: trio.Event
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
@@ -115,7 +115,7 @@ async def _write(
 @attrs.define(eq=False)
 class _Client:
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     frames: trio.MemorySendChannel[bytes]
     room: Reservation
     name: str

@@ -18,9 +18,13 @@ from quart_trio import QuartTrio
 
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.cache_routes import CacheRoutes
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
 from paddler_trio.balancer.event_stream import event_stream
 from paddler_trio.balancer.fit_routes import FitRoutes
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProgress
+from paddler_trio.balancer.fleet.fleet_routes import FleetRoutes, author_of
+from paddler_trio.balancer.fleet.rollout_routes import NoRollouts, RolloutControl, RolloutRoutes
+from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.inference_routes import health
 from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
@@ -56,13 +60,17 @@ class ManagementRoutes:
     """The ASGI application of the management port."""
 
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     agent_socket: AgentSocket
     goodbye: trio.Event
     budget: InputBudget
     lag: LoopLag
     keys: KeyRing = attrs.field(factory=KeyRing)
     metrics_prefix: str = "paddler_"
+    rollouts: RolloutControl = attrs.field(factory=NoRollouts)
+    progress: FleetProgress = attrs.field(
+        default=attrs.Factory(lambda self: AgentsProgress(self.dispatcher), takes_self=True)
+    )
     _agents_v1: SharedView = attrs.field(init=False)
     _agents_v2: SharedView = attrs.field(init=False)
     _buffered_requests: SharedView = attrs.field(init=False)
@@ -89,6 +97,8 @@ class ManagementRoutes:
             ("/api/v1/buffered_requests/stream", self._buffered_requests),
         ):
             router.http("GET", path, event_stream(view, goodbye=self.goodbye))
+        FleetRoutes(self.states, self.progress).add_to(router)
+        RolloutRoutes(self.rollouts, self.goodbye).add_to(router)
         FitRoutes(self._find).add_to(router)
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
         router.http("GET", "/health", health)
@@ -213,7 +223,10 @@ class ManagementRoutes:
         if problem is not None:
             raise HttpProblem(400, problem)
         try:
-            digest = await self.states.replace(desired, extras)
+            author = author_of(cast("Scope", request.scope))
+            digest = await self.states.replace(desired, extras, author=author)
+        except FleetTooLargeError as error:
+            raise HttpProblem(413, str(error)) from error
         except StateDatabaseError as error:
             raise HttpProblem(500, str(error)) from error
         return Response(b"", 204, headers={STATE_DIGEST_HEADER: digest})

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 import pytest
-from fleet_states import specs, states
 from hypothesis import given
 
+from fleet_states import specs, states
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import (
@@ -97,8 +97,8 @@ def test_replicas_are_a_number_a_range_or_all(
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"name": "Coder"}, "'Coder' cannot be the name of a deployment: 1 to 63 of a-z"),
-        ({"name": "c" * 64}, "cannot be the name of a deployment: 1 to 63"),
+        ({"name": "Coder"}, "'Coder' is no name of a deployment: 1 to 63 of a-z"),
+        ({"name": "c" * 64}, "is no name of a deployment: 1 to 63"),
         ({"name": 5}, "expected a string, got 5 @ $.deployments[1].name"),
         ({"name": "first"}, "two deployments are named 'first' @ $.deployments"),
         ({"model": "None"}, "only default may have none, leave this one out @ $.deployments[1].mo"),
@@ -117,7 +117,7 @@ def test_replicas_are_a_number_a_range_or_all(
         ({"aliases": ["z", "first"]}, "alias 'first' is a name of 'first' already @ $.deployments"),
         ({"aliases": ["z", "z"]}, "the alias 'z' is a name of 'coder' already"),
         ({"where": ["gpu"]}, "'gpu' is no condition: write label=value or agent=NAME"),
-        ({"where": ["gpu=a b"]}, "'a b' cannot stand in a label: 1 to 63 letters"),
+        ({"where": ["gpu=a b"]}, "'a b' cannot stand in a label: 1 to 63 of"),
         ({"where": ["agent="]}, "the name of an agent has 1 to 128 characters"),
         ({"where": ["a=b"] * 17}, "17 where, the limit is 16"),
         ({"slots": 0}, "expected an integer in 1..4096, got 0 @ $.deployments[1].slots"),

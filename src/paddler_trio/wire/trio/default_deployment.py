@@ -23,15 +23,14 @@ from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetSta
 def with_default(state: FleetState, desired: BalancerDesiredState, extras: Extras) -> FleetState:
     """``state`` with ``default`` as Paddler's state has it.
 
-    A new ``default`` runs on all agents; one that is there keeps its rules. There is none where
-    agents would be sent what a new balancer sends: no model, and parameters that nothing uses.
+    A new ``default`` runs on all agents; one that is there keeps its rules. There will be none if
+    there is none, and agents are sent what a new balancer sends: no model.
     """
     before = state.find(DEFAULT)
     applicable = applicable_state(desired)
     is_new = applicable == applicable_state(BalancerDesiredState.default())
-    others = tuple(spec for spec in state.deployments if spec.name != DEFAULT)
-    if is_new and extras.is_empty and (before is None or before.is_empty):
-        return attrs.evolve(state, deployments=others)
+    if before is None and is_new and extras.is_empty:
+        return state
     template = applicable.chat_template_override
     default = attrs.evolve(
         DeploymentSpec(name=DEFAULT, model=NoModel()) if before is None else before,
@@ -42,7 +41,7 @@ def with_default(state: FleetState, desired: BalancerDesiredState, extras: Extra
         extras=extras,
     )
     if before is None:
-        return attrs.evolve(state, deployments=(default, *others))
+        return attrs.evolve(state, deployments=(default, *state.deployments))
     return attrs.evolve(
         state,
         deployments=tuple(default if spec is before else spec for spec in state.deployments),

@@ -38,9 +38,14 @@ from paddler_trio.wire.shape import (
     register,
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
+    MAX_INSTANCE_SLOTS,
+    check_deployment,
+    check_labels,
+)
 
-DEFAULT: Final = "default"
-"""The deployment that Paddler's agents and clients see, the only one."""
+DEFAULT: Final = DEFAULT_DEPLOYMENT
 MAX_DEPLOYMENTS: Final = 64
 MAX_ALIASES: Final = 16
 """Of one deployment."""
@@ -52,13 +57,11 @@ MAX_NOTE_CHARS: Final = 1024
 AGENT_KEY: Final = "agent"
 """Of a condition that names an agent, and so of no label."""
 
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
-_LABEL: Final = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 _AGENT_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _RANGE: Final = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
-Slots: TypeAlias = Annotated[int, IntRange(1, 4096)]
+Slots: TypeAlias = Annotated[int, IntRange(1, MAX_INSTANCE_SLOTS)]
 Priority: TypeAlias = Annotated[int, IntRange(-1000, 1000)]
 Percent: TypeAlias = Annotated[int, IntRange(1, 100)]
 PositiveCount: TypeAlias = Annotated[int, IntRange(1, MAX_REPLICAS)]
@@ -100,8 +103,9 @@ class RolloutSpec:
     """How a change of a deployment goes from agent to agent.
 
     Args:
-      max_unavailable: agents that may be without a model at the same time.
-      max_unavailable_percent: the same as a share of the agents that serve; the larger one counts.
+      max_unavailable: agents that may be without this deployment at the same time.
+      max_unavailable_percent: the same in hundredths of its agents, at least one; it takes the
+        place of ``max_unavailable``.
       min_capacity: slots that stay in service; a step that leaves fewer waits.
       canary: agents that go first, and serve ``min_ready_s`` without an error before the others.
       min_ready_s: seconds that an agent serves before the next step.
@@ -233,7 +237,7 @@ class DeploymentSpec:
     rollout: RolloutSpec = attrs.field(factory=RolloutSpec)
 
     def __attrs_post_init__(self) -> None:
-        check_deployment_name(self.name, "name")
+        check_deployment(self.name, "name")
         if isinstance(self.model, NoModel) and self.name != DEFAULT:
             raise ShapeError(f"no model: only {DEFAULT} may have none, leave this one out", "model")
         if self.idle_ttl is not None:
@@ -341,24 +345,6 @@ class FleetRevision:
         return f"<FleetRevision {self.revision} by {self.author}: {self.state!r}>"
 
 
-def check_deployment_name(name: str, *place: str | int) -> None:
-    """ShapeError unless it is the name of a deployment."""
-    if _NAME.fullmatch(name) is None:
-        raise ShapeError(
-            f"{name[:80]!r} cannot be the name of a deployment: 1 to 63 of a-z, 0-9 and ._-, the "
-            "first one a letter or digit",
-            *place,
-        )
-
-
-def check_label(text: str, *place: str | int) -> None:
-    """ShapeError unless it is the key or the value of an agent's label."""
-    if _LABEL.fullmatch(text) is None:
-        raise ShapeError(
-            f"{text[:80]!r} cannot stand in a label: 1 to 63 letters, digits and ._/-", *place
-        )
-
-
 def _check_condition(condition: str, place: int) -> None:
     key, equals, value = condition.partition("=")
     if not equals:
@@ -371,8 +357,7 @@ def _check_condition(condition: str, place: int) -> None:
                 f"{condition[:160]!r}: the name of an agent has 1 to 128 characters", place, "where"
             )
         return
-    check_label(key, place, "where")
-    check_label(value, place, "where")
+    check_labels({key: value}, place, "where")
 
 
 def _check_count(name: str, count: int, limit: int) -> None:

@@ -1,0 +1,1 @@
+"""The fleet: what it is to serve, kept over restarts; and making it so."""

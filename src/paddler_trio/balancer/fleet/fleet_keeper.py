@@ -1,0 +1,350 @@
+"""The desired fleet: kept, counted in revisions, and published.
+
+Publishing is one synchronous step: whatever is derived from a revision changes before anything else
+runs, so an agent that joins meanwhile cannot get the old state. An equal state is no new revision,
+and no agent reloads because of it. Paddler's desired state is the deployment ``default``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, utc_now
+from paddler_trio.balancer.fleet.stored_fleet import GoodRevision, StoredFleet, StoredRollout
+from paddler_trio.errors import PaddlerError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    BalancerDesiredState,
+    DesiredModel,
+    NoModel,
+    applicable_state,
+)
+from paddler_trio.wire.trio.default_deployment import desired_of, fleet_problem, with_default
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetRevision, FleetState
+
+log = structlog.get_logger("state")
+
+ANONYMOUS: Final = "anonymous"
+"""The author where management asks for no key."""
+WRITE_S: Final = 30.0
+
+
+class RevisionConflictError(PaddlerError):
+    """Another revision is in force than the one that a change was made for."""
+
+
+class NoEarlierRevisionError(PaddlerError):
+    """There is no such revision to go back to."""
+
+
+@attrs.define(eq=False)
+class FleetKeeper:
+    """The only writer of the desired fleet. ``load`` must have run before anything reads it.
+
+    What is stored and published is one step for others: cancellation does both or neither.
+    """
+
+    database: FleetDatabase
+    dispatcher: Dispatcher
+    now: Callable[[], str] = utc_now
+    """RFC 3339."""
+    changed: Changes = attrs.field(factory=Changes, init=False)
+    """Another revision is in force."""
+    published: Changes = attrs.field(factory=Changes, init=False)
+    """Before agents are sent what is new; also when Paddler's state changed without a revision."""
+    mode_changed: Changes = attrs.field(factory=Changes, init=False)
+    """``default`` generates tokens now, or does not any more."""
+    _stored: StoredFleet = attrs.field(init=False)
+    _specs: Mapping[str, DeploymentSpec] = attrs.field(factory=dict, init=False)
+    """Of the revision in force, by name."""
+    _applicable: AgentDesiredState | None = attrs.field(default=None, init=False)
+    _digest: str = attrs.field(default="", init=False)
+    _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._stored = StoredFleet.new(self.now())
+
+    def __repr__(self) -> str:
+        return f"<FleetKeeper {self._stored!r}>"
+
+    async def load(self) -> None:
+        """Read what is stored and publish it; StateDatabaseError if it cannot be read.
+
+        A state that would be refused today was stored by an older version: it stays in force, and
+        the agents report why they cannot serve it.
+        """
+        stored = await self.database.read()
+        problem = fleet_problem(stored.current.state)
+        if problem is not None:
+            log.warning("the stored desired state cannot be served: store another", reason=problem)
+        self._publish(stored)
+
+    # ------------------------------------------------------------- revisions
+
+    @property
+    def current(self) -> FleetRevision:
+        """The revision in force; 0 of a new balancer."""
+        return self._stored.current
+
+    @property
+    def history(self) -> tuple[FleetRevision, ...]:
+        """The newest first, that is the one in force."""
+        return self._stored.history
+
+    def find(self, deployment: str) -> DeploymentSpec | None:
+        """What is desired of a deployment; None if there is none of this name."""
+        return self._specs.get(deployment)
+
+    async def apply(
+        self,
+        state: FleetState,
+        *,
+        author: str,
+        note: str = "",
+        expected_revision: int | None = None,
+    ) -> FleetRevision:
+        """Store and publish a whole new state; an equal one keeps the revision that is in force.
+
+        Args:
+          expected_revision: the one that must be in force now; None for any.
+
+        Errors:
+          RevisionConflictError: it is another one.
+          StateDatabaseError: it could not be stored; the old state stays in force.
+        """
+        async with self._writing:
+            self._expect(expected_revision)
+            await self._store(state, desired_of(state, self.desired), author, note)
+            return self.current
+
+    async def undo(
+        self,
+        *,
+        author: str,
+        to: int | None = None,
+        note: str = "",
+        expected_revision: int | None = None,
+    ) -> FleetRevision:
+        """The state of an earlier revision as a new one.
+
+        Args:
+          to: that revision; None for the one before the one in force.
+
+        Errors:
+          NoEarlierRevisionError: it is not kept, or there never was one.
+          others: as of :meth:`apply`.
+        """
+        async with self._writing:
+            self._expect(expected_revision)
+            earlier = self._earlier(to)
+            await self._store(
+                earlier.state,
+                desired_of(earlier.state, self.desired),
+                author,
+                note or f"undo: as revision {earlier.revision}",
+            )
+            return self.current
+
+    def spec(self, deployment: str, digest: str) -> DeploymentSpec | None:
+        """A deployment as it was when agents were sent ``digest``, the newest of several; None if
+        that is not kept."""
+        good = self.good.get(deployment)
+        for revision in self.history:
+            spec = revision.state.find(deployment)
+            if spec is not None and spec.digest == digest:
+                return spec
+        return good.spec if good is not None and good.digest == digest else None
+
+    def revision_of(self, deployment: str, digest: str) -> int | None:
+        """The revision that last brought ``digest``; None if that is not known any more."""
+        found = None
+        for revision in self.history:
+            spec = revision.state.find(deployment)
+            if spec is not None and spec.digest == digest:
+                found = revision.revision
+            elif found is not None:
+                return found
+        good = self.good.get(deployment)
+        if found is None and good is not None and good.digest == digest:
+            return good.revision
+        return found
+
+    # -------------------------------------------------------------- rollouts
+
+    @property
+    def good(self) -> Mapping[str, GoodRevision]:
+        """By deployment: the last state that was served."""
+        return self._stored.good
+
+    @property
+    def rollouts(self) -> Mapping[str, StoredRollout]:
+        """By deployment: what is to be continued after a restart."""
+        return self._stored.rollouts
+
+    async def store_rollouts(
+        self,
+        rollouts: Mapping[str, StoredRollout],
+        *,
+        good: Mapping[str, GoodRevision] | None = None,
+    ) -> None:
+        """Keep these and no other rollouts; and these good states, None for those that are kept.
+
+        Deployments that are not desired any more are left out.
+
+        Errors:
+          StateDatabaseError: they could not be stored; the ones before are kept.
+        """
+        async with self._writing:
+            stored = attrs.evolve(
+                self._stored, rollouts=rollouts, good=self.good if good is None else good
+            ).without_leftovers()
+            if stored != self._stored:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_S):
+                    self._stored = await self.database.write_progress(stored)
+                self.published.notify()
+
+    def wanted_models(self) -> tuple[DesiredModel, ...]:
+        """What agents may fetch: the models of all deployments, those of ``default`` first; and
+        while one is rolled out, what it goes back to if that fails."""
+        specs = sorted(self.current.state.deployments, key=lambda spec: spec.name != DEFAULT)
+        specs += [self.good[name].spec for name in self.rollouts if name in self.good]
+        models = (model for spec in specs for model in (spec.model, spec.projection))
+        return tuple(dict.fromkeys(each for each in models if not isinstance(each, NoModel)))
+
+    # ------------------------------------------------ Paddler's desired state
+
+    async def replace(
+        self,
+        desired: BalancerDesiredState,
+        extras: Extras | None = None,
+        *,
+        author: str = ANONYMOUS,
+        note: str = "",
+    ) -> str:
+        """Store and publish Paddler's state; the last of several concurrent ones wins.
+
+        Args:
+          extras: settings beside it; None keeps the current ones.
+
+        Returns:
+          The digest under which our agents report what they serve.
+
+        Errors:
+          StateDatabaseError: it could not be stored; the old state stays in force.
+        """
+        async with self._writing:
+            new_extras = self.extras if extras is None else extras
+            state = with_default(self.current.state, desired, new_extras)
+            await self._store(state, desired, author, note)
+        return self._digest
+
+    @property
+    def desired(self) -> BalancerDesiredState:
+        """Paddler's."""
+        return self._stored.desired
+
+    @property
+    def extras(self) -> Extras:
+        """The settings beside Paddler's state."""
+        spec = self.find(DEFAULT)
+        return NO_EXTRAS if spec is None else spec.extras
+
+    @property
+    def applicable(self) -> AgentDesiredState | None:
+        """What agents of ``default`` are sent."""
+        return self._applicable
+
+    @property
+    def digest(self) -> str:
+        """Of what agents of ``default`` are sent."""
+        return self._digest
+
+    @property
+    def generates_tokens(self) -> bool:
+        """False while the cluster is in embeddings mode."""
+        return self._applicable is None or not (
+            self._applicable.inference_parameters.enable_embeddings
+        )
+
+    def introduce(self, agent: AgentConnection) -> None:
+        """Send the state of ``default`` to a new agent."""
+        if self._applicable is not None:
+            agent.send_state(self._applicable, self.extras)
+
+    # ---------------------------------------------------------------- within
+
+    def _expect(self, revision: int | None) -> None:
+        current = self.current
+        if revision not in (None, current.revision):
+            by = f" by {current.author}" if current.author else ""
+            raise RevisionConflictError(
+                f"revision {revision} was expected, but {current.revision} is in force, stored{by} "
+                f"at {current.time}: look at what it changed (`paddler-trio fleet diff`, or GET "
+                "/api/v2/fleet/history), then apply again"
+            )
+
+    def _earlier(self, revision: int | None) -> FleetRevision:
+        if revision is None:
+            if len(self.history) < 2:
+                raise NoEarlierRevisionError(
+                    f"no revision before {self.current.revision} is kept: there is nothing to undo"
+                )
+            return self.history[1]
+        found = next((each for each in self.history if each.revision == revision), None)
+        if found is None:
+            raise NoEarlierRevisionError(
+                f"revision {revision} is not kept: there are {self.history[-1].revision} to "
+                f"{self.current.revision}"
+            )
+        return found
+
+    async def _store(
+        self, state: FleetState, desired: BalancerDesiredState, author: str, note: str
+    ) -> None:
+        """Under the lock; an equal state is written again, and its revision stays."""
+        if state.serves_the_same(self.current.state):
+            stored = attrs.evolve(self._stored, desired=desired)
+        else:
+            stored = self._stored.with_revision(
+                state, desired, author=author, time=self.now(), note=note
+            )
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_S):
+            stored = await self.database.write(stored)
+        self._publish(stored)
+
+    def _publish(self, stored: StoredFleet) -> None:
+        generated, revision = self.generates_tokens, self.current.revision
+        self._stored, self._specs = stored, stored.current.state.by_name
+        self._applicable = applicable_state(stored.desired)
+        spec = self.find(DEFAULT)
+        self._digest = extended_digest(self._applicable, NO_EXTRAS) if spec is None else spec.digest
+        self.published.notify()
+        log.info(
+            "desired state",
+            revision=stored.current.revision,
+            deployments=len(stored.current.state.deployments),
+            digest=self._digest[:12],
+            model=str(stored.desired.model),
+        )
+        self._send_default()
+        self.dispatcher.agents_changed.notify()  # the digest is shown, also where there are none
+        if stored.current.revision != revision:
+            self.changed.notify()
+        if self.generates_tokens != generated:
+            self.mode_changed.notify()
+
+    def _send_default(self) -> None:
+        assert self._applicable is not None
+        for agent in self.dispatcher.agents.values():
+            if agent.deployment == DEFAULT:
+                agent.send_state(self._applicable, self.extras)
+                self.dispatcher.update(agent)

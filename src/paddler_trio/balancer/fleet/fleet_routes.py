@@ -1,0 +1,208 @@
+"""``/api/v2/fleet`` on the management port: the desired fleet, its revisions, and how far it is.
+
+    GET  /api/v2/fleet                 {"revision": {...}, "deployments": [{"name", "target", ...}]}
+    PUT  /api/v2/fleet                 {"state", "note", "expected_revision"}: the next revision
+    PUT  /api/v2/fleet?dry_run=true    the same body: {"changes": [...]}; nothing is stored
+    GET  /api/v2/fleet/history         {"revisions": [...]}, the newest first
+    POST /api/v2/fleet/undo            {"to", "note", "expected_revision"}, or no body
+
+A stored revision is answered as it is kept. What cannot be is 400, with the deployment and the
+field; 409 says which revision is in force, 413 that its files would be too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+from urllib.parse import parse_qs
+
+import attrs
+import trio
+
+from paddler_trio.balancer.fleet.fleet_diff import changes_between
+from paddler_trio.balancer.fleet.fleet_keeper import (
+    ANONYMOUS,
+    FleetKeeper,
+    NoEarlierRevisionError,
+    RevisionConflictError,
+)
+from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
+from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
+from paddler_trio.errors import StateDatabaseError
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header, send_json
+from paddler_trio.http.client_identity import KEY_NAME
+from paddler_trio.http.json_body import json_body, structured
+from paddler_trio.http.router import Params, Router
+from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.shape import ShapeError
+from paddler_trio.wire.trio.default_deployment import fleet_problem
+from paddler_trio.wire.trio.fleet_state import (
+    MAX_NOTE_CHARS,
+    FleetRevision,
+    FleetState,
+    RevisionNumber,
+)
+
+MAX_HISTORY_BYTES: Final = 8 * 1024 * 1024
+"""Of an answer: older revisions than fit are left out. The newest always fits."""
+
+T = TypeVar("T")
+
+
+def author_of(scope: Scope) -> str:
+    """The name of the key of a request, which is the author of what it stores."""
+    return str(scope.get(KEY_NAME) or ANONYMOUS)
+
+
+def _check_note(note: str) -> None:
+    if len(note) > MAX_NOTE_CHARS:
+        raise ShapeError(f"{len(note)} characters, the limit is {MAX_NOTE_CHARS}", "note")
+
+
+@attrs.frozen(kw_only=True)
+class FleetOrder:
+    """The body of a PUT; ``expected_revision`` must be in force, null for any."""
+
+    state: FleetState
+    note: str = ""
+    expected_revision: RevisionNumber | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _check_note(self.note)
+
+
+@attrs.frozen(kw_only=True)
+class UndoOrder:
+    """The body of an undo; ``to``: the revision to go back to, null for the one before."""
+
+    to: RevisionNumber | None = None
+    note: str = ""
+    expected_revision: RevisionNumber | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _check_note(self.note)
+
+
+@attrs.define(eq=False)
+class FleetRoutes:
+    """The handlers of these routes."""
+
+    states: FleetKeeper
+    progress: FleetProgress
+    _texts: _Texts = attrs.field(factory=lambda: _Texts(), init=False)
+
+    def add_to(self, routes: Router) -> None:
+        """Answer these paths too."""
+        routes.http("GET", "/api/v2/fleet", self._show)
+        routes.http("PUT", "/api/v2/fleet", self._put)
+        routes.http("GET", "/api/v2/fleet/history", self._history)
+        routes.http("POST", "/api/v2/fleet/undo", self._undo)
+
+    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        await self._texts.refresh(self.states.history)
+        deployments = [
+            {"name": spec.name, "target": spec.digest, **self.progress.progress(spec)}
+            for spec in self._texts.history[0].state.deployments
+        ]
+        text = b'{"revision":%b,"deployments":%b}' % (self._texts.current, dumps(deployments))
+        await send_json(send, 200, text)
+
+    async def _history(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        await self._texts.refresh(self.states.history)
+        await send_json(send, 200, self._texts.revisions)
+
+    async def _put(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        is_dry = _is_dry_run(scope)
+        order = await json_body(scope, receive, _read_order)
+        if is_dry:
+            before = self.states.current.state
+            changes = await trio.to_thread.run_sync(changes_between, before, order.state)
+            await send_json(send, 200, {"changes": [attrs.asdict(each) for each in changes]})
+            return
+        stored = partial(
+            self.states.apply,
+            order.state,
+            author=author_of(scope),
+            note=order.note,
+            expected_revision=order.expected_revision,
+        )
+        await _send_revision(send, await _answered(stored))
+
+    async def _undo(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        order = UndoOrder()
+        if header(scope, b"content-type") is not None:
+            order = await json_body(scope, receive, lambda value: structured(value, UndoOrder))
+        undone = partial(
+            self.states.undo,
+            author=author_of(scope),
+            to=order.to,
+            note=order.note,
+            expected_revision=order.expected_revision,
+        )
+        await _send_revision(send, await _answered(undone))
+
+
+@attrs.define(eq=False)
+class _Texts:
+    """The JSON of revisions, rendered once for all readers; in a thread, they may be long."""
+
+    history: tuple[FleetRevision, ...] = attrs.field(default=(), init=False)
+    """That the texts are of."""
+    current: bytes = attrs.field(default=b"", init=False)
+    revisions: bytes = attrs.field(default=b"", init=False)
+    _rendering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def refresh(self, history: tuple[FleetRevision, ...]) -> None:
+        async with self._rendering:
+            if self.history is not history:
+                current, revisions = await trio.to_thread.run_sync(_rendered, history)
+                self.history, self.current, self.revisions = history, current, revisions
+
+
+def _rendered(history: Sequence[FleetRevision]) -> tuple[bytes, bytes]:
+    """The newest revision, and as many as one answer has room for."""
+    texts: list[bytes] = []
+    left_bytes = MAX_HISTORY_BYTES
+    for revision in history:
+        text = dumps(unstructure(revision))
+        left_bytes -= len(text)
+        if texts and left_bytes < 0:
+            break
+        texts.append(text)
+    return texts[0], b'{"revisions":[%b]}' % b",".join(texts)
+
+
+def _read_order(value: object) -> FleetOrder:
+    order = structured(value, FleetOrder)
+    problem = fleet_problem(order.state)
+    if problem is not None:
+        raise HttpProblem(400, problem)
+    return order
+
+
+def _is_dry_run(scope: Scope) -> bool:
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    asked = query.pop("dry_run", ["false"])
+    if query:
+        raise HttpProblem(400, f"unknown parameter {min(query)[:80]!r}: dry_run is taken")
+    if asked not in (["true"], ["false"]):
+        raise HttpProblem(400, f"dry_run is {asked[0][:80]!r}, must be true or false, once")
+    return asked == ["true"]
+
+
+async def _send_revision(send: Send, revision: FleetRevision) -> None:
+    text = await trio.to_thread.run_sync(lambda: dumps(unstructure(revision)))
+    await send_json(send, 200, text)
+
+
+async def _answered(change: Callable[[], Awaitable[T]]) -> T:
+    """What ``change`` returns; its errors as answers."""
+    try:
+        return await change()
+    except (RevisionConflictError, NoEarlierRevisionError) as error:
+        raise HttpProblem(409, str(error)) from error
+    except FleetTooLargeError as error:
+        raise HttpProblem(413, str(error)) from error
+    except StateDatabaseError as error:
+        raise HttpProblem(500, str(error)) from error

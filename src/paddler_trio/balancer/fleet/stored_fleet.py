@@ -1,0 +1,243 @@
+"""What the state database keeps of the fleet, and its JSON. Pure.
+
+``PATH.fleet.json`` holds all revisions, newest first. A deployment that is the same in several of
+them is written once: revisions and good states name it by its place in ``specs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated, Final, TypeAlias
+
+import attrs
+
+from paddler_trio.errors import StateDatabaseError
+from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
+from paddler_trio.wire.scalars import IntRange
+from paddler_trio.wire.shape import OMITTED, ShapeError
+from paddler_trio.wire.trio.fleet_state import (
+    DeploymentSpec,
+    FleetRevision,
+    FleetState,
+    RevisionNumber,
+)
+
+MAX_HISTORY: Final = 20
+"""Revisions, the one in force among them."""
+MAX_REASON_CHARS: Final = 2000
+STATE_FILE: Final = "state file"
+"""The author of what was changed in a file while no balancer ran."""
+
+_Place: TypeAlias = Annotated[int, IntRange(0, 100_000)]
+
+
+class FleetTooLargeError(StateDatabaseError):
+    """The fleet does not fit its file even without its history."""
+
+
+@attrs.frozen(kw_only=True)
+class GoodRevision:
+    """The last state of a deployment that was served, and the revision that it came with."""
+
+    revision: RevisionNumber
+    spec: DeploymentSpec
+
+    @property
+    def digest(self) -> str:
+        return self.spec.digest
+
+
+def _cut(reason: str | None) -> str | None:
+    return None if reason is None else reason[:MAX_REASON_CHARS]
+
+
+@attrs.frozen(kw_only=True)
+class StoredRollout:
+    """A rollout, to be continued after a restart.
+
+    ``good`` and ``target`` are digests, the times are RFC 3339, ``canaries`` are ids of hosts. A
+    long reason is cut.
+    """
+
+    good: str | None
+    target: str
+    phase: str
+    started: str
+    advanced: str
+    reason: str | None = attrs.field(converter=_cut)
+    canaries: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class StoredFleet:
+    """Everything that outlives a balancer.
+
+    Args:
+      desired: Paddler's state; with the extras of the deployment ``default`` it is that one.
+      history: newest first, the revision in force before all others; never empty.
+      good, rollouts: by deployment.
+    """
+
+    desired: BalancerDesiredState
+    history: tuple[FleetRevision, ...]
+    good: Mapping[str, GoodRevision] = attrs.field(factory=dict)
+    rollouts: Mapping[str, StoredRollout] = attrs.field(factory=dict)
+
+    @classmethod
+    def new(cls, now: str) -> StoredFleet:
+        """Of a new balancer: revision 0, without a deployment."""
+        nothing = FleetRevision(revision=0, author="", time=now, note="", state=FleetState())
+        return cls(desired=BalancerDesiredState.default(), history=(nothing,))
+
+    @property
+    def current(self) -> FleetRevision:
+        """The revision in force."""
+        return self.history[0]
+
+    def with_revision(
+        self, state: FleetState, desired: BalancerDesiredState, *, author: str, time: str, note: str
+    ) -> StoredFleet:
+        """``state`` as the next revision, and Paddler's state that goes with it."""
+        revision = FleetRevision(
+            revision=self.current.revision + 1, author=author, time=time, note=note, state=state
+        )
+        return attrs.evolve(
+            self, desired=desired, history=(revision, *self.history)[:MAX_HISTORY]
+        ).without_leftovers()
+
+    def without_leftovers(self) -> StoredFleet:
+        """Without what is kept of deployments that the current revision does not have."""
+        names = self.current.state.by_name
+        return attrs.evolve(
+            self,
+            good={name: good for name, good in self.good.items() if name in names},
+            rollouts={name: each for name, each in self.rollouts.items() if name in names},
+        )
+
+    def __repr__(self) -> str:
+        return f"<StoredFleet {self.current!r}>"
+
+
+# ------------------------------------------------------------------------------------ its JSON
+
+
+class _Version(StrEnum):
+    V1 = "1"
+
+
+@attrs.frozen(kw_only=True)
+class Pending:
+    """Paddler's file is to be replaced next: digests of what is in it before and after, and the
+    revision in force before."""
+
+    before: str
+    after: str
+    revision: RevisionNumber
+
+
+@attrs.frozen(kw_only=True)
+class _Revision:
+    revision: RevisionNumber
+    author: str
+    time: str
+    note: str
+    deployments: tuple[_Place, ...]
+
+
+@attrs.frozen(kw_only=True)
+class _Good:
+    deployment: str
+    revision: RevisionNumber
+    spec: _Place
+
+
+@attrs.frozen(kw_only=True)
+class _Rollout:
+    deployment: str
+    rollout: StoredRollout
+
+
+@attrs.frozen(kw_only=True)
+class _Document:
+    version: _Version
+    history: tuple[_Revision, ...]
+    good: tuple[_Good, ...]
+    rollouts: tuple[_Rollout, ...]
+    specs: tuple[DeploymentSpec, ...]
+    pending: Pending | None = attrs.field(default=None, metadata=OMITTED)
+
+
+def document_of(stored: StoredFleet, pending: Pending | None) -> object:
+    """The JSON of the file."""
+    places: dict[DeploymentSpec, int] = {}
+
+    def place(spec: DeploymentSpec) -> int:
+        return places.setdefault(spec, len(places))
+
+    history = tuple(
+        _Revision(
+            revision=each.revision,
+            author=each.author,
+            time=each.time,
+            note=each.note,
+            deployments=tuple(place(spec) for spec in each.state.deployments),
+        )
+        for each in stored.history
+    )
+    good = tuple(
+        _Good(deployment=name, revision=each.revision, spec=place(each.spec))
+        for name, each in stored.good.items()
+    )
+    rollouts = tuple(
+        _Rollout(deployment=name, rollout=each) for name, each in stored.rollouts.items()
+    )
+    return unstructure(
+        _Document(
+            version=_Version.V1,
+            history=history,
+            good=good,
+            rollouts=rollouts,
+            specs=tuple(places),
+            pending=pending,
+        )
+    )
+
+
+def stored_in(
+    document: object, desired: BalancerDesiredState
+) -> tuple[StoredFleet, Pending | None]:
+    """What a document holds, beside Paddler's state; WireError."""
+    read = structure(document, _Document)
+    if not read.history:
+        raise ShapeError("no revision", "history")
+    history = tuple(
+        FleetRevision(
+            revision=each.revision,
+            author=each.author,
+            time=each.time,
+            note=each.note,
+            state=FleetState(tuple(_specs(read, each.deployments))),
+        )
+        for each in read.history
+    )
+    good = {
+        each.deployment: GoodRevision(revision=each.revision, spec=spec)
+        for each in read.good
+        for spec in _specs(read, (each.spec,))
+    }
+    stored = StoredFleet(
+        desired=desired,
+        history=history[:MAX_HISTORY],
+        good=good,
+        rollouts={each.deployment: each.rollout for each in read.rollouts},
+    )
+    return stored, read.pending
+
+
+def _specs(document: _Document, places: Iterable[int]) -> Iterable[DeploymentSpec]:
+    for place in places:
+        if place >= len(document.specs):
+            raise ShapeError(f"there is no {place}, only {len(document.specs)}", "specs")
+        yield document.specs[place]
