@@ -10,6 +10,8 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from anthropic.pagination import SyncPage
+from anthropic.types import ModelInfo
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -79,6 +81,7 @@ class Fleet:
         *,
         key: Sequence[str] | None = None,
         exact: bool = False,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> tuple[int, Any]:
         """One request, whose agent answers at once; the status and the body."""
         sent: list[Message] = []
@@ -101,7 +104,7 @@ class Fleet:
             "method": "GET" if body is None else "POST",
             "path": path,
             "query_string": query.encode(),
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [(b"content-type", b"application/json"), *headers],
         }
         if key is not None:
             scope |= {KEY_NAME: "alice", KEY_DEPLOYMENTS: frozenset(key)}
@@ -326,6 +329,31 @@ async def test_the_exact_list_has_what_openai_has_and_a_key_sees_only_its_own(
             assert [each["id"] for each in body["data"]] == ["coder"]
             status, _ = await here.ask("/v1/models/general", key=["coder"], exact=exact)
             assert status == 404
+
+
+@pytest.mark.parametrize("exact", [True, False])
+async def test_clients_of_anthropics_are_sent_its_list(
+    autojump_clock: MockClock, *, exact: bool
+) -> None:
+    async with fleet() as here:
+        headers = [(b"anthropic-version", b"2023-06-01")]
+        _, body = await here.ask("/v1/models", exact=exact, headers=headers)
+        page = SyncPage[ModelInfo].model_validate(body, strict=False)
+        assert [each.id for each in page.data] == ["general", "coder", "unused"]
+        assert not page.has_next_page()
+        _, body = await here.ask("/v1/models/qwen", exact=exact, headers=headers)
+        assert ModelInfo.model_validate(body).display_name == "coder"
+
+
+async def test_a_list_loads_nothing(autojump_clock: MockClock) -> None:
+    async with fleet() as here:
+        coder = here.coder.connection
+        coder.report = Report("draining", "c2", None, None, None, None)
+        coder.refresh_readiness()
+        here.here.dispatcher.update(coder)
+        ordinal = here.here.dispatcher.pools_changed.ordinal
+        assert (await here.ask("/v1/models"))[0] == 200
+        assert here.here.dispatcher.pools_changed.ordinal == ordinal
 
 
 async def test_what_a_deployment_serves_shows_in_its_answers(autojump_clock: MockClock) -> None:
