@@ -311,6 +311,44 @@ async def test_a_part_that_lost_its_agent_waits_for_its_revision_and_then_fails_
         assert pin.is_lost
 
 
+@pytest.mark.parametrize("why", ["inadmissible", "drained"])
+async def test_a_revision_that_gets_no_work_any_more_is_waited_for_as_one_that_is_gone(
+    why: str, both: PoolSettings, autojump_clock: MockClock
+) -> None:
+    async with world(attrs.evolve(LIMITS, continuation_wait_s=2)) as here:
+        here.dispatcher.set_deployments([both])
+        old = here.agent(serves="c1", deployment="coder")
+        here.agent(serves="c2", deployment="coder")
+        pin = RevisionPin()
+        first, second = submit_part(here, pin), submit_part(here, pin)
+        await wait_all_tasks_blocked()
+        if why == "drained":
+            here.dispatcher.drain_agent(old.connection, drained=True)
+        else:
+            new = attrs.evolve(both, admissible=frozenset({"c2"}))
+            here.dispatcher.set_deployments([new])
+        old.says("1.1", done=True)
+        assert await heard(first) == ("", None)
+        await trio.sleep(2.1)
+        assert pin.is_lost
+        assert second.failure is not None
+
+
+async def test_settings_that_are_the_same_change_nothing(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        here.dispatcher.set_deployments([DEFAULT, CODER])
+        here.agent(serves="c1", deployment="coder")
+        before = here.dispatcher.agents_changed.ordinal
+        here.dispatcher.set_deployments([DEFAULT, CODER])
+        assert here.dispatcher.agents_changed.ordinal == before
+        here.dispatcher.set_deployments([DEFAULT])
+        here.dispatcher.set_deployments([DEFAULT, CODER])
+        request = here.submit("1", deployment="coder")
+        assert request.lease is not None, "it came back before its agent left"
+        request.lease.deliver("GeneratedToken", [], ends=True)
+        await heard(request)
+
+
 async def test_a_part_goes_on_where_its_revision_returns_in_time(
     both: PoolSettings, autojump_clock: MockClock
 ) -> None:

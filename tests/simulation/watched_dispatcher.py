@@ -86,7 +86,7 @@ class WatchedDispatcher(Dispatcher):
 
     def _note_stranded(self, pool: Pool) -> None:
         models = {agent.model for agent in pool.agents.values() if agent.speaks_trio}
-        revisions = {agent.revision for agent in pool.agents.values()}
+        revisions = {agent.revision for agent in pool.agents.values() if agent.is_accepting}
         for request in pool.requests.values():
             if not self._waits(request):
                 continue

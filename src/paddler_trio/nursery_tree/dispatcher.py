@@ -191,7 +191,7 @@ class Dispatcher:
             for agent in pool.readmit(settings):
                 self._apply(pool, pool.record(agent))
             self._note_stranded(pool)
-        self.agents_changed.notify()
+            self.agents_changed.notify()
 
     def hold(self, deployment: str, hold: Hold | None) -> None:
         """While a pool is held, its requests do not time out before the end of the hold and then

@@ -134,9 +134,19 @@ class Pool:
             accepting=agent.is_accepting,
             kind=agent.model,
             offers=OURS if agent.speaks_trio else frozenset(),
-            revision=agent.revision,
-            next_revision=agent.sent_revision,
+            revision=self._hoped_for(agent, agent.revision),
+            next_revision=self._hoped_for(agent, agent.sent_revision),
         )
+
+    def _hoped_for(self, agent: AgentConnection, revision: str | None) -> str | None:
+        """``revision`` if the agent gets work while it serves it, now or later."""
+        admissible = self.settings.admissible
+        if agent.is_accepting and revision == agent.revision:
+            return revision
+        is_admitted = (
+            revision == agent.sent_revision if admissible is None else revision in admissible
+        )
+        return revision if is_admitted and not agent.is_drained else None
 
     def note_serving(self, key: AgentKey, *, serves: bool) -> Iterator[AgentConnection]:
         """The first agent that serves what is admissible ends the time of those that stand in, and
@@ -158,7 +168,7 @@ class Pool:
                 yield agent
 
     def readmit(self, settings: PoolSettings) -> list[AgentConnection]:
-        """The deployment has these settings now; the agents to be recorded.
+        """The deployment has these settings now, which are others; the agents to be recorded.
 
         Those that lose their readiness come first, so that nothing is granted to one of them.
         """

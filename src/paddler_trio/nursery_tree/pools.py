@@ -57,8 +57,8 @@ class Pools:
         return self._with(agent.deployment)
 
     def replace(self, deployments: Sequence[PoolSettings]) -> Iterator[tuple[Pool, PoolSettings]]:
-        """These are the deployments now. Yields each to be admitted again; then those that are left
-        end what they cannot answer."""
+        """These are the deployments now. Yields those with other settings, to be admitted again;
+        then those that are left end what they cannot answer."""
         missing = PoolSettings(name=DEFAULT_DEPLOYMENT, admissible=frozenset(), empty=True)
         wanted = {
             DEFAULT_DEPLOYMENT: missing,
@@ -66,11 +66,13 @@ class Pools:
         }
         for name, settings in wanted.items():
             pool = self._with(name)
-            pool.is_known = True
-            yield pool, settings
+            if not pool.is_known or pool.settings != settings:
+                pool.is_known = True
+                yield pool, settings
         for pool in list(self._by_name.values()):
-            pool.is_known = pool.name in wanted
-            self.end_if_left(pool)
+            if pool.is_known and pool.name not in wanted:
+                pool.is_known = False
+                self.end_if_left(pool)
 
     def end_if_left(self, pool: Pool) -> None:
         """A pool that is no deployment any more, and has no agent, answers nothing any more."""

@@ -15,7 +15,7 @@ from paddler_trio.http import api_keys
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
 from paddler_trio.http.authentication import Authentication
-from paddler_trio.http.client_identity import client_of
+from paddler_trio.http.client_identity import allowed_deployments, client_of, default_problem
 from paddler_trio.http.exposure import check_exposure
 from paddler_trio.http.key_ring import KeyRing
 
@@ -237,3 +237,32 @@ def test_open_inference_beyond_loopback_is_warned_about(
     assert warnings(KeyRing(), everywhere) == 1
     assert warnings(ring, everywhere) == 0
     assert warnings(KeyRing(), loopback) == 0
+
+
+async def test_the_deployments_of_a_key_come_with_the_request(tmp_path: Path) -> None:
+    content = KeyFile()
+    for name, deployments in (("limited", frozenset({"coder"})), ("free", frozenset[str]())):
+        key = StoredKey.of(
+            f"pt-{name}",
+            name=name,
+            scopes=frozenset({KeyScope.INFERENCE}),
+            created="",
+            deployments=deployments,
+        )
+        content = content.having(key)
+    path = tmp_path / "keys.json"
+    write_key_file(path, content)
+    seen: list[tuple[frozenset[str] | None, str | None]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((allowed_deployments(scope), default_problem(scope)))
+
+    guarded = Authentication(KeyRing.read(path), KeyScope.INFERENCE)(app)
+    for name in ("limited", "free"):
+        await ask(guarded, scope_of(headers=[(b"x-api-key", f"pt-{name}".encode())]))
+    await ask(guarded, scope_of("/models"))
+    (limited, why), *others = seen
+    assert limited == {"coder"}
+    assert why is not None
+    assert "'limited' is for the deployments coder" in why
+    assert others == [(None, None), (None, None)]

@@ -185,3 +185,35 @@ async def test_a_file_that_broke_changes_nothing(tmp_path: Path) -> None:
     path.unlink()
     await ring.reload()
     assert ring.find(b"a") is not None
+
+
+# ------------------------------------------------------------------------------ deployments
+
+
+@given(st.frozensets(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True), max_size=5))
+def test_a_key_is_limited_to_the_deployments_that_it_was_made_for(names: frozenset[str]) -> None:
+    key = attrs.evolve(stored("a"), deployments=names)
+    (again,) = KeyFile.parse(KeyFile().having(key).render()).keys
+    assert again == key
+
+
+def test_a_file_without_limits_is_written_as_it_always_was() -> None:
+    (key,) = json.loads(KeyFile().having(stored("a")).render())["keys"]
+    assert set(key) == {"name", "scopes", "created", "salt", "sha256"}
+
+
+@pytest.mark.parametrize(
+    ("deployments", "why"),
+    [
+        ([], "must be a list of 1 to 64 names"),
+        ("coder", "must be a list of 1 to 64 names"),
+        ([f"m{number}" for number in range(65)], "must be a list of 1 to 64 names"),
+        (["Coder"], "'Coder' is no name of a deployment"),
+        ([7], "is no name of a deployment"),
+    ],
+)
+def test_limits_that_are_none_are_refused_and_not_left_out(deployments: object, why: str) -> None:
+    content = json.loads(KeyFile().having(stored("a")).render())
+    content["keys"][0]["deployments"] = deployments
+    with pytest.raises(ConfigurationError, match=why):
+        KeyFile.parse(json.dumps(content))

@@ -15,6 +15,11 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
+from paddler_trio.apis.anthropic.anthropic_models import (
+    anthropic_list,
+    anthropic_model,
+    is_anthropic,
+)
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import Backend, cluster_parameters, no_such_model
 from paddler_trio.apis.exchange import Exchange
@@ -55,8 +60,12 @@ _META = {
 
 
 async def list_models(backend: Backend, exchange: Exchange) -> None:
-    """As OpenAI's schema has it, for which no agent is asked; or with what an agent describes."""
+    """As OpenAI's schema has it, or Anthropic's, for which no agent is asked; or with what agents
+    describe."""
     served = backend.deployments.visible(exchange.allowed_deployments)
+    if is_anthropic(exchange):
+        await exchange.send_json(200, anthropic_list(served, backend.created_s))
+        return
     if exchange.is_exact:
         data = [_exact_model(backend, each) for each in served]
         await exchange.send_json(200, {"object": "list", "data": data})
@@ -72,7 +81,9 @@ async def get_model(backend: Backend, exchange: Exchange) -> None:
         served = backend.deployments.named(exchange.tail, exchange.allowed_deployments)
     except NoSuchModelError as error:
         raise no_such_model(error) from error
-    if exchange.is_exact:
+    if is_anthropic(exchange):
+        await exchange.send_json(200, anthropic_model(served, backend.created_s))
+    elif exchange.is_exact:
         await exchange.send_json(200, _exact_model(backend, served))
     else:
         stats = await _stats(attrs.evolve(backend, routed_to=served))
@@ -131,8 +142,9 @@ async def _stats_of_all(
 
 
 async def _stats(backend: Backend) -> Mapping[str, object]:
-    """An agent's description of the model; empty while none serves one."""
-    if not any(agent.status.slots_total > 0 for agent in backend.agents):
+    """An agent's description of the model; empty while none serves it, since asking would be a
+    demand to load it."""
+    if backend.deployments.status(backend.deployment)[0] != "loaded":
         return {}
     with trio.move_on_after(DESCRIBE_S):
         try:

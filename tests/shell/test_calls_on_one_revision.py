@@ -1,0 +1,228 @@
+"""A call for many embeddings is answered by one revision, whatever becomes of its agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from dispatch_world import Peer, World, world
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.inference_routes import InferenceRoutes
+from paddler_trio.balancer.state_database import MemoryDatabase
+from paddler_trio.config import BalancerConfig
+from paddler_trio.http.asgi import App, Message
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.pool import PoolSettings
+from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
+from paddler_trio.wire.paddler.messages import AgentRequest
+from paddler_trio.wire.trio.trio_link import Start
+
+WIDE = DispatchLimits(max_buffered=30, buffered_timeout_s=10, item_timeout_s=30)
+TEXTS = ["a", "b", "c"]
+NATIVE = "/api/v1/generate_embedding_batch"
+VALUES = {"old": 1.0, "new": 2.0}
+
+
+@attrs.define(eq=False)
+class Call:
+    """One call of three documents, of which each is a request of its own."""
+
+    path: str
+    sent: list[Message] = attrs.field(factory=list)
+
+    async def run(self, app: App) -> None:
+        documents = [{"id": text, "content": text} for text in TEXTS]
+        body: object = {"input_batch": documents, "normalization_method": "None"}
+        if self.path != NATIVE:
+            body = {"input": TEXTS, "model": "any"}
+        arriving: list[Message] = [{"type": "http.request", "body": dumps(body)}]
+
+        async def receive() -> Message:
+            if arriving:
+                return arriving.pop()
+            await trio.sleep_forever()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            await trio.lowlevel.checkpoint()
+            self.sent.append(message)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": self.path, "headers": headers}
+        await app(scope, receive, send)
+
+    @property
+    def body(self) -> str:
+        return b"".join(message.get("body", b"") for message in self.sent).decode()
+
+    def values(self) -> set[float]:
+        """Of all vectors that were sent."""
+        if self.path != NATIVE:
+            return {each["embedding"][0] for each in json.loads(self.body).get("data", [])}
+        results = [
+            json.loads(line)["Response"]["response"]["Embedding"]
+            for line in self.body.splitlines()
+            if "Response" in line
+        ]
+        return {each["Embedding"]["embedding"][0] for each in results if each != "Done"}
+
+    def errors(self) -> list[Any]:
+        lines = self.body.splitlines()
+        return [json.loads(line)["Error"]["error"] for line in lines if "Error" in line]
+
+
+@attrs.define(eq=False)
+class Rollout:
+    """Of a fleet that makes embeddings: an agent with the old state and one with the new."""
+
+    here: World
+    old: Peer
+    new: Peer
+    apps: dict[str, App]
+
+    async def answer(self, name: str) -> int:
+        """This agent embeds what it was given; how many documents that were."""
+        await wait_all_tasks_blocked()
+        count = 0
+        for frame in list(getattr(self, name).received()):
+            if isinstance(frame, AgentRequest | Start):
+                count += 1
+                self._embed(name, frame)
+        return count
+
+    def _embed(self, name: str, frame: AgentRequest | Start) -> None:
+        lease = getattr(self, name).lease(frame.id)
+        work: Any = frame.request
+        inputs = getattr(work, "input_batch", None)
+        names = [each.id for each in inputs] if inputs else list(map(str, range(len(work.inputs))))
+        results: list[RawResult] = [
+            {
+                "Embedding": {
+                    "embedding": [VALUES[name], 1.0],
+                    "normalization_method": "None",
+                    "pooling_type": "Last",
+                    "source_document_id": source,
+                }
+            }
+            for source in names
+        ]
+        lease.deliver("Embedding", [*results, "Done"], ends=True)
+
+
+@asynccontextmanager
+async def rollout() -> AsyncIterator[Rollout]:
+    async with world(WIDE) as here:
+        states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+        parameters = InferenceParameters(enable_embeddings=True, embedding_batch_size=1)
+        desired = BalancerDesiredState.default()
+        await states.replace(attrs.evolve(desired, inference_parameters=parameters))
+        here.dispatcher.set_deployments(
+            [PoolSettings(name="default", admissible=frozenset({"old", "new"}))]
+        )
+        deployments = Deployments(here.dispatcher, states)
+        api, _ = api_routers(BalancerConfig(), here.dispatcher, states, deployments)
+        native = InferenceRoutes(here.dispatcher, states, trio.Event(), deployments).routes()
+        yield Rollout(
+            here,
+            here.agent(serves="old"),
+            here.agent(serves="new", slots=0),
+            {NATIVE: native, "/v1/embeddings": api},
+        )
+
+
+def give_slots(here: Rollout, peer: Peer, slots: int) -> None:
+    connection = peer.connection
+    connection.status = attrs.evolve(connection.status, slots_total=slots)
+    connection.refresh_readiness()
+    here.here.dispatcher.update(connection)
+
+
+@pytest.mark.parametrize("path", [NATIVE, "/v1/embeddings"])
+async def test_all_parts_wait_for_the_revision_that_answered_the_first(
+    path: str, autojump_clock: MockClock
+) -> None:
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call(path)
+        nursery.start_soon(call.run, here.apps[path])
+        await wait_all_tasks_blocked()
+        give_slots(here, here.new, 4)
+        counts = [await here.answer("old") + 100 * await here.answer("new") for _ in range(3)]
+        assert counts == [1, 1, 1], "one slot after the other, and never the free ones"
+        await wait_all_tasks_blocked()
+        assert call.values() == {1.0}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("path", [NATIVE, "/v1/embeddings"])
+async def test_a_call_of_which_nothing_was_sent_is_begun_again_on_the_other_revision(
+    path: str, autojump_clock: MockClock
+) -> None:
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call(path)
+        nursery.start_soon(call.run, here.apps[path])
+        await wait_all_tasks_blocked()
+        give_slots(here, here.new, 4)
+        if path != NATIVE:  # one part is answered, but nothing of the call has been sent
+            assert await here.answer("old") == 1
+        here.here.dispatcher.leave(here.old.connection)
+        await trio.sleep(4)
+        assert await here.answer("new") == 3
+        await wait_all_tasks_blocked()
+        assert call.errors() == []
+        assert call.values() == {2.0}
+        assert call.body.count("2.0") == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_begun_to_be_sent_ends_with_a_line_that_names_the_revision(
+    autojump_clock: MockClock,
+) -> None:
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call(NATIVE)
+        nursery.start_soon(call.run, here.apps[NATIVE])
+        await wait_all_tasks_blocked()
+        give_slots(here, here.new, 4)
+        assert await here.answer("old") == 1
+        await wait_all_tasks_blocked()
+        here.here.dispatcher.leave(here.old.connection)
+        await trio.sleep(8)
+        assert await here.answer("new") == 0
+        assert call.values() == {1.0}
+        errors = call.errors()
+        assert [error["code"] for error in errors] == [502, 502]
+        assert all("begun with revision old" in error["description"] for error in errors)
+        assert call.body.endswith('"Done"}}}\n')
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_call_is_begun_again_only_so_often(autojump_clock: MockClock) -> None:
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call(NATIVE)
+        nursery.start_soon(call.run, here.apps[NATIVE])
+        states = ["a", "b", "c", "d"]
+        here.here.dispatcher.set_deployments(
+            [PoolSettings(name="default", admissible=frozenset(["old", *states]))]
+        )
+        agent = here.old
+        for state in states:
+            await wait_all_tasks_blocked()
+            assert call.errors() == [], state
+            here.here.dispatcher.leave(agent.connection)
+            if state == "c":
+                break
+            agent = here.here.agent(serves=state)
+            await trio.sleep(4)
+        await trio.sleep(60)
+        assert "begun with revision b" in call.errors()[0]["description"]
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,450 @@
+"""Which deployment answers a request of each API, by the model that it names and by its key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from anthropic.pagination import SyncPage
+from anthropic.types import ModelInfo
+from dispatch_world import Peer, World, world
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from paddler_trio.apis.api_router import ApiRouter
+from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.inference_routes import InferenceRoutes
+from paddler_trio.balancer.state_database import MemoryDatabase
+from paddler_trio.config import BalancerConfig
+from paddler_trio.http.asgi import Message, Scope
+from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME
+from paddler_trio.http.router import Router
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.pool import Hold, PoolSettings
+from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    BalancerDesiredState,
+    InferenceParameters,
+    LocalToAgent,
+    NoModel,
+)
+from paddler_trio.wire.paddler.messages import AgentRequest
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.trio.trio_link import Answer, Ask, Report, Start
+
+WIDE = DispatchLimits(max_buffered=30, buffered_timeout_s=10, item_timeout_s=30)
+KINDS = ("content", "reasoning", "tool_call", "undeterminable")
+USAGE = {f"{kind}_tokens": 0 for kind in KINDS} | {"prompt_tokens": 3, "cached_prompt_tokens": 0}
+DONE: dict[str, object] = {"Done": {"usage": USAGE}}
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@attrs.frozen
+class Spec:
+    """What the deployment ``coder`` serves."""
+
+    agent_state: AgentDesiredState = attrs.field(
+        factory=lambda: AgentDesiredState(
+            chat_template_override=None,
+            inference_parameters=InferenceParameters(temperature=0.5),
+            model=LocalToAgent("/models/coder-7b.gguf"),
+            multimodal_projection=NoModel(),
+        )
+    )
+    extras: Extras = NO_EXTRAS
+    digest: str = "coder-digest"
+
+
+@attrs.define(eq=False)
+class Fleet:
+    """Two deployments with an agent each, and everything that answers requests."""
+
+    here: World
+    general: Peer
+    coder: Peer
+    apis: ApiRouter
+    exact: ApiRouter
+    native: Router
+
+    async def ask(
+        self,
+        path: str,
+        body: object = None,
+        *,
+        key: Sequence[str] | None = None,
+        exact: bool = False,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> tuple[int, Any]:
+        """One request, whose agent answers at once; the status and the body."""
+        sent: list[Message] = []
+        whole = b"" if body is None else dumps(body)
+        arriving: list[Message] = [{"type": "http.request", "body": whole, "more_body": False}]
+
+        async def receive() -> Message:
+            if arriving:
+                return arriving.pop()
+            await trio.sleep_forever()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            await trio.lowlevel.checkpoint()
+            sent.append(message)
+
+        path, _, query = path.partition("?")
+        scope: Scope = {
+            "type": "http",
+            "method": "GET" if body is None else "POST",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(b"content-type", b"application/json"), *headers],
+        }
+        if key is not None:
+            scope |= {KEY_NAME: "alice", KEY_DEPLOYMENTS: frozenset(key)}
+        router = self.exact if exact else self.apis
+        app = router if router.serves(path) else self.native
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer)
+            await app(scope, receive, send)
+            nursery.cancel_scope.cancel()
+        text = b"".join(message.get("body", b"") for message in sent).decode()
+        return sent[0]["status"], _parsed(text)
+
+    async def _answer(self) -> None:
+        """Both agents say their names, and answer questions with them."""
+        while True:
+            await wait_all_tasks_blocked()
+            for name, peer in (("general", self.general), ("coder", self.coder)):
+                for frame in peer.received():
+                    if isinstance(frame, Ask):
+                        peer.connection.answer(frame.id, _answer_to(frame, name))
+                    else:
+                        assert isinstance(frame, Start | AgentRequest)
+                        lease = peer.lease(frame.id)
+                        results: list[RawResult] = [{"ContentToken": name}, DONE]
+                        lease.deliver("GeneratedToken", results, ends=True, tokens=[1])
+            await trio.sleep(0.01)
+
+
+def _parsed(text: str) -> Any:
+    """Of one JSON document or several; the text itself if it is none."""
+    try:
+        lines = [json.loads(line) for line in text.splitlines() if line]
+    except ValueError:
+        return text
+    return lines[0] if len(lines) == 1 else lines
+
+
+def _answer_to(ask: Ask, name: str) -> object:
+    answers = {
+        "Tokenize": {"tokens": [1]},
+        "Detokenize": {"text": name},
+        "RenderPrompt": {"prompt": name, "num_tokens": 3},
+        "DescribeModel": {"name": name, "n_ctx": 64},
+    }
+    return Answer(ask.id, answers[type(ask.question).__name__], None, 0)
+
+
+@asynccontextmanager
+async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
+    async with world(WIDE) as here:
+        states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+        desired = attrs.evolve(
+            BalancerDesiredState.default(), model=LocalToAgent("/models/general.gguf")
+        )
+        digest = await states.replace(desired)
+        here.dispatcher.set_deployments(
+            [
+                PoolSettings(name="default", aliases=("chat",), admissible=frozenset({digest})),
+                PoolSettings(name="coder", aliases=("qwen",), admissible=frozenset({"c1"})),
+                PoolSettings(name="unused", admissible=frozenset({"u1"})),
+            ]
+        )
+        deployments = Deployments(here.dispatcher, states, is_strict, {"coder": Spec()}.get)
+        config = BalancerConfig(strict_model_names=is_strict)
+        apis, exact = api_routers(config, here.dispatcher, states, deployments)
+        native = InferenceRoutes(here.dispatcher, states, trio.Event(), deployments).routes()
+        yield Fleet(
+            here,
+            here.agent(serves=digest),
+            here.agent(serves="c1", deployment="coder", slots=2),
+            apis,
+            exact,
+            native,
+        )
+
+
+def answered_by(body: Any) -> str:
+    """The agent whose name stands in an answer of any API."""
+    found = [name for name in ("general", "coder") if f'"{name}"' in json.dumps(body)]
+    assert len(found) == 1, body
+    return found[0]
+
+
+REQUESTS: list[tuple[str, dict[str, object]]] = [
+    ("/v1/chat/completions", {"messages": MESSAGES}),
+    ("/v1/completions", {"prompt": "hi"}),
+    ("/completion", {"prompt": "hi"}),
+    ("/v1/responses", {"input": "hi", "store": False}),
+    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 4}),
+    ("/detokenize", {"tokens": [1]}),
+    ("/apply-template", {"messages": MESSAGES}),
+    ("/api/v2/generate", {"prompt": {"Text": {"text": "hi"}}}),
+    ("/api/v2/detokenize", {"tokens": [1]}),
+    ("/api/v2/render_prompt", {"prompt": {"Text": {"text": "hi"}}}),
+]
+
+
+def without_names(body: Any) -> Any:
+    """Without what repeats the name that was asked for."""
+    if not isinstance(body, dict):
+        return body
+    return {name: value for name, value in body.items() if name not in ("model", "id")}
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS, ids=[path for path, _ in REQUESTS])
+async def test_the_deployment_answers_that_a_request_names(
+    path: str, body: dict[str, object], autojump_clock: MockClock
+) -> None:
+    async with fleet() as here:
+        for model, by in [
+            ("coder", "coder"),
+            ("qwen", "coder"),
+            ("default", "general"),
+            ("chat", "general"),
+            ("general.gguf", "general"),
+            ("gpt-4", "general"),
+            (None, "general"),
+        ]:
+            named = {} if model is None else {"model": model}
+            status, answer = await here.ask(path, body | named)
+            assert status == 200, answer
+            assert answered_by(without_names(answer)) == by, model
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS, ids=[path for path, _ in REQUESTS])
+async def test_a_name_that_is_none_is_404_where_names_are_taken_strictly(
+    path: str, body: dict[str, object], autojump_clock: MockClock
+) -> None:
+    async with fleet(is_strict=True) as here:
+        status, answer = await here.ask(path, body | {"model": "gpt-4"})
+        assert status == 404
+        words = json.dumps(answer)
+        assert "gpt-4" in words
+        assert "coder, qwen" in words, "those that there are"
+        for model in ("coder", "general", "default"):
+            status, answer = await here.ask(path, body | {"model": model})
+            assert status == 200, answer
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS, ids=[path for path, _ in REQUESTS])
+@pytest.mark.parametrize("is_strict", [True, False])
+async def test_a_key_that_is_limited_gets_no_other_deployment(
+    path: str, body: dict[str, object], autojump_clock: MockClock, *, is_strict: bool
+) -> None:
+    async with fleet(is_strict=is_strict) as here:
+        for model in ("coder", "qwen"):
+            status, answer = await here.ask(path, body | {"model": model}, key=["coder"])
+            assert status == 200, answer
+        for model in ("default", "chat", "general", "gpt-4", None):
+            named = {} if model is None else {"model": model}
+            status, answer = await here.ask(path, body | named, key=["coder"])
+            assert status == 404, model
+            assert "general" not in json.dumps(answer).replace("model 'general'", "")
+        status, _ = await here.ask(path, body | {"model": "coder"}, key=["default"])
+        assert status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/continue_from_raw_prompt", {"raw_prompt": "hi", "max_tokens": 3}),
+        (
+            "/api/v1/generate_embedding_batch",
+            {"input_batch": [{"id": "1", "content": "x"}], "normalization_method": "None"},
+        ),
+    ],
+)
+async def test_paddlers_routes_lead_to_default_and_need_a_key_for_it(
+    path: str, body: dict[str, object], autojump_clock: MockClock
+) -> None:
+    async with fleet() as here:
+        status, words = await here.ask(path, body, key=["coder"])
+        assert status == 403
+        assert "'alice' is for the deployments coder" in words
+        if "raw" in path:
+            status, answer = await here.ask(path, body, key=["default"])
+            assert status == 200
+            assert answered_by(answer) == "general"
+
+
+async def test_the_list_has_all_deployments_with_a_model_and_their_state(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet() as here:
+        status, body = await here.ask("/v1/models")
+        assert status == 200
+        listed = {each["id"]: each for each in body["data"]}
+        assert list(listed) == ["general", "coder", "unused"]
+        assert listed["general"]["aliases"] == ["general.gguf", "chat"]
+        assert listed["coder"]["aliases"] == ["qwen"]
+        assert [each["status"] for each in listed.values()] == [
+            {"value": "loaded"},
+            {"value": "loaded"},
+            {"value": "unloaded"},
+        ]
+        assert listed["coder"]["meta"]["n_ctx"] == 64
+        assert listed["unused"]["meta"] is None
+        assert [each["name"] for each in body["models"]] == list(listed)
+        coder = here.coder.connection
+        for phase, value in [
+            ("loading", {"value": "loading"}),
+            ("failed", {"value": "unloaded", "failed": True}),
+            ("waiting", {"value": "unloaded"}),
+        ]:
+            coder.report = Report(phase, "c2", None, None, None, None)
+            coder.refresh_readiness()
+            here.here.dispatcher.update(coder)
+            status, body = await here.ask("/v1/models/qwen")
+            assert (status, body["id"], body["status"]) == (200, "coder", value)
+        here.here.dispatcher.hold("unused", Hold("loading unused", trio.current_time() + 9))
+        assert (await here.ask("/v1/models/unused"))[1]["status"] == {"value": "loading"}
+
+
+async def test_the_exact_list_has_what_openai_has_and_a_key_sees_only_its_own(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet() as here:
+        _, body = await here.ask("/v1/models", exact=True)
+        assert [set(each) for each in body["data"]] == [{"id", "object", "created", "owned_by"}] * 3
+        for exact in (True, False):
+            _, body = await here.ask("/v1/models", key=["coder"], exact=exact)
+            assert [each["id"] for each in body["data"]] == ["coder"]
+            status, _ = await here.ask("/v1/models/general", key=["coder"], exact=exact)
+            assert status == 404
+
+
+@pytest.mark.parametrize("exact", [True, False])
+async def test_clients_of_anthropics_are_sent_its_list(
+    autojump_clock: MockClock, *, exact: bool
+) -> None:
+    async with fleet() as here:
+        headers = [(b"anthropic-version", b"2023-06-01")]
+        _, body = await here.ask("/v1/models", exact=exact, headers=headers)
+        page = SyncPage[ModelInfo].model_validate(body, strict=False)
+        assert [each.id for each in page.data] == ["general", "coder", "unused"]
+        assert not page.has_next_page()
+        _, body = await here.ask("/v1/models/qwen", exact=exact, headers=headers)
+        assert ModelInfo.model_validate(body).display_name == "coder"
+
+
+async def test_a_list_loads_nothing(autojump_clock: MockClock) -> None:
+    async with fleet() as here:
+        coder = here.coder.connection
+        coder.report = Report("draining", "c2", None, None, None, None)
+        coder.refresh_readiness()
+        here.here.dispatcher.update(coder)
+        ordinal = here.here.dispatcher.pools_changed.ordinal
+        assert (await here.ask("/v1/models"))[0] == 200
+        assert here.here.dispatcher.pools_changed.ordinal == ordinal
+
+
+async def test_what_a_deployment_serves_shows_in_its_answers(autojump_clock: MockClock) -> None:
+    async with fleet() as here:
+        body = {"messages": MESSAGES}
+        _, general = await here.ask("/v1/chat/completions", body)
+        _, coder = await here.ask("/v1/chat/completions", body | {"model": "qwen"})
+        assert (general["model"], coder["model"]) == ("general", "qwen")
+        assert coder["system_fingerprint"] == "bcoder-digest"[:13]
+        assert general["system_fingerprint"] != coder["system_fingerprint"]
+        _, props = await here.ask("/props?model=coder")
+        assert props["total_slots"] == 2
+        assert props["model_alias"] == "coder"
+        assert props["default_generation_settings"]["params"]["temperature"] == 0.5
+        assert len((await here.ask("/slots?model=coder"))[1]) == 2
+        assert len((await here.ask("/slots"))[1]) == 1
+        assert (await here.ask("/api/v2/model?model=coder"))[1]["name"] == "coder"
+        assert (await here.ask("/api/v2/model"))[1]["name"] == "general"
+
+
+@pytest.mark.parametrize("model", [7, ["coder"], "x" * 513])
+async def test_what_cannot_be_a_name_is_refused_with_its_place(
+    model: object, autojump_clock: MockClock
+) -> None:
+    async with fleet() as here:
+        body = {"prompt": {"Text": {"text": "hi"}}, "model": model}
+        status, words = await here.ask("/api/v2/generate", body)
+        assert status == 400
+        assert "model" in words
+        status, words = await here.ask(
+            "/v1/chat/completions", {"messages": MESSAGES, "model": model}
+        )
+        assert status == 400
+
+
+# ------------------------------------------------------------------------- while none serves
+
+
+async def test_a_stream_hears_why_it_waits_and_a_refusal_says_when_to_come_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet() as here:
+        dispatcher = here.here.dispatcher
+        dispatcher.leave(here.coder.connection)
+        now_s = trio.current_time()
+        dispatcher.hold("coder", Hold("coder is\nloading on a2", now_s + 30))
+
+        async def arrives() -> None:
+            await trio.sleep(31)
+            here.coder = here.here.agent(serves="c1", deployment="coder")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(arrives)
+            body = {"messages": MESSAGES, "model": "coder", "stream": True}
+            status, text = await here.ask("/v1/chat/completions", body)
+        assert status == 200
+        assert text.count(": queued position=0 coder is loading on a2\n") >= 10
+        assert '"content":"coder"' in text
+
+
+async def test_a_question_waits_for_a_deployment_that_is_loaded_for_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet() as here:
+        dispatcher = here.here.dispatcher
+        demanded: list[int] = []
+
+        async def load() -> None:
+            """As on demand: something waits, so the model is loaded."""
+            ordinal = dispatcher.pools_changed.ordinal
+            while not dispatcher.demand()["unused"].waiting:
+                ordinal = await dispatcher.pools_changed.wait_beyond(ordinal)
+            demanded.append(dispatcher.demand()["unused"].waiting)
+            dispatcher.hold("unused", Hold("loading unused", trio.current_time() + 20))
+            await trio.sleep(25)
+            here.coder = here.here.agent(serves="u1", deployment="unused")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load)
+            status, answer = await here.ask("/detokenize", {"tokens": [1], "model": "unused"})
+        assert (status, answer, demanded) == (200, {"content": "coder"}, [1])
+        assert dispatcher.demand()["unused"].waiting == 0
+
+
+async def test_a_question_of_a_deployment_that_nothing_loads_is_refused_in_time(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet() as here:
+        here.here.dispatcher.hold("unused", Hold("no room", trio.current_time() + 20))
+        began_s = trio.current_time()
+        status, answer = await here.ask("/detokenize", {"tokens": [1], "model": "unused"})
+        assert status == 503
+        assert "no room" in json.dumps(answer)
+        assert 30 <= trio.current_time() - began_s < 31
