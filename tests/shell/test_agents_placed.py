@@ -15,8 +15,8 @@ from http_world import Served, serving, until
 
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.balancer.agent_socket import AgentSocket
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
-from paddler_trio.balancer.state_database import open_state_database
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
@@ -67,7 +67,7 @@ def placed(value: object) -> Mapping[str, object]:
 @pytest.fixture
 async def fleet() -> AsyncIterator[Balancer]:
     dispatcher = Dispatcher(DispatchLimits())
-    states = DesiredStateKeeper(open_state_database("memory://"), dispatcher)
+    states = FleetKeeper(open_fleet_database("memory://"), dispatcher)
     await states.load()
     agents = AgentSocket(dispatcher, states, trio.Event())
 

@@ -15,9 +15,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.balancer.deployments import Deployments
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.asgi import App, Message
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -123,7 +123,7 @@ class Rollout:
 @asynccontextmanager
 async def rollout() -> AsyncIterator[Rollout]:
     async with world(WIDE) as here:
-        states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+        states = FleetKeeper(MemoryDatabase(), here.dispatcher)
         parameters = InferenceParameters(enable_embeddings=True, embedding_batch_size=1)
         desired = BalancerDesiredState.default()
         await states.replace(attrs.evolve(desired, inference_parameters=parameters))

@@ -18,9 +18,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from paddler_trio.apis.api_router import ApiRouter
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.balancer.deployments import Deployments
-from paddler_trio.balancer.desired_state import DesiredStateKeeper
+from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.balancer.state_database import MemoryDatabase
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.asgi import Message, Scope
 from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME
@@ -155,7 +155,7 @@ def _answer_to(ask: Ask, name: str) -> object:
 @asynccontextmanager
 async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
     async with world(WIDE) as here:
-        states = DesiredStateKeeper(MemoryDatabase(), here.dispatcher)
+        states = FleetKeeper(MemoryDatabase(), here.dispatcher)
         desired = attrs.evolve(
             BalancerDesiredState.default(), model=LocalToAgent("/models/general.gguf")
         )

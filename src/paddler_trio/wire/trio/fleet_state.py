@@ -38,12 +38,8 @@ from paddler_trio.wire.shape import (
     register,
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
-from paddler_trio.wire.trio.trio_link import (
-    DEFAULT_DEPLOYMENT,
-    MAX_INSTANCE_SLOTS,
-    check_deployment,
-    check_labels,
-)
+from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, MAX_INSTANCE_SLOTS
 
 DEFAULT: Final = DEFAULT_DEPLOYMENT
 MAX_DEPLOYMENTS: Final = 64
