@@ -33,7 +33,7 @@ CODER: dict[str, object] = {"host": "h1", "deployment": "coder", "labels": {"gpu
 @attrs.frozen
 class Balancer:
     dispatcher: Dispatcher
-    states: DesiredStateKeeper
+    states: FleetKeeper
     served: Served
 
     @asynccontextmanager
