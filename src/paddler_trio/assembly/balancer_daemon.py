@@ -16,6 +16,7 @@ from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
@@ -142,9 +143,9 @@ def balancer_parts(
     )
     states = FleetKeeper(open_fleet_database(config.state_database), dispatcher)
     store = model_store_child(config, states)
+    fleet = FleetController(states, dispatcher)
     agents = AgentSocket(
         dispatcher,
-        states,
         goodbye,
         silence_s=config.agent_silence_s,
         store_path=None if store is None else PREFIX,
@@ -226,6 +227,7 @@ def balancer_parts(
         goodbye=goodbye,
         drain_timeout_s=config.drain_timeout_s,
         measure_lag=lag.run,
+        run_fleet=fleet.run,
         reload=keys.reload if keys.path is not None or reloads else None,
         model_store=None if store is None else store.run,
     )

@@ -16,7 +16,6 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.status_limits import (
     bounded_progress,
     bounded_report,
@@ -53,7 +52,6 @@ from paddler_trio.wire.paddler.results import ends_stream
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.trio_link import (
-    DEFAULT_DEPLOYMENT,
     SUBPROTOCOL,
     TAG,
     Answer,
@@ -82,7 +80,6 @@ class AgentSocket:
     """Accepts agents; one instance serves every connection."""
 
     dispatcher: Dispatcher
-    states: FleetKeeper
     stopping: trio.Event
     silence_s: float = 5.0
     store_path: str | None = None
@@ -307,12 +304,11 @@ class _Link:
         if self.placement is not None:
             agent.deployment = self.placement.deployment
             agent.host, agent.labels = self.placement.host, self.placement.labels
+            agent.instances = self.placement.instances
         self.agent = agent
         trio.lowlevel.current_task().name = f"agent {agent.label}"
         if self.socket.store_path is not None and self.speaks_trio:
             agent.send(render_extension(Store(self.socket.store_path)))
-        if agent.deployment == DEFAULT_DEPLOYMENT:
-            self.socket.states.introduce(agent)
         dispatcher.join(agent)
         log.info(
             "agent joined",

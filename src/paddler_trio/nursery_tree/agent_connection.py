@@ -81,6 +81,8 @@ class AgentConnection:
       host: id of the first link of the agent process that this is an instance of; its own id if
         it is that link.
       labels: of its host.
+      instances: of the host's first link: the deployments that it served beside ``default`` when
+        it registered.
     """
 
     key: AgentKey
@@ -95,6 +97,7 @@ class AgentConnection:
     deployment: str = DEFAULT_DEPLOYMENT
     host: str = attrs.field(default=attrs.Factory(lambda self: self.id, takes_self=True))
     labels: Mapping[str, str] = attrs.field(factory=dict)
+    instances: tuple[str, ...] = ()
     is_accepting: bool = attrs.field(default=False, init=False)
     """It serves the state that was sent to it, or stands in, and neither failed too often nor is
     drained."""

@@ -6,6 +6,7 @@
     ├─ heap trim                     gives free memory back
     ├─ reload on SIGHUP              of the API keys
     ├─ model store                   a child process, started again under a restart budget
+    ├─ fleet                         plans, and sends agents what they shall serve
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
           └─ requests                one task each, from arrival to ending; drained second
@@ -85,6 +86,7 @@ class BalancerParts:
       ports: every server with its bound sockets, in the order of ``Addresses``.
       goodbye: set when sockets and event streams shall end.
       measure_lag: how late the event loop is, until cancelled.
+      run_fleet: makes the desired fleet true, until cancelled.
       reload: what SIGHUP does; None ignores it.
       model_store: one life of the store's process; None if there is no store.
     """
@@ -95,6 +97,7 @@ class BalancerParts:
     goodbye: trio.Event
     drain_timeout_s: float
     measure_lag: Callable[[], Awaitable[None]]
+    run_fleet: Callable[[], Awaitable[None]]
     reload: Callable[[], Awaitable[None]] | None = None
     model_store: Callable[[], Awaitable[None]] | None = None
 
@@ -121,6 +124,7 @@ async def run_balancer(
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.measure_lag, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
+        services.start_soon(parts.run_fleet, name="fleet")
         if parts.reload is not None:
             await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
         if parts.model_store is not None:

@@ -17,7 +17,6 @@ import trio
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, utc_now
 from paddler_trio.balancer.fleet.stored_fleet import GoodRevision, StoredFleet, StoredRollout
 from paddler_trio.errors import PaddlerError
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.paddler.desired_state import (
@@ -60,7 +59,7 @@ class FleetKeeper:
     changed: Changes = attrs.field(factory=Changes, init=False)
     """Another revision is in force."""
     published: Changes = attrs.field(factory=Changes, init=False)
-    """Before agents are sent what is new; also when Paddler's state changed without a revision."""
+    """Also when Paddler's state changed without a revision."""
     mode_changed: Changes = attrs.field(factory=Changes, init=False)
     """``default`` generates tokens now, or does not any more."""
     _stored: StoredFleet = attrs.field(init=False)
@@ -275,11 +274,6 @@ class FleetKeeper:
             self._applicable.inference_parameters.enable_embeddings
         )
 
-    def introduce(self, agent: AgentConnection) -> None:
-        """Send the state of ``default`` to a new agent."""
-        if self._applicable is not None:
-            agent.send_state(self._applicable, self.extras)
-
     # ---------------------------------------------------------------- within
 
     def _expect(self, revision: int | None) -> None:
@@ -335,16 +329,8 @@ class FleetKeeper:
             digest=self._digest[:12],
             model=str(stored.desired.model),
         )
-        self._send_default()
         self.dispatcher.agents_changed.notify()  # the digest is shown, also where there are none
         if stored.current.revision != revision:
             self.changed.notify()
         if self.generates_tokens != generated:
             self.mode_changed.notify()
-
-    def _send_default(self) -> None:
-        assert self._applicable is not None
-        for agent in self.dispatcher.agents.values():
-            if agent.deployment == DEFAULT:
-                agent.send_state(self._applicable, self.extras)
-                self.dispatcher.update(agent)

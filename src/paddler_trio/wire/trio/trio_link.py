@@ -152,19 +152,27 @@ class Report:
 class Placement:
     """This link serves one deployment on one host: an instance.
 
-    ``host`` is the id of the host's first link, ``labels`` are the host's. A link without this
-    message is the first one of a host without labels.
+    ``host`` is the id of the host's first link, ``labels`` are the host's. On the first link
+    ``instances`` are the other deployments that the host serves. A link without this message is the
+    first one of a host without labels and without other deployments.
     """
 
     host: str
     deployment: str
     labels: Mapping[str, str] = attrs.field(factory=dict)
+    instances: tuple[str, ...] = attrs.field(default=(), metadata=OMITTED)
 
     def __attrs_post_init__(self) -> None:
         if _HOST.fullmatch(self.host) is None:
             raise ShapeError(f"{self.host[:80]!r} is no id of an agent", "host")
         check_deployment(self.deployment, "deployment")
         check_labels(self.labels, "labels")
+        if len(self.instances) > MAX_INSTANCES:
+            raise ShapeError(
+                f"{len(self.instances)} instances, the limit is {MAX_INSTANCES}", "instances"
+            )
+        for place, deployment in enumerate(self.instances):
+            check_deployment(deployment, place, "instances")
 
 
 @attrs.frozen(kw_only=True)

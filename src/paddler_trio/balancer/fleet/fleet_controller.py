@@ -1,0 +1,251 @@
+"""Makes the desired fleet true: looks at everything, asks the planner, carries out its steps.
+
+The planner decides (``scheduler/fleet``), this task acts: it sends states and lists of instances to
+agents, lets them fetch files, opens pools for requests, and keeps rollouts where they survive a
+crash. It looks again when an agent, a queue or the desired fleet changed, or when the planner asked
+for it. A look costs time that requests pay for, so the pause after it is ten times as long.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetched_models
+from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
+from paddler_trio.balancer.fleet.placed_hosts import PlacedHosts, State
+from paddler_trio.balancer.fleet.rollout_store import restored, stored
+from paddler_trio.balancer.fleet.stored_fleet import GoodRevision
+from paddler_trio.errors import StateDatabaseError
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.pool import Hold, PoolSettings
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.scheduler.fleet.fleet_plan import plan
+from paddler_trio.scheduler.fleet.fleet_values import (
+    Assign,
+    FleetView,
+    Plan,
+    Prefetch,
+    Rollout,
+    RolloutPhase,
+    Step,
+    Unload,
+)
+from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState
+
+log = structlog.get_logger("fleet")
+
+SHARE: Final = 0.1
+"""Of the event loop's time, at most, for looks."""
+SETTLE_S: Final = 5.0
+"""How long after the start agents may be on their way back: nothing that serves is given up."""
+IDLE_LOOKS: Final = 10
+"""In the time after which something idle is unloaded."""
+LEAST_IDLE_PAUSE_S: Final = 1.0
+UNCHANGED_PLAN: Final = Plan()
+
+
+@attrs.define(eq=False)
+class FleetController:
+    """See the module docstring.
+
+    Args:
+      changed: notified when what is shown of rollouts may differ.
+      last: the newest plan.
+    """
+
+    keeper: FleetKeeper
+    dispatcher: Dispatcher
+    hosts: PlacedHosts = attrs.field(init=False)
+    knowledge: HostKnowledge = attrs.field(factory=HostKnowledge, init=False)
+    rollouts: Mapping[str, Rollout] = attrs.field(factory=dict, init=False)
+    last: Plan = attrs.field(default=UNCHANGED_PLAN, init=False)
+    view: FleetView | None = attrs.field(default=None, init=False)
+    """What the newest plan was made from."""
+    changed: Changes = attrs.field(factory=Changes, init=False)
+    _look: Changes = attrs.field(factory=Changes, init=False)
+    _observation: FleetObservation = attrs.field(init=False)
+    _settled_s: float = attrs.field(default=math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.hosts = PlacedHosts(self.dispatcher)
+        self._observation = FleetObservation(
+            self.keeper, self.dispatcher, self.hosts, self.knowledge
+        )
+
+    def __repr__(self) -> str:
+        return f"<FleetController of {len(self.hosts.known)} hosts, {len(self.rollouts)} rollouts>"
+
+    async def run(self) -> None:
+        """Look, act, wait for a change; until cancelled."""
+        now_s = trio.current_time()
+        self.rollouts = {
+            name: restored(name, kept, now_s) for name, kept in self.keeper.rollouts.items()
+        }
+        self._settled_s = now_s + SETTLE_S if self.keeper.good else now_s
+        async with trio.open_nursery() as tasks:
+            self.knowledge.open(tasks)
+            for name, changes in (
+                ("revisions", self.keeper.changed),
+                ("agents", self.dispatcher.fleet_changed),
+                ("queues", self.dispatcher.pools_changed),
+                ("answers of hosts", self.knowledge.changed),
+            ):
+                tasks.start_soon(self._look_after, changes, name=f"watch on {name}")
+            while True:
+                ordinal, began_s = self._look.ordinal, time.perf_counter()
+                again_s = await self.look()
+                await trio.sleep((time.perf_counter() - began_s) / SHARE)
+                with trio.move_on_at(math.inf if again_s is None else again_s):
+                    await self._look.wait_beyond(ordinal)
+
+    async def _look_after(self, changes: Changes) -> None:
+        ordinal = changes.ordinal
+        while True:
+            ordinal = await changes.wait_beyond(ordinal)
+            self._look.notify()
+
+    # ----------------------------------------------------------------- a look
+
+    async def look(self) -> float | None:
+        """Plan once and carry out the steps; then keep the rollouts that changed.
+
+        The steps come first: a balancer that dies in between finds agents that serve the target,
+        and goes on from there.
+
+        Returns:
+          When to look again though nothing changed, in Trio's time; None for not at all.
+        """
+        for host in self.hosts.follow():
+            self.knowledge.forget(host)
+        now_s = trio.current_time()
+        self.view = self._observation.view(self.rollouts, is_settling=now_s < self._settled_s)
+        self.last = made = plan(self.view)
+        self._open_pools(made)
+        for step in made.steps:
+            self._carry_out(step)
+        if made.steps:
+            self._look.notify()  # a host gets one step at a time
+        before, self.rollouts = self.rollouts, made.rollouts
+        self.changed.notify()
+        if made.rollouts != before:
+            await self._keep(before)
+        times = [made.look_again_s, self.hosts.forgets_at_s(), idle_look_s(self.view)]
+        if now_s < self._settled_s:
+            times.append(self._settled_s)
+        return min((each for each in times if each is not None), default=None)
+
+    def _open_pools(self, made: Plan) -> None:
+        specs = self.keeper.current.state.deployments
+        self.dispatcher.set_deployments(
+            [
+                PoolSettings(
+                    name=spec.name,
+                    aliases=spec.aliases,
+                    admissible=made.admissible.get(spec.name, frozenset({spec.digest})),
+                    empty=spec.is_empty,
+                )
+                for spec in specs
+            ]
+        )
+        for spec in specs:
+            expected = made.expected.get(spec.name)
+            hold = None if expected is None else Hold(expected.reason, expected.ready_s)
+            self.dispatcher.hold(spec.name, hold)
+
+    def _carry_out(self, step: Step) -> None:
+        host = self.hosts.known[step.host]
+        log.info(
+            "fleet step",
+            step=type(step).__name__.lower(),
+            agent=host.label,
+            deployment=step.deployment,
+            digest="" if isinstance(step, Unload) else step.digest[:12],
+        )
+        match step:
+            case Unload(deployment=deployment):
+                host.unload(deployment)
+            case Assign(deployment=deployment, digest=digest):
+                spec = self._spec(deployment, digest)
+                host.assign(deployment, State.of(spec.agent_state, spec.extras, spec.slots))
+            case Prefetch(deployment=deployment, digest=digest):
+                spec = self._spec(deployment, digest)
+                self.knowledge.prefetch(host.connections[0], digest, fetched_models(spec))
+
+    def _spec(self, deployment: str, digest: str) -> DeploymentSpec:
+        spec = self.keeper.spec(deployment, digest)
+        assert spec is not None, f"the planner made up {digest[:12]} of {deployment}"
+        return spec
+
+    # ------------------------------------------------------------ what is kept
+
+    async def _keep(self, before: Mapping[str, Rollout]) -> None:
+        """Store what a restart goes on with; a state that failed is not desired any more."""
+        rollouts, good = dict(self.rollouts), dict(self.keeper.good)
+        went_back: dict[str, str] = {}
+        for name, rollout in rollouts.items():
+            known = before.get(name)
+            if known is not None and known.phase is rollout.phase:
+                continue
+            self._log(rollout)
+            if rollout.phase is RolloutPhase.COMPLETE:
+                revision = self.keeper.revision_of(name, rollout.target)
+                good[name] = GoodRevision(
+                    revision=self.keeper.current.revision if revision is None else revision,
+                    spec=self._spec(name, rollout.target),
+                )
+            elif rollout.phase in (RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED):
+                went_back[name] = rollout.reason or rollout.phase.value
+        now_s = trio.current_time()
+        try:
+            await self.keeper.store_rollouts(
+                {name: stored(each, now_s) for name, each in rollouts.items()}, good=good
+            )
+            for name, reason in went_back.items():
+                await self._desire_good(name, reason)
+        except StateDatabaseError as error:
+            # the fleet is as it is; after a restart it would begin at what is stored
+            log.error("the rollout could not be stored", reason=str(error))
+
+    async def _desire_good(self, name: str, reason: str) -> None:
+        """What was gone back to is what is desired now, as a revision of its own."""
+        rollout = self.rollouts[name]
+        current = self.keeper.current
+        spec = current.state.find(name)
+        good = None if rollout.good is None else self.keeper.spec(name, rollout.good)
+        if spec is None or good is None or spec.digest != rollout.target:
+            return  # a newer state is desired already
+        deployments = tuple(good if each is spec else each for each in current.state.deployments)
+        await self.keeper.apply(
+            FleetState(deployments), author="rollout", note=f"{name} rolled back: {reason}"
+        )
+
+    def _log(self, rollout: Rollout) -> None:
+        log.info(
+            "rollout",
+            deployment=rollout.deployment,
+            phase=rollout.phase.value,
+            target=rollout.target[:12],
+            reason=rollout.reason,
+        )
+
+
+def idle_look_s(view: FleetView) -> float | None:
+    """When to look whether a deployment that is unloaded when it is idle has become so: requests
+    that end are no change of the fleet."""
+    ttls_s = {
+        goal.deployment: goal.idle_ttl_s for goal in view.goals if goal.idle_ttl_s is not None
+    }
+    pauses_s = [
+        max(LEAST_IDLE_PAUSE_S, ttls_s[name] / IDLE_LOOKS)
+        for host in view.hosts
+        for name in ttls_s.keys() & host.instances.keys()
+    ]
+    return view.now_s + min(pauses_s) if pauses_s else None

@@ -1,0 +1,169 @@
+"""What is learned about hosts by asking them: does a deployment fit, are its files there.
+
+Every question is a task, a few at a time. An answer is kept until the host leaves; one that failed
+is asked for again after a pause, as long as it is still wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.errors import LinkError, WireError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.codec import structure
+from paddler_trio.wire.paddler.desired_state import DesiredModel
+from paddler_trio.wire.trio.cache_commands import CacheProgress, Pull
+from paddler_trio.wire.trio.fit_messages import FitQuestion, FitReport
+
+log = structlog.get_logger("fleet")
+
+HostId: TypeAlias = str
+Digest: TypeAlias = str
+"""Of a desired state with its extras."""
+Bytes: TypeAlias = Mapping[str, int]
+"""By device; ``host`` is the memory of the machine."""
+
+FIT_TIMEOUT_S: Final = 60.0
+FIT_AGAIN_S: Final = 60.0
+FITS_AT_ONCE: Final = 8
+PREFETCHES_AT_ONCE: Final = 64
+
+
+@attrs.define(eq=False)
+class KnownHost:
+    """Of one host, by the digests of states.
+
+    ``needs``: predicted memory. ``memory``: what models may take, all instances together.
+    ``fetching``: how far each download is. ``fetch_failed``: why files could not be fetched.
+    ``load_s``: how long each state took to load.
+    """
+
+    memory: Bytes = attrs.field(factory=dict)
+    needs: dict[Digest, Bytes] = attrs.field(factory=dict)
+    on_disk: set[Digest] = attrs.field(factory=set)
+    fetching: dict[Digest, CacheProgress | None] = attrs.field(factory=dict)
+    fetch_failed: dict[Digest, str] = attrs.field(factory=dict)
+    load_s: dict[Digest, float] = attrs.field(factory=dict)
+    asking: bool = False
+    """For a fit; one question at a time."""
+    ask_again_s: dict[Digest, float] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class HostKnowledge:
+    """See the module docstring. ``open`` gives the questions their nursery."""
+
+    changed: Changes = attrs.field(factory=Changes, init=False)
+    _hosts: dict[HostId, KnownHost] = attrs.field(factory=dict, init=False)
+    _fits: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(FITS_AT_ONCE), init=False
+    )
+    _fetches: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(PREFETCHES_AT_ONCE), init=False
+    )
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def open(self, nursery: trio.Nursery) -> None:
+        """Questions are tasks of ``nursery`` from now on."""
+        self._nursery = nursery
+
+    def of(self, host: HostId) -> KnownHost:
+        """What is known of it, little at first."""
+        return self._hosts.setdefault(host, KnownHost())
+
+    def forget(self, host: HostId) -> None:
+        """The host has left; it may come back with other hardware and another disk."""
+        self._hosts.pop(host, None)
+
+    # ------------------------------------------------------------------- fit
+
+    def ask_fit(
+        self, agent: AgentConnection, digest: Digest, question: FitQuestion, *, others: Bytes
+    ) -> None:
+        """Learn what this state needs on the host of ``agent``, unless that is known.
+
+        Args:
+          others: bytes that other instances of the host hold now.
+        """
+        known = self.of(agent.host)
+        again_s = known.ask_again_s.get(digest, 0.0)
+        if known.asking or digest in known.needs or trio.current_time() < again_s:
+            return
+        assert self._nursery is not None, "asked before the tree was built"
+        known.asking = True
+        self._nursery.start_soon(
+            self._fit, agent, known, digest, question, others, name=f"fit on {agent.label}"
+        )
+
+    async def _fit(
+        self,
+        agent: AgentConnection,
+        known: KnownHost,
+        digest: Digest,
+        question: FitQuestion,
+        others: Bytes,
+    ) -> None:
+        known.ask_again_s[digest] = trio.current_time() + FIT_AGAIN_S
+        try:
+            async with self._fits:
+                with trio.fail_after(FIT_TIMEOUT_S):
+                    report = structure(await agent.ask_fit(question), FitReport)
+        except (QuestionRefusedError, LinkError, WireError, trio.TooSlowError) as error:
+            reason = str(error) or f"no answer in {FIT_TIMEOUT_S:g} s"
+            log.info("the fit is unknown", agent=agent.label, reason=reason)
+            return
+        finally:
+            known.asking = False
+            self.changed.notify()
+        if report.fits is None:
+            return
+        known.needs[digest] = {device.device: device.needed for device in report.devices}
+        known.memory = {
+            device.device: device.available + others.get(device.device, 0)
+            for device in report.devices
+            if device.available is not None
+        }
+
+    # -------------------------------------------------------------- prefetch
+
+    def prefetch(
+        self, agent: AgentConnection, digest: Digest, models: tuple[DesiredModel, ...]
+    ) -> None:
+        """Let the host of ``agent`` fetch these files and serve nothing."""
+        known = self.of(agent.host)
+        if digest in known.fetching:
+            return
+        assert self._nursery is not None, "asked before the tree was built"
+        known.fetch_failed.pop(digest, None)
+        known.fetching[digest] = None
+        self._nursery.start_soon(
+            self._prefetch, agent, known, digest, models, name=f"prefetch on {agent.label}"
+        )
+
+    async def _prefetch(
+        self,
+        agent: AgentConnection,
+        known: KnownHost,
+        digest: Digest,
+        models: tuple[DesiredModel, ...],
+    ) -> None:
+        def progressed(progress: CacheProgress) -> None:
+            known.fetching[digest] = progress
+            self.changed.notify()
+
+        try:
+            async with self._fetches:
+                await agent.command_cache(Pull(models=models), progressed)
+            known.on_disk.add(digest)
+        except (QuestionRefusedError, LinkError) as error:
+            log.warning("prefetch failed", agent=agent.label, reason=str(error))
+            known.fetch_failed[digest] = str(error)
+        finally:
+            del known.fetching[digest]
+            self.changed.notify()

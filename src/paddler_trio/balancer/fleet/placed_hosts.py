@@ -1,0 +1,289 @@
+"""The instances of every host, as the balancer sees them: one connection each, and its history.
+
+A host is an agent's process. Its first connection serves ``default``; each other deployment that is
+placed there has a connection of its own, on which it gets its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+import trio
+
+from paddler_trio.balancer.fleet.host_knowledge import Digest, HostId
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.scheduler.fleet.fleet_values import Instance
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    BalancerDesiredState,
+    applicable_state,
+)
+from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
+from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
+    Instances,
+    InstanceWanted,
+    render_extension,
+)
+
+CONNECTING: Final = "connecting"
+"""The phase of an instance that is wanted and has no connection yet."""
+
+_STUCK: Final = frozenset(
+    {
+        AgentStateApplicationStatus.ATTEMPTED_AND_RETRYING,
+        AgentStateApplicationStatus.STUCK,
+        AgentStateApplicationStatus.ATTEMPTED_AND_NOT_APPLIABLE,
+    }
+)
+
+
+FORGET_S: Final = 10.0
+"""How long a host that lost its connections keeps its place: a link is up again within seconds, and
+a model is loaded elsewhere in many."""
+
+
+@attrs.frozen
+class State:
+    """What an instance is to serve; ``slots``: None for as many as its host has."""
+
+    digest: Digest
+    desired: AgentDesiredState
+    extras: Extras
+    slots: int | None = None
+
+    @classmethod
+    def of(cls, desired: AgentDesiredState, extras: Extras, slots: int | None = None) -> State:
+        return cls(extended_digest(desired, extras), desired, extras, slots)
+
+
+NOTHING: Final = State.of(applicable_state(BalancerDesiredState.default()), NO_EXTRAS)
+
+
+@attrs.define(eq=False)
+class PlacedInstance:
+    """A deployment on a host, from its assignment to its unloading.
+
+    Args:
+      state: what it was assigned; None for one that was found and not assigned yet.
+    """
+
+    host: HostId
+    deployment: str
+    state: State | None = None
+    agent: AgentConnection | None = attrs.field(default=None, init=False)
+    is_unloading: bool = attrs.field(default=False, init=False)
+    """It shall be gone; what it answers now is finished first."""
+    assigned_s: float = attrs.field(factory=trio.current_time, init=False)
+    crashes: int = attrs.field(default=0, init=False)
+    _serving: Digest | None = attrs.field(default=None, init=False)
+    _served_s: float | None = attrs.field(default=None, init=False)
+
+    def __repr__(self) -> str:
+        return f"<PlacedInstance {self.deployment} on {self.host}: {self.phase}>"
+
+    @property
+    def phase(self) -> str:
+        """A phase of ``Report``, or ``connecting``."""
+        agent = self.agent
+        if agent is None:
+            return CONNECTING
+        if agent.speaks_trio:
+            return "resolving" if agent.report is None else agent.report.phase
+        if agent.status.state_application_status in _STUCK:
+            return "failed"
+        return "serving" if agent.serves_desired else "loading"
+
+    @property
+    def problem(self) -> str | None:
+        """Why it does not serve what it was assigned, where that is known."""
+        agent = self.agent
+        if agent is None or self.phase != "failed":
+            return None
+        if agent.report is not None and agent.report.detail:
+            return agent.report.detail
+        return "; ".join(map(str, agent.status.issues)) or "the agent gives no reason"
+
+    def assign(self, state: State) -> None:
+        """Serve this from now on; sent at once if it is connected."""
+        if self.state is None or self.state.digest != state.digest:
+            self.assigned_s, self.crashes = trio.current_time(), 0
+        self.state, self.is_unloading = state, False
+        if self.agent is not None:
+            self.agent.send_state(state.desired, state.extras)
+
+    def unload(self) -> None:
+        """Serve nothing any more."""
+        self.state, self.is_unloading = None, True
+        if self.agent is not None and self.deployment == DEFAULT_DEPLOYMENT:
+            self.agent.send_state(NOTHING.desired, NOTHING.extras)
+
+    def connected(self, agent: AgentConnection) -> None:
+        """Its connection is up (again)."""
+        self.agent = agent
+        self._serving = self._served_s = None
+        state = NOTHING if self.is_unloading else self.state
+        if state is not None:
+            agent.send_state(state.desired, state.extras)
+
+    def seen(self) -> Instance:
+        """As the planner sees it now; what it serves, and since when, is noted."""
+        agent = self.agent
+        serving = None if agent is None else self._serving_now(agent)
+        if serving != self._serving:
+            self.crashes += self._has_crashed(serving)
+            self._serving = serving
+            self._served_s = None if serving is None else trio.current_time()
+        return Instance(
+            deployment=self.deployment,
+            assigned=None if self.state is None else self.state.digest,
+            serving=serving,
+            phase=self.phase,
+            problem=self.problem,
+            slots=0 if agent is None else agent.status.slots_total,
+            busy=0 if agent is None else agent.slots_processing,
+            assigned_s=self.assigned_s,
+            served_s=self._served_s,
+            idle_s=None if agent is None else agent.idle_since_s,
+            crashes=self.crashes,
+            is_ours=agent is None or agent.speaks_trio,
+            is_unloading=self.is_unloading,
+        )
+
+    def _serving_now(self, agent: AgentConnection) -> Digest | None:
+        served = agent.revision if agent.speaks_trio or agent.serves_desired else None
+        return None if served == NOTHING.digest else served
+
+    def _has_crashed(self, serving: Digest | None) -> bool:
+        """It stopped serving what it was assigned last, while it was connected: its engine died."""
+        if self.agent is None or self.state is None or serving is not None:
+            return False
+        return bool(self._serving == self.state.digest)
+
+
+@attrs.define(eq=False)
+class PlacedHost:
+    """A host and its instances; it stays known for a moment when its connections are lost."""
+
+    id: HostId
+    first: AgentConnection | None = None
+    instances: dict[str, PlacedInstance] = attrs.field(factory=dict)
+    lost_s: float | None = attrs.field(default=None, init=False)
+    """Since when it has no connection."""
+    left: bool = attrs.field(default=False, init=False)
+    """Its agent said goodbye."""
+    _sent: tuple[InstanceWanted, ...] | None = attrs.field(default=None, init=False)
+
+    def __repr__(self) -> str:
+        return f"<PlacedHost {self.id}: {', '.join(self.instances) or 'empty'}>"
+
+    @property
+    def label(self) -> str:
+        """Its name in logs."""
+        return self.first.label if self.first is not None else self.id
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """As its agent was started with."""
+        return next((agent.labels for agent in self.connections), {})
+
+    @property
+    def connections(self) -> list[AgentConnection]:
+        """All that are up, the first one first."""
+        others = (placed.agent for placed in self.instances.values())
+        both = [self.first, *(agent for agent in others if agent is not self.first)]
+        return [agent for agent in both if agent is not None]
+
+    def place(self, deployment: str) -> PlacedInstance:
+        """The instance of this deployment, new if it has none."""
+        placed = self.instances.get(deployment)
+        if placed is None:
+            placed = self.instances[deployment] = PlacedInstance(self.id, deployment)
+        return placed
+
+    def assign(self, deployment: str, state: State) -> None:
+        """Serve this; a deployment that is new here gets an instance."""
+        self.place(deployment).assign(state)
+        self.send_instances()
+
+    def unload(self, deployment: str) -> None:
+        """Run no instance of this deployment any more."""
+        self.instances[deployment].unload()
+        self.send_instances()
+
+    def send_instances(self) -> None:
+        """Send the list of what it shall run beside its first connection, if that changed."""
+        if self.first is None or not self.first.speaks_trio:
+            return
+        wanted = tuple(
+            InstanceWanted(
+                deployment=name, slots=None if placed.state is None else placed.state.slots
+            )
+            for name, placed in sorted(self.instances.items())
+            if name != DEFAULT_DEPLOYMENT and not placed.is_unloading
+        )
+        if wanted != self._sent:
+            self._sent = wanted
+            self.first.send(render_extension(Instances(instances=wanted)))
+
+    def first_connected(self, agent: AgentConnection) -> None:
+        """Its first connection is up (again). What it runs already stays, whoever asked for it."""
+        self.first, self._sent = agent, None
+        for deployment in agent.instances:
+            self.place(deployment)
+        if not agent.instances:
+            self._sent = ()  # that is what it runs
+        self.send_instances()
+
+
+@attrs.define(eq=False)
+class PlacedHosts:
+    """All hosts, by their ids; :meth:`follow` brings them up to date."""
+
+    dispatcher: Dispatcher
+    known: dict[HostId, PlacedHost] = attrs.field(factory=dict, init=False)
+
+    def follow(self) -> list[HostId]:
+        """Note which connections came and went.
+
+        Returns:
+          The hosts that have been gone for so long that they are forgotten.
+        """
+        now_s = trio.current_time()
+        here = {id(agent) for agent in self.dispatcher.agents.values()}
+        for host in self.known.values():
+            if host.first is not None and id(host.first) not in here:
+                host.left |= host.first.said_goodbye
+                host.first = None
+            for placed in list(host.instances.values()):
+                if placed.agent is not None and id(placed.agent) not in here:
+                    placed.agent = None
+                    if placed.is_unloading and placed.deployment != DEFAULT_DEPLOYMENT:
+                        del host.instances[placed.deployment]
+        for agent in self.dispatcher.agents.values():
+            host = self.known.setdefault(agent.host, PlacedHost(agent.host))
+            if agent.deployment == DEFAULT_DEPLOYMENT and host.first is not agent:
+                host.first_connected(agent)
+            placed = host.place(agent.deployment)
+            if placed.agent is not agent:
+                placed.connected(agent)
+        gone = []
+        for host in list(self.known.values()):
+            if host.connections:
+                host.lost_s = None
+                continue
+            if host.lost_s is None:
+                host.lost_s = now_s
+            if host.left or now_s >= host.lost_s + FORGET_S:
+                del self.known[host.id]
+                gone.append(host.id)
+        return gone
+
+    def forgets_at_s(self) -> float | None:
+        """When the next host is forgotten."""
+        lost = [host.lost_s for host in self.known.values() if host.lost_s is not None]
+        return min(lost) + FORGET_S if lost else None

@@ -1,0 +1,89 @@
+"""Rollouts as operators see them: the JSON of ``GET /api/v2/rollout``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import trio
+
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
+from paddler_trio.balancer.fleet.placed_hosts import PlacedHost
+from paddler_trio.balancer.fleet.rollout_store import utc_of
+from paddler_trio.scheduler.fleet.fleet_values import Host, Instance, Rollout
+from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
+
+_PHASES = {"downloading": "prefetching", "resolving": "loading", "connecting": "loading"}
+"""Phases of agents that have other names in a rollout."""
+
+
+def rollouts_document(fleet: FleetController) -> Mapping[str, object]:
+    """All rollouts of deployments that are desired, those that are over among them."""
+    hosts = {} if fleet.view is None else {host.id: host for host in fleet.view.hosts}
+    return {
+        "rollouts": [rollout_document(fleet, rollout, hosts) for rollout in fleet.rollouts.values()]
+    }
+
+
+def rollout_document(
+    fleet: FleetController, rollout: Rollout, hosts: Mapping[str, Host]
+) -> Mapping[str, object]:
+    """One rollout, with every host that has an instance of its deployment."""
+    name, now_s = rollout.deployment, trio.current_time()
+    expected = fleet.last.expected.get(name)
+    before = rollout.origin or rollout.good
+    return {
+        "deployment": name,
+        "phase": rollout.phase.value,
+        "reason": rollout.reason or fleet.last.problems.get(name),
+        "from": None if before is None else fleet.keeper.revision_of(name, before),
+        "to": fleet.keeper.revision_of(name, rollout.target),
+        "started": utc_of(rollout.started_s, now_s),
+        "waits_for": None if expected is None else expected.reason,
+        "ready_in_s": None if expected is None else max(0.0, round(expected.ready_s - now_s, 1)),
+        "agents": [
+            _agent(fleet, rollout, placed, hosts[placed.id])
+            for placed in fleet.hosts.known.values()
+            if placed.id in hosts and name in hosts[placed.id].instances
+        ],
+    }
+
+
+def _agent(
+    fleet: FleetController, rollout: Rollout, placed: PlacedHost, host: Host
+) -> Mapping[str, object]:
+    instance = host.instances[rollout.deployment]
+    agent = (
+        placed.instances[rollout.deployment].agent
+        if rollout.deployment in placed.instances
+        else None
+    )
+    report = None if agent is None else agent.report
+    progress = None if report is None else report.progress
+    fetched = fleet.knowledge.of(host.id).fetching.get(rollout.target)
+    if fetched is not None and fetched.total_bytes:
+        progress = fetched.current_bytes / fetched.total_bytes
+    return {
+        "agent": host.name,
+        "host": host.id,
+        "deployment": rollout.deployment,
+        "phase": phase_of(rollout, host, instance),
+        "detail": instance.problem or host.fetch_failed.get(rollout.target),
+        "progress": None if progress is None or math.isnan(progress) else progress,
+    }
+
+
+def phase_of(rollout: Rollout, host: Host, instance: Instance) -> str:
+    """What an instance is doing for a rollout."""
+    target = rollout.target
+    if rollout.phase in GOING_BACK and instance.serving == rollout.good:
+        return "rolled_back" if instance.assigned == rollout.good else "waiting"
+    if instance.serving == target:
+        return "serving"
+    if instance.assigned == target or rollout.phase in GOING_BACK:
+        return _PHASES.get(instance.phase, instance.phase)
+    if target in host.fetching:
+        return "prefetching"
+    if target in host.fetch_failed:
+        return "failed"
+    return "prefetched" if target in host.on_disk else "waiting"

@@ -1,0 +1,216 @@
+"""The desired fleet comes true, host by host, on a mock clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+from fleet_world import FleetWorld, Manners, fleet_world, spec
+from trio.testing import MockClock
+
+from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
+from paddler_trio.wire.trio.fleet_state import DEFAULT, ReplicaRange, RolloutSpec
+
+
+async def until(world: FleetWorld, is_so: Callable[[], bool], within_s: float = 600) -> None:
+    """TooSlowError if it never is."""
+    with trio.fail_after(within_s):
+        while not is_so():
+            changed = world.controller.changed
+            await changed.wait_beyond(changed.ordinal)
+
+
+async def until_served(world: FleetWorld, model: str | None, deployment: str = DEFAULT) -> None:
+    """All instances of the deployment serve this; TooSlowError if they never do."""
+    await until(world, lambda: set(world.served(deployment).values()) == {model})
+
+
+def phase(world: FleetWorld, deployment: str = DEFAULT) -> RolloutPhase | None:
+    rollout = world.controller.rollouts.get(deployment)
+    return None if rollout is None else rollout.phase
+
+
+async def test_the_first_state_is_loaded_everywhere_at_once(autojump_clock: MockClock) -> None:
+    async with fleet_world(spec("a"), hosts=3) as world:
+        began_s = trio.current_time()
+        await until_served(world, "a")
+        assert trio.current_time() - began_s < 2 * Manners().load_s
+        assert phase(world) is RolloutPhase.COMPLETE
+        assert world.free_slots() == 12
+
+
+async def test_other_weights_roll_with_a_canary_and_no_stream_is_lost(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet_world(spec("a"), hosts=3) as world:
+        await until_served(world, "a")
+        answers: list[tuple[list[str], object]] = []
+        least = 12
+
+        async def ask() -> None:
+            answers.append(await world.request())
+
+        async def watch() -> None:
+            nonlocal least
+            while True:
+                least = min(least, world.free_slots())
+                await trio.sleep(0.05)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            async with trio.open_nursery() as requests:
+                for _ in range(8):
+                    requests.start_soon(ask)
+                await trio.sleep(1)
+                await world.apply(spec("b"))
+                for _ in range(40):
+                    requests.start_soon(ask)
+                    await trio.sleep(1)
+            await until_served(world, "b")
+            nursery.cancel_scope.cancel()
+        assert phase(world) is RolloutPhase.COMPLETE
+        assert [problem for _, problem in answers if problem] == []
+        assert all(len(set(models)) == 1 and len(models) == 10 for models, _ in answers)
+        assert {models[0] for models, _ in answers} == {"a", "b"}
+        assert least >= 8, "one host at a time"
+        assert world.keeper.good[DEFAULT].spec == spec("b")
+
+
+async def test_a_canary_that_cannot_load_rolls_back_and_the_good_state_is_desired_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet_world(spec("a"), hosts=3, manners=Manners(outcomes={"b": "fails"})) as world:
+        await until_served(world, "a")
+        await world.apply(spec("b"))
+        await until(world, lambda: phase(world) is RolloutPhase.ROLLED_BACK, 100)
+        await until(world, lambda: world.keeper.current.state.deployments == (spec("a"),), 10)
+        await until_served(world, "a")
+        assert sum(host.instances[DEFAULT].loads for host in world.hosts.values()) <= 4
+        assert "b cannot be loaded" in world.keeper.current.note
+
+
+async def test_a_deployment_beside_default_gets_instances_and_its_requests(
+    autojump_clock: MockClock,
+) -> None:
+    coder = spec("c", name="coder", replicas=ReplicaRange(1, 1), where=("gpu=yes",))
+    async with fleet_world(spec("a"), coder) as world:
+        await world.host("h1")
+        await world.host("h2", labels={"gpu": "yes"})
+        await until_served(world, "a")
+        await until_served(world, "c", "coder")
+        assert list(world.served("coder")) == ["h2"]
+        models, problem = await world.request("coder")
+        assert (set(models), problem) == ({"c"}, None)
+        await world.apply(spec("a"))
+        await until(world, lambda: not world.served("coder"), 60)
+
+
+async def test_on_demand_the_first_request_loads_and_idleness_unloads(
+    autojump_clock: MockClock,
+) -> None:
+    rare = spec("r", name="rare", replicas=ReplicaRange(0, 1), idle_ttl=60)
+    async with fleet_world(spec("a"), rare, hosts=1) as world:
+        await until_served(world, "a")
+        await trio.sleep(30)
+        assert not world.served("rare")
+        began_s = trio.current_time()
+        models, problem = await world.request("rare")
+        assert (set(models), problem) == ({"r"}, None)
+        assert trio.current_time() - began_s < 3 + 5 + 2, "its load, its tokens, and little more"
+        await trio.sleep(50)
+        assert world.served("rare")
+        await trio.sleep(20)
+        assert not world.served("rare")
+
+
+async def test_a_balancer_that_is_killed_goes_on_with_the_rollout(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet_world(spec("a"), hosts=3) as world:
+        await until_served(world, "a")
+        for moment_s in (0.5, 4.0, 9.0, 15.0):
+            target = f"b{moment_s}"
+            await world.apply(spec(target))
+            await trio.sleep(moment_s)
+            world.kill_balancer()
+            await trio.sleep(2)
+            await world.start_balancer()
+            await until_served(world, target)
+            await until(world, lambda: phase(world) is RolloutPhase.COMPLETE, 60)
+        loads = [host.instances[DEFAULT].loads for host in world.hosts.values()]
+        assert loads == [5, 5, 5], "nothing is loaded twice"
+
+
+async def test_instances_survive_a_restart_of_the_balancer(autojump_clock: MockClock) -> None:
+    coder = spec("c", name="coder", replicas=ReplicaRange(1, 1))
+    async with fleet_world(spec("a"), coder, hosts=2) as world:
+        await until_served(world, "c", "coder")
+        (where,) = world.served("coder")
+        world.kill_balancer()
+        await trio.sleep(1)
+        await world.start_balancer()
+        await trio.sleep(30)
+        assert list(world.served("coder")) == [where]
+        assert world.hosts[where].instances["coder"].loads == 1
+
+
+async def test_a_host_that_is_lost_has_its_replica_elsewhere(autojump_clock: MockClock) -> None:
+    coder = spec("c", name="coder", replicas=ReplicaRange(1, 1))
+    async with fleet_world(spec("a"), coder, hosts=2) as world:
+        await until_served(world, "c", "coder")
+        (where,) = world.served("coder")
+        world.hosts[where].kill()
+        await trio.sleep(40)
+        assert world.served("coder") == {({"h1", "h2"} - {where}).pop(): "c"}
+
+
+async def test_a_connection_that_breaks_for_a_moment_moves_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    coder = spec("c", name="coder", replicas=ReplicaRange(1, 1))
+    async with fleet_world(spec("a"), coder, hosts=2) as world:
+        await until_served(world, "c", "coder")
+        (where,) = world.served("coder")
+        world.hosts[where].cut()
+        await trio.sleep(40)
+        assert list(world.served("coder")) == [where]
+        assert [host.instances[DEFAULT].loads for host in world.hosts.values()] == [1, 1]
+
+
+async def test_a_newer_state_supersedes_a_rollout(autojump_clock: MockClock) -> None:
+    async with fleet_world(spec("a"), hosts=3) as world:
+        await until_served(world, "a")
+        await world.apply(spec("b"))
+        await trio.sleep(5)
+        await world.apply(spec("c"))
+        await until_served(world, "c")
+        loads = [host.instances[DEFAULT].loads for host in world.hosts.values()]
+        assert sum(loads) == 3 + 1 + 3, "hosts that had not begun skip to the newest state"
+
+
+async def test_files_are_fetched_everywhere_before_the_first_host_drains(
+    autojump_clock: MockClock,
+) -> None:
+    model = "https://models.example/b.gguf"
+    async with fleet_world(spec("a"), hosts=3) as world:
+        await until_served(world, "a")
+        slow = world.hosts["h3"]
+        slow.manners = Manners(fetch_s=50)
+        await world.apply(spec(model))
+        await trio.sleep(40)
+        assert set(world.served().values()) == {"a"}
+        assert phase(world) is RolloutPhase.PREFETCHING
+        await until_served(world, model)
+
+
+async def test_a_file_that_is_missing_for_one_host_leaves_the_old_revision_everywhere(
+    autojump_clock: MockClock,
+) -> None:
+    model = "https://models.example/b.gguf"
+    async with fleet_world(spec("a"), hosts=3) as world:
+        await until_served(world, "a")
+        world.hosts["h2"].manners = Manners(lacks=frozenset({model}))
+        await world.apply(spec(model, rollout=RolloutSpec(progress_deadline_s=60)))
+        await until(world, lambda: phase(world) is RolloutPhase.ROLLED_BACK, 300)
+        await until_served(world, "a")
+        assert "no https://models.example/b.gguf to fetch" in world.keeper.current.note
