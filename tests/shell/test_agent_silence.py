@@ -128,7 +128,7 @@ def beside(work: partial[None]) -> Iterator[None]:
 async def balancer() -> AsyncIterator[tuple[str, Dispatcher, InputBudget]]:
     dispatcher = Dispatcher(DispatchLimits())
     states = FleetKeeper(open_fleet_database("memory://"), dispatcher)
-    agents = AgentSocket(dispatcher, states, trio.Event(), silence_s=SILENCE_S)
+    agents = AgentSocket(dispatcher, trio.Event(), silence_s=SILENCE_S)
 
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await agents.serve(scope, receive, send, params["agent_id"])

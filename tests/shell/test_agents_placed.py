@@ -69,7 +69,7 @@ async def fleet() -> AsyncIterator[Balancer]:
     dispatcher = Dispatcher(DispatchLimits())
     states = FleetKeeper(open_fleet_database("memory://"), dispatcher)
     await states.load()
-    agents = AgentSocket(dispatcher, states, trio.Event())
+    agents = AgentSocket(dispatcher, trio.Event())
 
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await agents.serve(scope, receive, send, params["agent_id"])

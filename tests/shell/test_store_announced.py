@@ -46,7 +46,7 @@ async def balancer(store_path: str | None = PATH) -> AsyncIterator[Balancer]:
     dispatcher = Dispatcher(DispatchLimits())
     states = FleetKeeper(open_fleet_database("memory://"), dispatcher)
     await states.load()
-    agents = AgentSocket(dispatcher, states, trio.Event(), store_path=store_path)
+    agents = AgentSocket(dispatcher, trio.Event(), store_path=store_path)
 
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await agents.serve(scope, receive, send, params["agent_id"])

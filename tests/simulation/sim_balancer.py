@@ -95,9 +95,7 @@ class _Balancer:
     async def run(self, stop: trio.Event) -> None:
         """As ``run_balancer``; a second SIGTERM cancels everything."""
         world, scenario = self.world, self.world.scenario
-        agents = AgentSocket(
-            self.dispatcher, self.states, self.goodbye, silence_s=scenario.silence_s
-        )
+        agents = AgentSocket(self.dispatcher, self.goodbye, silence_s=scenario.silence_s)
 
         async def agent_socket(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
             await agents.serve(scope, receive, send, params["agent_id"])

@@ -19,6 +19,8 @@ from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
+from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes
 from paddler_trio.balancer.model_store_child import ModelStoreChild
@@ -153,8 +155,18 @@ def balancer_parts(
     deployments = Deployments(dispatcher, states, config.strict_model_names, states.find)
     inference = InferenceRoutes(dispatcher, states, goodbye, deployments)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
+    rollouts = FleetRollouts(fleet)
     management = ManagementRoutes(
-        dispatcher, states, agents, goodbye, budget, lag, keys, config.metrics_prefix
+        dispatcher,
+        states,
+        agents,
+        goodbye,
+        budget,
+        lag,
+        keys,
+        config.metrics_prefix,
+        rollouts,
+        AgentsProgress(dispatcher, rollouts.of),
     )
     management_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)

@@ -72,6 +72,8 @@ class FleetController:
     changed: Changes = attrs.field(factory=Changes, init=False)
     _look: Changes = attrs.field(factory=Changes, init=False)
     _observation: FleetObservation = attrs.field(init=False)
+    _ordered: set[str] = attrs.field(factory=set, init=False)
+    """Deployments whose rollouts were changed by an operator since the last look."""
     _settled_s: float = attrs.field(default=math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -112,6 +114,21 @@ class FleetController:
             ordinal = await changes.wait_beyond(ordinal)
             self._look.notify()
 
+    # ---------------------------------------------------------------- orders
+
+    def replace_rollout(self, rollout: Rollout) -> None:
+        """An operator changed it; carried out, and kept, at the next look."""
+        self.rollouts = {**self.rollouts, rollout.deployment: rollout}
+        self._ordered.add(rollout.deployment)
+        self._look.notify()
+        self.changed.notify()
+
+    def forget_failed_fetches(self, deployment: str) -> None:
+        """Files of what is desired may be fetched once more."""
+        spec = self.keeper.current.state.find(deployment)
+        if spec is not None:
+            self.knowledge.forget_failed_fetches(spec.digest)
+
     # ----------------------------------------------------------------- a look
 
     async def look(self) -> float | None:
@@ -125,22 +142,33 @@ class FleetController:
         """
         for host in self.hosts.follow():
             self.knowledge.forget(host)
+        self._adopt()
         now_s = trio.current_time()
         self.view = self._observation.view(self.rollouts, is_settling=now_s < self._settled_s)
         self.last = made = plan(self.view)
         self._open_pools(made)
         for step in made.steps:
             self._carry_out(step)
-        if made.steps:
-            self._look.notify()  # a host gets one step at a time
         before, self.rollouts = self.rollouts, made.rollouts
+        if made.steps or phases_of(made.rollouts) != phases_of(before):
+            self._look.notify()  # one step of each host, and of each rollout, at a time
         self.changed.notify()
-        if made.rollouts != before:
+        if made.rollouts != before or self._ordered:
+            self._ordered.clear()
             await self._keep(before)
         times = [made.look_again_s, self.hosts.forgets_at_s(), idle_look_s(self.view)]
         if now_s < self._settled_s:
             times.append(self._settled_s)
         return min((each for each in times if each is not None), default=None)
+
+    def _adopt(self) -> None:
+        """What an agent was sent by the balancer before this one is what it is on the way to."""
+        for host in self.hosts.known.values():
+            for placed in host.instances.values():
+                wanted = placed.found_state
+                spec = None if wanted is None else self.keeper.spec(placed.deployment, wanted)
+                if spec is not None:
+                    placed.assign(State.of(spec.agent_state, spec.extras, spec.slots))
 
     def _open_pools(self, made: Plan) -> None:
         specs = self.keeper.current.state.deployments
@@ -235,6 +263,11 @@ class FleetController:
             target=rollout.target[:12],
             reason=rollout.reason,
         )
+
+
+def phases_of(rollouts: Mapping[str, Rollout]) -> dict[str, tuple[str, RolloutPhase]]:
+    """What changes a few times in a rollout, and not with each report of an agent."""
+    return {name: (each.target, each.phase) for name, each in rollouts.items()}
 
 
 def idle_look_s(view: FleetView) -> float | None:

@@ -81,6 +81,11 @@ class HostKnowledge:
         """The host has left; it may come back with other hardware and another disk."""
         self._hosts.pop(host, None)
 
+    def forget_failed_fetches(self, digest: Digest) -> None:
+        """They may succeed now."""
+        for known in self._hosts.values():
+            known.fetch_failed.pop(digest, None)
+
     # ------------------------------------------------------------------- fit
 
     def ask_fit(

@@ -99,6 +99,13 @@ class PlacedInstance:
         return "serving" if agent.serves_desired else "loading"
 
     @property
+    def found_state(self) -> Digest | None:
+        """What it was sent before this balancer sent anything, by its own report."""
+        if self.state is not None or self.is_unloading or self.agent is None:
+            return None
+        return None if self.agent.report is None else self.agent.report.wanted_state
+
+    @property
     def problem(self) -> str | None:
         """Why it does not serve what it was assigned, where that is known."""
         agent = self.agent

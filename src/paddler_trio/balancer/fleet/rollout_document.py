@@ -19,16 +19,12 @@ _PHASES = {"downloading": "prefetching", "resolving": "loading", "connecting": "
 
 def rollouts_document(fleet: FleetController) -> Mapping[str, object]:
     """All rollouts of deployments that are desired, those that are over among them."""
-    hosts = {} if fleet.view is None else {host.id: host for host in fleet.view.hosts}
-    return {
-        "rollouts": [rollout_document(fleet, rollout, hosts) for rollout in fleet.rollouts.values()]
-    }
+    return {"rollouts": [rollout_document(fleet, each) for each in fleet.rollouts.values()]}
 
 
-def rollout_document(
-    fleet: FleetController, rollout: Rollout, hosts: Mapping[str, Host]
-) -> Mapping[str, object]:
+def rollout_document(fleet: FleetController, rollout: Rollout) -> Mapping[str, object]:
     """One rollout, with every host that has an instance of its deployment."""
+    hosts = {} if fleet.view is None else {host.id: host for host in fleet.view.hosts}
     name, now_s = rollout.deployment, trio.current_time()
     expected = fleet.last.expected.get(name)
     before = rollout.origin or rollout.good

@@ -1,0 +1,88 @@
+"""What operators see of rollouts, and what they may order: pause, resume, abort, undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import trio
+
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
+from paddler_trio.balancer.fleet.rollout_document import rollout_document, rollouts_document
+from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
+from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.scheduler.fleet.fleet_values import Rollout
+from paddler_trio.scheduler.fleet.rollout_orders import aborted, paused, resumed
+from paddler_trio.wire.trio.fleet_state import FleetState
+
+
+@attrs.frozen(eq=False)
+class FleetRollouts:
+    """A :class:`~paddler_trio.balancer.fleet.rollout_routes.RolloutControl` of the controller."""
+
+    fleet: FleetController
+
+    @property
+    def changes(self) -> Changes:
+        """When :meth:`view` may return something else."""
+        return self.fleet.changed
+
+    def view(self) -> Mapping[str, object]:
+        """The document of ``GET /api/v2/rollout``."""
+        return rollouts_document(self.fleet)
+
+    def of(self, deployment: str) -> Mapping[str, object] | None:
+        """One rollout of that document; None if there is none."""
+        rollout = self.fleet.rollouts.get(deployment)
+        return None if rollout is None else rollout_document(self.fleet, rollout)
+
+    async def pause(self, deployment: str, *, author: str) -> None:
+        """Begin no further step; raises RolloutRefusedError, as the others do."""
+        reason = f"paused by {author}"
+        self._order(deployment, "paused", lambda r, now_s: paused(r, now_s=now_s, reason=reason))
+
+    async def resume(self, deployment: str, *, author: str) -> None:
+        """Go on after a pause, or after a failure that paused it."""
+        self._order(deployment, "resumed", lambda r, now_s: resumed(r, now_s=now_s))
+        self.fleet.forget_failed_fetches(deployment)
+
+    async def abort(self, deployment: str, *, author: str) -> None:
+        """Go back to the state before."""
+        reason = f"aborted by {author}"
+        self._order(deployment, "aborted", lambda r, now_s: aborted(r, now_s=now_s, reason=reason))
+
+    async def undo(self, deployment: str, *, author: str) -> None:
+        """Desire what was desired of this deployment before; also StateDatabaseError."""
+        keeper = self.fleet.keeper
+        current = keeper.current.state
+        spec = current.find(deployment)
+        if spec is None:
+            raise RolloutRefusedError(404, f"there is no deployment {deployment[:80]!r}")
+        for revision in keeper.history[1:]:
+            before = revision.state.find(deployment)
+            if before is not None and before != spec:
+                break
+        else:
+            raise RolloutRefusedError(
+                409, f"no other state of {deployment!r} is kept: there is nothing to undo"
+            )
+        deployments = tuple(before if each is spec else each for each in current.deployments)
+        await keeper.apply(
+            FleetState(deployments),
+            author=author,
+            note=f"undo of {deployment}: as in revision {revision.revision}",
+            expected_revision=keeper.current.revision,
+        )
+
+    def _order(
+        self, deployment: str, done: str, order: Callable[[Rollout, float], Rollout | None]
+    ) -> None:
+        rollout = self.fleet.rollouts.get(deployment)
+        if rollout is None:
+            raise RolloutRefusedError(404, f"there is no rollout of {deployment[:80]!r}")
+        changed = order(rollout, trio.current_time())
+        if changed is None:
+            raise RolloutRefusedError(
+                409, f"the rollout of {deployment!r} is {rollout.phase.value}: it cannot be {done}"
+            )
+        self.fleet.replace_rollout(changed)
