@@ -70,6 +70,7 @@ class Fleet:
     here: World
     general: Peer
     coder: Peer
+    states: DesiredStateKeeper
     apis: ApiRouter
     exact: ApiRouter
     native: Router
@@ -175,6 +176,7 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
             here,
             here.agent(serves=digest),
             here.agent(serves="c1", deployment="coder", slots=2),
+            states,
             apis,
             exact,
             native,
@@ -387,6 +389,19 @@ async def test_what_cannot_be_a_name_is_refused_with_its_place(
             "/v1/chat/completions", {"messages": MESSAGES, "model": model}
         )
         assert status == 400
+
+
+@pytest.mark.parametrize("model", ["gpt-4", "default", "chat", None])
+async def test_a_default_without_a_model_answers_nothing_where_others_do(
+    model: str | None, autojump_clock: MockClock
+) -> None:
+    async with fleet() as here:
+        states = here.states
+        await states.replace(BalancerDesiredState.default())
+        named = {} if model is None else {"model": model}
+        status, answer = await here.ask("/v1/chat/completions", {"messages": MESSAGES} | named)
+        assert status == 404
+        assert "served is: coder, qwen, unused" in answer["error"]["message"]
 
 
 # ------------------------------------------------------------------------- while none serves

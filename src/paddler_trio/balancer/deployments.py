@@ -2,7 +2,8 @@
 
 Which deployments there are, with or without an agent, follows from the dispatcher's pools; what
 each of them serves, from the desired state. ``default`` is Paddler's: also the names of its model's
-file are its names, and so is any name that is none, unless names are taken strictly.
+file are its names, and so is any name that is none, unless names are taken strictly, or it has no
+model and others have.
 """
 
 from __future__ import annotations
@@ -147,6 +148,8 @@ class Deployments:
         found = None if asked is None else self._called(asked)
         if found is None and (asked is None or not self.is_strict):
             found = self.default
+        if found is not None and found.is_empty and self.visible(allowed):
+            found = None  # it would wait for a model, while there are others to choose from
         if found is None or (allowed is not None and found.name not in allowed):
             raise self.unknown(asked or DEFAULT_DEPLOYMENT, allowed)
         return found
