@@ -70,7 +70,7 @@ class Fleet:
     here: World
     general: Peer
     coder: Peer
-    states: DesiredStateKeeper
+    states: FleetKeeper
     apis: ApiRouter
     exact: ApiRouter
     native: Router
