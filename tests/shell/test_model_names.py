@@ -51,6 +51,10 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 class Spec:
     """What the deployment ``coder`` serves."""
 
+    name: str = "coder"
+    aliases: tuple[str, ...] = ("qwen",)
+    is_empty: bool = False
+
     agent_state: AgentDesiredState = attrs.field(
         factory=lambda: AgentDesiredState(
             chat_template_override=None,
@@ -70,9 +74,11 @@ class Fleet:
     here: World
     general: Peer
     coder: Peer
+    states: FleetKeeper
     apis: ApiRouter
     exact: ApiRouter
     native: Router
+    desired: list[Spec]
 
     async def ask(
         self,
@@ -156,10 +162,10 @@ def _answer_to(ask: Ask, name: str) -> object:
 async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
     async with world(WIDE) as here:
         states = FleetKeeper(MemoryDatabase(), here.dispatcher)
-        desired = attrs.evolve(
+        general = attrs.evolve(
             BalancerDesiredState.default(), model=LocalToAgent("/models/general.gguf")
         )
-        digest = await states.replace(desired)
+        digest = await states.replace(general)
         here.dispatcher.set_deployments(
             [
                 PoolSettings(name="default", aliases=("chat",), admissible=frozenset({digest})),
@@ -167,7 +173,10 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
                 PoolSettings(name="unused", admissible=frozenset({"u1"})),
             ]
         )
-        deployments = Deployments(here.dispatcher, states, is_strict, {"coder": Spec()}.get)
+        desired: list[Spec] = []
+        deployments = Deployments(
+            here.dispatcher, states, is_strict, {"coder": Spec()}.get, lambda: desired
+        )
         config = BalancerConfig(strict_model_names=is_strict)
         apis, exact = api_routers(config, here.dispatcher, states, deployments)
         native = InferenceRoutes(here.dispatcher, states, trio.Event(), deployments).routes()
@@ -175,9 +184,11 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
             here,
             here.agent(serves=digest),
             here.agent(serves="c1", deployment="coder", slots=2),
+            states,
             apis,
             exact,
             native,
+            desired,
         )
 
 
@@ -387,6 +398,40 @@ async def test_what_cannot_be_a_name_is_refused_with_its_place(
             "/v1/chat/completions", {"messages": MESSAGES, "model": model}
         )
         assert status == 400
+
+
+@pytest.mark.parametrize("model", ["gpt-4", "default", "chat", None])
+async def test_a_default_without_a_model_answers_nothing_where_others_do(
+    model: str | None, autojump_clock: MockClock
+) -> None:
+    async with fleet() as here:
+        states = here.states
+        await states.replace(BalancerDesiredState.default())
+        named = {} if model is None else {"model": model}
+        status, answer = await here.ask("/v1/chat/completions", {"messages": MESSAGES} | named)
+        assert status == 404
+        assert "served is: coder, qwen, unused" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("asked", ["late", "later"])
+async def test_what_was_desired_a_moment_ago_is_answered_by_nothing_else(
+    asked: str, autojump_clock: MockClock
+) -> None:
+    async with fleet() as here:
+        late = Spec(name="late", aliases=("later",), digest="l1")
+        here.desired.append(late)
+
+        async def arrives() -> None:
+            await trio.sleep(5)
+            here.coder = here.here.agent(serves="l1", deployment="late")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(arrives)
+            body = {"messages": MESSAGES, "model": asked}
+            status, answer = await here.ask("/v1/chat/completions", body)
+        assert (status, answered_by(without_names(answer))) == (200, "coder")
+        listed = (await here.ask("/v1/models"))[1]["data"]
+        assert [each["id"] for each in listed] == ["general", "coder", "unused", "late"]
 
 
 # ------------------------------------------------------------------------- while none serves

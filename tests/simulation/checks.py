@@ -78,6 +78,9 @@ def _problems_of_text(story: Story, world: World) -> Iterator[str]:
         if is_done and not story.failed_parts and len(heard) < len(documents):
             yield f"it is done with {len(heard)} of {len(documents)} embeddings"
         return
+    is_other = story.ask.shape is Shape.OTHER
+    if any(begun.weights.startswith("o") != is_other for begun in story.beginnings):
+        yield f"it was given to the wrong deployment: {story.beginnings}"
     whole = [
         answer(story.ask.prompt, begun.seed, begun.weights, story.ask.max_tokens)
         for begun in story.beginnings

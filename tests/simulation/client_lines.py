@@ -11,6 +11,7 @@ from typing import Any
 
 from language import piece
 from scenario import Ask, Shape
+from second_deployment import OTHER
 from world import Story, World
 
 PATHS = {
@@ -18,6 +19,7 @@ PATHS = {
     Shape.MALFORMED: "/api/v1/continue_from_raw_prompt",
     Shape.CONVERSATION: "/api/v1/continue_from_conversation_history",
     Shape.EMBEDDING: "/api/v1/generate_embedding_batch",
+    Shape.OTHER: "/api/v2/generate",
 }
 
 
@@ -30,6 +32,9 @@ def body_of(ask: Ask) -> dict[str, object]:
             "input_batch": [{"id": document, "content": "text"} for document in documents_of(ask)],
             "normalization_method": "L2",
         }
+    if ask.shape is Shape.OTHER:
+        prompt = {"Text": {"text": ask.prompt}}
+        return {"model": OTHER, "prompt": prompt, "max_tokens": ask.max_tokens}
     if ask.shape is Shape.CONVERSATION:
         return {
             "add_generation_prompt": True,

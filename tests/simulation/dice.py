@@ -26,6 +26,7 @@ from scenario import (
     Shape,
     Strike,
 )
+from second_deployment import divided
 
 HARMLESS = (Fault.UNKNOWN, Fault.STALE, Fault.BINARY, Fault.TWIN, Fault.SHRINK)
 RECOVERABLE = (*HARMLESS, Fault.RESET, Fault.BURST_RESET, Fault.LEAVE, Fault.CRASH)
@@ -58,6 +59,10 @@ class _Dice:
 
 def draw(seed: int) -> Scenario:
     """The scenario of this seed."""
+    return divided(_draw(seed))
+
+
+def _draw(seed: int) -> Scenario:
     rng = random.Random(seed)
     temper = rng.choice(["calm", "recoverable", "rough", "rough", "rough", "poisoned"])
     rough = temper == "rough"

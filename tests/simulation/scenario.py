@@ -54,6 +54,7 @@ class AgentPlan:
     joins_at_s: float
     ignores_stops: bool
     strikes: tuple[Strike, ...]
+    deployment: str = "default"
 
 
 @attrs.frozen
@@ -72,6 +73,7 @@ class Shape(Enum):
     RAW = "raw prompt"
     CONVERSATION = "conversation"
     EMBEDDING = "embedding batch"
+    OTHER = "raw prompt to the other deployment"
     MALFORMED = "not a request"
     DUPLICATE = "a request under an id that is in flight"
 

@@ -18,11 +18,12 @@ from agent_words import AgentSwapState, response_frame, step_frame, summary
 from expectations import Expectations
 from language import tokens_of
 from scenario import AgentPlan, Poison
+from second_deployment import placement
 from sim_engine import CRASH_S, Produced, Running, SimEngine
 from sim_wire import Wire
 from world import World, documents_in, prompt_in
 
-from paddler_trio.wire.codec import structure
+from paddler_trio.wire.codec import dumps, structure
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, state_digest
 from paddler_trio.wire.paddler.messages import DeregisterAgent, RegisterAgent, render
 from paddler_trio.wire.trio.trio_link import HandBack, Tree, render_extension
@@ -101,6 +102,8 @@ class SimAgent:
         frames, outgoing = trio.open_memory_channel[Frame](OUTGOING_FRAMES)
         self.wire, self._frames = wire, frames
         with frames, outgoing, trio.CancelScope() as self.connection:
+            if self.plan.deployment != "default":
+                self._send(dumps({"Trio": {"Placement": placement(self.plan)}}))
             self._send(render(RegisterAgent(self.plan.name, self.standing().snapshot())))
             self.publish()
             async with trio.open_nursery() as nursery:

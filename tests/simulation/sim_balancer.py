@@ -13,6 +13,7 @@ import attrs
 import trio
 from checks import check_aftermath, check_stories
 from determinism import deterministic, logs_to
+from second_deployment import open_pools
 from sim_agent import SimAgent
 from sim_client import SimClient
 from sim_operator import operate
@@ -104,6 +105,7 @@ class _Balancer:
         management.websocket("/api/v1/agent_socket/{agent_id}", agent_socket)
         inference = InferenceRoutes(self.dispatcher, self.states, self.goodbye).routes()
         await self.states.load()
+        open_pools(self.dispatcher)
         with trio.CancelScope() as services:
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as agent_tasks:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import trio
+from second_deployment import introduce
 from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
@@ -41,8 +42,9 @@ class WatchedDispatcher(Dispatcher):
     def submit(self, request_id: str, work: EncodedWork, **options: Any) -> Request:
         story = self.world.story_of(work.body)
         story.submitted_s = trio.current_time()
-        waiting = self.statistics().requests_buffered
-        story.was_buffer_full |= waiting >= self.limits.max_buffered
+        pool = self.pools.find(options.get("deployment", "default"))
+        assert pool is not None
+        story.was_buffer_full |= pool.num_buffered >= self.limits.max_buffered
         key = RequestKey(self._arrivals + 1)
         self.world.note("balancer", f"submit {prompt_in(work.body)} as {key}")
         self._classes[key] = sorted(options.items())
@@ -57,6 +59,8 @@ class WatchedDispatcher(Dispatcher):
         self.world.note("balancer", f"grant {prompt} -> {agent.id} ({held}/{total})")
         if not agent.is_accepting or agent.id in self.world.drained:
             self.world.fail(f"{prompt} got a slot of {agent.id}, which accepts nothing")
+        if agent.deployment != request.deployment:
+            self.world.fail(f"{prompt} is for {request.deployment}, {agent.id} is not")
         if held > total:
             self.world.fail(f"{agent.id} has {total} slots and holds {held} requests")
         self._check_may_be_placed(request)
@@ -128,6 +132,7 @@ class WatchedDispatcher(Dispatcher):
         if any(other.id == agent.id for other in self.agents.values()):
             self.world.fail(f"{agent.id} is registered twice")
         self.wires[agent.key] = CURRENT.get()
+        introduce(agent)
         super().join(agent)
 
     def leave(self, agent: AgentConnection) -> None:
@@ -184,6 +189,8 @@ class WatchedDispatcher(Dispatcher):
     def _check_nothing_is_free_for(self, request: Request) -> None:
         kind = self._kind(request)
         for agent in self.agents.values():
+            if agent.deployment != request.deployment:
+                continue
             if request.suspicions and not agent.speaks_trio:
                 continue  # it could not be kept apart there
             free = agent.usable_slots - self.slots_processing(agent.key)

@@ -39,6 +39,8 @@ def prompt_in(work: Body) -> str:
     (body,) = _read(work).values()
     if "input_batch" in body:
         return str(body["input_batch"][0]["id"])
+    if "prompt" in body:
+        return str(body["prompt"]["Text"]["text"])
     if "raw_prompt" in body:
         return str(body["raw_prompt"])
     return str(body["conversation_history"][0]["content"])

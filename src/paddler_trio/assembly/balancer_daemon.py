@@ -152,7 +152,13 @@ def balancer_parts(
         silence_s=config.agent_silence_s,
         store_path=None if store is None else PREFIX,
     )
-    deployments = Deployments(dispatcher, states, config.strict_model_names, states.find)
+    deployments = Deployments(
+        dispatcher,
+        states,
+        config.strict_model_names,
+        states.find,
+        lambda: states.current.state.deployments,
+    )
     inference = InferenceRoutes(dispatcher, states, goodbye, deployments)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     rollouts = FleetRollouts(fleet)

@@ -1,13 +1,16 @@
 """The deployments by the names that requests may use, and which of them a request goes to.
 
 Which deployments there are, with or without an agent, follows from the dispatcher's pools; what
-each of them serves, from the desired state. ``default`` is Paddler's: also the names of its model's
-file are its names, and so is any name that is none, unless names are taken strictly.
+each of them serves, from the desired state. One that was desired a moment ago has no pool yet: the
+first request opens it, so that none goes to another deployment meanwhile.
+
+``default`` is Paddler's: also the names of its model's file are its names, and so is any name that
+is none, unless names are taken strictly, or it has no model and others have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Final, Protocol, assert_never
 from urllib.parse import urlsplit
@@ -16,7 +19,7 @@ import attrs
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.pool import Pool
+from paddler_trio.nursery_tree.pool import Pool, PoolSettings
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     DesiredModel,
@@ -34,8 +37,14 @@ _BUSY_PHASES: Final = frozenset({"resolving", "downloading", "draining", "loadin
 
 
 class Specification(Protocol):
-    """What a deployment other than ``default`` serves."""
+    """A deployment as it is desired."""
 
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def is_empty(self) -> bool: ...
     @property
     def agent_state(self) -> AgentDesiredState: ...
     @property
@@ -109,19 +118,25 @@ def _no_specification(name: str) -> Specification | None:
     return None
 
 
+def _none_desired() -> Sequence[Specification]:
+    return ()
+
+
 @attrs.frozen(eq=False)
 class Deployments:
     """See the module docstring.
 
     Args:
-      specification: of the deployment of this name, which is not ``default``.
       is_strict: a name that is none is refused.
+      specification: of the deployment of this name, which is not ``default``.
+      desired: all deployments that are desired now.
     """
 
     dispatcher: Dispatcher
     states: DefaultState
     is_strict: bool = False
     specification: Callable[[str], Specification | None] = _no_specification
+    desired: Callable[[], Sequence[Specification]] = _none_desired
 
     @property
     def default(self) -> Deployment:
@@ -147,6 +162,8 @@ class Deployments:
         found = None if asked is None else self._called(asked)
         if found is None and (asked is None or not self.is_strict):
             found = self.default
+        if found is not None and found.is_empty and self.visible(allowed):
+            found = None  # it would wait for a model, while there are others to choose from
         if found is None or (allowed is not None and found.name not in allowed):
             raise self.unknown(asked or DEFAULT_DEPLOYMENT, allowed)
         return found
@@ -180,7 +197,7 @@ class Deployments:
     def _called(self, name: str) -> Deployment | None:
         """The one that has this name, before any that has it as an alias; the names of a file come
         last."""
-        pools = self.dispatcher.pools.known()
+        pools = self._pools()
         for pool in pools:
             if pool.name == name:
                 return self._of(pool)
@@ -191,8 +208,21 @@ class Deployments:
         return default if not default.is_empty and default.is_called(name) else None
 
     def _all(self) -> Iterator[Deployment]:
-        for pool in self.dispatcher.pools.known():
+        for pool in self._pools():
             yield self._of(pool)
+
+    def _pools(self) -> list[Pool]:
+        """Of all deployments that there are."""
+        for each in self.desired():
+            if self.dispatcher.pools.find(each.name) is None:
+                settings = PoolSettings(
+                    name=each.name,
+                    aliases=each.aliases,
+                    admissible=frozenset({each.digest}),
+                    empty=each.is_empty,
+                )
+                self.dispatcher.add_deployment(settings)
+        return self.dispatcher.pools.known()
 
     def _of(self, pool: Pool) -> Deployment:
         if pool.name == DEFAULT_DEPLOYMENT:

@@ -188,10 +188,17 @@ class Dispatcher:
         Requests of one that was removed go on as long as it has agents.
         """
         for pool, settings in self.pools.replace(deployments):
-            for agent in pool.readmit(settings):
-                self._apply(pool, pool.record(agent))
-            self._note_stranded(pool)
-            self.agents_changed.notify()
+            self._readmit(pool, settings)
+
+    def add_deployment(self, settings: PoolSettings) -> None:
+        """There is one more, or one with other settings, beside those that there are."""
+        self._readmit(self.pools.open(settings.name), settings)
+
+    def _readmit(self, pool: Pool, settings: PoolSettings) -> None:
+        for agent in pool.readmit(settings):
+            self._apply(pool, pool.record(agent))
+        self._note_stranded(pool)
+        self.agents_changed.notify()
 
     def hold(self, deployment: str, hold: Hold | None) -> None:
         """While a pool is held, its requests do not time out before the end of the hold and then

@@ -65,14 +65,19 @@ class Pools:
             **{settings.name: settings for settings in deployments},
         }
         for name, settings in wanted.items():
-            pool = self._with(name)
-            if not pool.is_known or pool.settings != settings:
-                pool.is_known = True
-                yield pool, settings
+            pool = self.find(name)
+            if pool is None or pool.settings != settings:
+                yield self.open(name), settings
         for pool in list(self._by_name.values()):
             if pool.is_known and pool.name not in wanted:
                 pool.is_known = False
                 self.end_if_left(pool)
+
+    def open(self, name: str) -> Pool:
+        """There is a deployment of this name."""
+        pool = self._with(name)
+        pool.is_known = True
+        return pool
 
     def end_if_left(self, pool: Pool) -> None:
         """A pool that is no deployment any more, and has no agent, answers nothing any more."""
