@@ -10,6 +10,8 @@ from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import api_v2, cache_routes, inference_socket, model_store_child
+from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
+from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
 from paddler_trio.config import BalancerConfig
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.http import input_budget as budget
@@ -30,6 +32,7 @@ from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
 from paddler_trio.wire import json_limits, json_text
+from paddler_trio.wire.trio.fleet_state import MAX_DEPLOYMENTS
 from paddler_trio.wire.trio.request_frame import (
     CONTINUATION_BYTES,
     MAX_PADDLER_WORK_BYTES,
@@ -121,6 +124,10 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "files on their way into the model store": (f"{arrival.MAX_ARRIVALS}, four requests each"),
         "what a client of the model store must read": (
             f"{store_connection.PIECE_BYTES // KIB} KiB in {store_connection.WRITE_S:g} s"
+        ),
+        "revisions of the fleet": (
+            f"{MAX_HISTORY} of at most {MAX_DEPLOYMENTS} deployments, in a file of "
+            f"{MAX_FLEET_FILE_BYTES // MIB} MiB"
         ),
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
         "questions to an agent whether a model fits": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -15,9 +15,9 @@ from paddler_trio.wire.trio.fleet_state import AGENT_KEY, DEFAULT, DeploymentSpe
 class FleetProgress(Protocol):
     """What is known of the way to the desired fleet."""
 
-    def progress(self, spec: DeploymentSpec) -> Mapping[str, object]:
-        """``phase``, ``replicas`` (``wanted`` and ``serving`` agents) and ``rollout``, as plain
-        JSON; ``rollout`` is null where there is none."""
+    def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
+        """Of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving`` agents) and
+        ``rollout``, as plain JSON; ``rollout`` is null where there is none."""
         ...
 
 
@@ -43,24 +43,30 @@ class AgentsProgress:
     dispatcher: Dispatcher
     rollouts: Rollouts = no_rollouts
 
-    def progress(self, spec: DeploymentSpec) -> Mapping[str, object]:
-        pool = self.dispatcher.pools.find(spec.name)
-        agents = [] if pool is None else list(pool.agents.values())
-        serving = sum(_serves(agent, spec) for agent in agents)
-        wanted = sum(1 for _ in self._hosts(spec)) if spec.replicas.is_all else spec.replicas.least
-        return {
-            "phase": _phase(spec, agents, wanted=wanted, serving=serving),
-            "replicas": {"wanted": wanted, "serving": serving},
-            "rollout": self.rollouts(spec.name),
-        }
+    def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
+        hosts = [agent for agent in self.dispatcher.agents.values() if agent.host == agent.id]
+        counted: dict[tuple[bool, tuple[str, ...]], int] = {}
+        for spec in specs:
+            pool = self.dispatcher.pools.find(spec.name)
+            agents = [] if pool is None else list(pool.agents.values())
+            serving = sum(_serves(agent, spec) for agent in agents)
+            wanted = spec.replicas.least
+            if spec.replicas.is_all:
+                key = (spec.name == DEFAULT, spec.where)
+                if key not in counted:
+                    counted[key] = sum(_may_serve(agent, spec) for agent in hosts)
+                wanted = counted[key]
+            yield {
+                "phase": _phase(spec, agents, wanted=wanted, serving=serving),
+                "replicas": {"wanted": wanted, "serving": serving},
+                "rollout": self.rollouts(spec.name),
+            }
 
-    def _hosts(self, spec: DeploymentSpec) -> Iterator[AgentConnection]:
-        """The first connections of all agents that a deployment may run on."""
-        for agent in self.dispatcher.agents.values():
-            is_first = agent.host == agent.id
-            may_serve = spec.name == DEFAULT or agent.speaks_trio
-            if is_first and may_serve and all(_meets(agent, each) for each in spec.where):
-                yield agent
+
+def _may_serve(agent: AgentConnection, spec: DeploymentSpec) -> bool:
+    """Whether a deployment may run on the host of this first connection."""
+    is_able = agent.speaks_trio or spec.name == DEFAULT
+    return is_able and all(_meets(agent, condition) for condition in spec.where)
 
 
 def _meets(agent: AgentConnection, condition: str) -> bool:
@@ -77,7 +83,7 @@ def _serves(agent: AgentConnection, spec: DeploymentSpec) -> bool:
 
 
 def _phase(
-    spec: DeploymentSpec, agents: list[AgentConnection], *, wanted: int, serving: int
+    spec: DeploymentSpec, agents: Sequence[AgentConnection], *, wanted: int, serving: int
 ) -> str:
     if spec.is_empty:
         return "empty"

@@ -101,9 +101,10 @@ class FleetRoutes:
 
     async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await self._texts.refresh(self.states.history)
+        specs = self._texts.history[0].state.deployments
         deployments = [
-            {"name": spec.name, "target": spec.digest, **self.progress.progress(spec)}
-            for spec in self._texts.history[0].state.deployments
+            {"name": spec.name, "target": spec.digest, **progress}
+            for spec, progress in zip(specs, self.progress.progress(specs), strict=True)
         ]
         text = b'{"revision":%b,"deployments":%b}' % (self._texts.current, dumps(deployments))
         await send_json(send, 200, text)
