@@ -53,6 +53,9 @@ class BalancerConfig:
     image_hosts: tuple[str, ...] = ()
     strict_model_names: bool = False
     strict_openai_fields: bool = False
+    rollout_min_ready_s: float = attrs.field(default=10.0, validator=[ge(0), le(86_400)])
+    """How long the first agent serves a new state before others follow; of a ``default`` that
+    Paddler's API brought into being."""
     model_store: Path | None = None
     """The folder of the model store; None for no store."""
     model_store_size_bytes: int = attrs.field(default=0, validator=ge(0))

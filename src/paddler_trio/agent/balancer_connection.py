@@ -84,7 +84,8 @@ class BalancerConnection:
 
     Args:
       on_store: called with the path at which the balancer keeps models, if it does.
-      placement, on_instances: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
+      placement: sent before the registration; None sends nothing.
+      on_instances: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
     """
 
     socket: trio_websocket.WebSocketConnection

@@ -53,7 +53,7 @@ class BalancerLink:
       host, port: the balancer's management address.
       token_file: holds the API key to show; read at every dialling, so a new one needs no restart.
       id: this instance's id, the same across reconnects of one process.
-      placement: sent before the registration; None sends none.
+      placement: what is sent before each registration; None sends nothing.
       on_instances: called with the list of instances that this host shall have beside this one;
         None where that is not to be heard.
     """
@@ -66,7 +66,7 @@ class BalancerLink:
     requests: AgentRequests
     token_file: Path | None = None
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16))
-    placement: Placement | None = None
+    placement: Callable[[], Placement | None] = lambda: None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     registered: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set at the first successful registration."""
@@ -141,7 +141,7 @@ class BalancerLink:
                         self.models,
                         self.requests,
                         on_store=self._on_store,
-                        placement=self.placement,
+                        placement=self.placement(),
                         on_instances=self.on_instances,
                     )
                     self._connection = connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -39,13 +40,22 @@ def agent_parts(config: AgentConfig) -> AgentParts:
     """Call it inside the trio run."""
     host = _Host(config)
     instances = Instances(host.instance_parts)
+
+    def first_placement() -> Placement | None:
+        if not (config.labels or instances.deployments):
+            return None
+        return Placement(
+            host=host.id,
+            deployment=DEFAULT_DEPLOYMENT,
+            labels=config.labels,
+            instances=instances.deployments,
+        )
+
     first = host.parts(
         AgentStatus(config.slots),
         link_id=host.id,
         name=config.name,
-        placement=Placement(host=host.id, deployment=DEFAULT_DEPLOYMENT, labels=config.labels)
-        if config.labels
-        else None,
+        placement=first_placement,
         instances=instances,
     )
     return AgentParts(first, instances.run)
@@ -73,13 +83,12 @@ class _Host:
     def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
         """Of a deployment beside the first link's."""
         name = f"{self.config.name or self.id}.{wanted.deployment}"
+        placement = Placement(host=self.id, deployment=wanted.deployment, labels=self.config.labels)
         return self.parts(
             AgentStatus(wanted.slots or self.config.slots),
             link_id=f"{self.id}.{wanted.deployment}",
             name=name,
-            placement=Placement(
-                host=self.id, deployment=wanted.deployment, labels=self.config.labels
-            ),
+            placement=lambda: placement,
             instances=None,
         )
 
@@ -89,7 +98,7 @@ class _Host:
         *,
         link_id: str,
         name: str | None,
-        placement: Placement | None,
+        placement: Callable[[], Placement | None],
         instances: Instances[InstanceWanted] | None,
     ) -> InstanceParts:
         """Of one instance; only the first link hears which ``instances`` there shall be."""

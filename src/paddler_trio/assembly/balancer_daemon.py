@@ -56,6 +56,7 @@ from paddler_trio.wire.paddler.desired_state import (
     HuggingFaceModel,
     UrlModel,
 )
+from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
 
 log = structlog.get_logger("store")
 
@@ -143,7 +144,11 @@ def balancer_parts(
             continuation_wait_s=config.continuation_wait_s,
         )
     )
-    states = FleetKeeper(open_fleet_database(config.state_database), dispatcher)
+    states = FleetKeeper(
+        open_fleet_database(config.state_database),
+        dispatcher,
+        rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
+    )
     store = model_store_child(config, states)
     fleet = FleetController(states, dispatcher)
     agents = AgentSocket(

@@ -111,6 +111,15 @@ def balancer(
         list[str] | None,
         typer.Option(help="name=value, such as max_messages=100; see docs/openai.md. Repeatable."),
     ] = None,
+    rollout_min_ready: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=86_400_000,
+            help="Milliseconds that the first agent serves a new desired state before others "
+            "follow; deployments of `fleet apply` have rules of their own.",
+        ),
+    ] = 10_000,
     model_store: Annotated[
         Path | None,
         typer.Option(
@@ -160,6 +169,7 @@ def balancer(
         strict_model_names=strict_model_names,
         strict_openai_fields=strict_openai_fields,
         openai_limits=tuple(openai_limit or ()),
+        rollout_min_ready_s=rollout_min_ready / 1000,
         model_store=model_store,
         model_store_size_bytes=0 if model_store_size is None else size_in_bytes(model_store_size),
     )

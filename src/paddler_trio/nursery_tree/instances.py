@@ -75,6 +75,11 @@ class Instances(Generic[W]):
     def __repr__(self) -> str:
         return f"<Instances: {len(self._wanted)} wanted, {len(self._running)} running>"
 
+    @property
+    def deployments(self) -> tuple[str, ...]:
+        """Those that it runs, or is to run."""
+        return tuple(each.deployment for each in self._wanted)
+
     def want(self, wanted: Sequence[W]) -> None:
         """These and no others, from now on."""
         self._wanted = tuple(wanted)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import attrs
 import pytest
 
 from paddler_trio.errors import WireError
@@ -128,24 +125,6 @@ def test_every_name_means_what_it_means_in_json() -> None:
         ),
         note="a larger context",
     )
-
-
-def test_the_documented_example_means_what_is_said() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
-    example = page.partition("```toml\n")[2].partition("```")[0]
-    example = example.replace("hf:org/coder-GGUF:", "hf:org/repo:").replace("coder.ji", "chat.ji")
-    found = read(example)
-    default, coder = found.state.deployments
-    assert (default.name, coder.name, found.note) == ("default", "coder", "the coder moves to 32k")
-    assert (coder.replicas, coder.rollout.min_ready_s) == (ReplicaRange(1, 3), 30.0)
-
-
-def test_every_field_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
-    for field in attrs.fields(DeploymentSpec):
-        assert f"\n| `{field.name}` |" in page, field.name
-    for field in attrs.fields(RolloutSpec):
-        assert f"\n| `.{field.name}` |" in page, field.name
 
 
 def test_an_empty_document_is_an_empty_fleet() -> None:

@@ -20,7 +20,7 @@ import trio
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetched_models
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
-from paddler_trio.balancer.fleet.placed_hosts import PlacedHosts, State
+from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHosts, State
 from paddler_trio.balancer.fleet.rollout_store import restored, stored
 from paddler_trio.balancer.fleet.stored_fleet import GoodRevision
 from paddler_trio.errors import StateDatabaseError
@@ -38,7 +38,7 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Step,
     Unload,
 )
-from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
 
 log = structlog.get_logger("fleet")
 
@@ -72,6 +72,8 @@ class FleetController:
     changed: Changes = attrs.field(factory=Changes, init=False)
     _look: Changes = attrs.field(factory=Changes, init=False)
     _observation: FleetObservation = attrs.field(init=False)
+    _pools: list[PoolSettings] = attrs.field(factory=list, init=False)
+    """As they were opened last."""
     _ordered: set[str] = attrs.field(factory=set, init=False)
     """Deployments whose rollouts were changed by an operator since the last look."""
     _settled_s: float = attrs.field(default=math.inf, init=False)
@@ -149,6 +151,7 @@ class FleetController:
         self._open_pools(made)
         for step in made.steps:
             self._carry_out(step)
+        self._empty_default()
         before, self.rollouts = self.rollouts, made.rollouts
         if made.steps or phases_of(made.rollouts) != phases_of(before):
             self._look.notify()  # one step of each host, and of each rollout, at a time
@@ -170,19 +173,31 @@ class FleetController:
                 if spec is not None:
                     placed.assign(State.of(spec.agent_state, spec.extras, spec.slots))
 
+    def _empty_default(self) -> None:
+        """Agents are sent that ``default`` has no model, since Paddler's agents want to know."""
+        spec = self.keeper.current.state.find(DEFAULT)
+        if spec is not None and not spec.is_empty:
+            return
+        nothing = NOTHING if spec is None else State.of(spec.agent_state, spec.extras)
+        for host in self.hosts.known.values():
+            placed = host.instances.get(DEFAULT)
+            if placed is not None and placed.sent_nothing != nothing.digest:
+                host.unload(DEFAULT, nothing)
+
     def _open_pools(self, made: Plan) -> None:
         specs = self.keeper.current.state.deployments
-        self.dispatcher.set_deployments(
-            [
-                PoolSettings(
-                    name=spec.name,
-                    aliases=spec.aliases,
-                    admissible=made.admissible.get(spec.name, frozenset({spec.digest})),
-                    empty=spec.is_empty,
-                )
-                for spec in specs
-            ]
-        )
+        settings = [
+            PoolSettings(
+                name=spec.name,
+                aliases=spec.aliases,
+                admissible=made.admissible.get(spec.name, frozenset({spec.digest})),
+                empty=spec.is_empty,
+            )
+            for spec in specs
+        ]
+        if settings != self._pools:
+            self._pools = settings
+            self.dispatcher.set_deployments(settings)
         for spec in specs:
             expected = made.expected.get(spec.name)
             hold = None if expected is None else Hold(expected.reason, expected.ready_s)

@@ -26,9 +26,20 @@ from paddler_trio.wire.paddler.desired_state import (
     NoModel,
     applicable_state,
 )
-from paddler_trio.wire.trio.default_deployment import desired_of, fleet_problem, with_default
+from paddler_trio.wire.trio.default_deployment import (
+    PADDLERS_RULES,
+    desired_of,
+    fleet_problem,
+    with_default,
+)
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
-from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetRevision, FleetState
+from paddler_trio.wire.trio.fleet_state import (
+    DEFAULT,
+    DeploymentSpec,
+    FleetRevision,
+    FleetState,
+    RolloutSpec,
+)
 
 log = structlog.get_logger("state")
 
@@ -56,6 +67,8 @@ class FleetKeeper:
     dispatcher: Dispatcher
     now: Callable[[], str] = utc_now
     """RFC 3339."""
+    rules: RolloutSpec = PADDLERS_RULES
+    """Of a ``default`` that comes into being through Paddler's API."""
     changed: Changes = attrs.field(factory=Changes, init=False)
     """Another revision is in force."""
     published: Changes = attrs.field(factory=Changes, init=False)
@@ -242,7 +255,7 @@ class FleetKeeper:
         """
         async with self._writing:
             new_extras = self.extras if extras is None else extras
-            state = with_default(self.current.state, desired, new_extras)
+            state = with_default(self.current.state, desired, new_extras, rules=self.rules)
             await self._store(state, desired, author, note)
         return self._digest
 

@@ -78,6 +78,8 @@ class PlacedInstance:
     agent: AgentConnection | None = attrs.field(default=None, init=False)
     is_unloading: bool = attrs.field(default=False, init=False)
     """It shall be gone; what it answers now is finished first."""
+    nothing: State = attrs.field(default=NOTHING, init=False)
+    """What it is sent then, on the first connection of a host."""
     assigned_s: float = attrs.field(factory=trio.current_time, init=False)
     crashes: int = attrs.field(default=0, init=False)
     _serving: Digest | None = attrs.field(default=None, init=False)
@@ -106,6 +108,11 @@ class PlacedInstance:
         return None if self.agent.report is None else self.agent.report.wanted_state
 
     @property
+    def sent_nothing(self) -> Digest | None:
+        """The state without a model that it was sent last, if it was sent one."""
+        return self.nothing.digest if self.is_unloading else None
+
+    @property
     def problem(self) -> str | None:
         """Why it does not serve what it was assigned, where that is known."""
         agent = self.agent
@@ -123,17 +130,17 @@ class PlacedInstance:
         if self.agent is not None:
             self.agent.send_state(state.desired, state.extras)
 
-    def unload(self) -> None:
-        """Serve nothing any more."""
-        self.state, self.is_unloading = None, True
+    def unload(self, nothing: State = NOTHING) -> None:
+        """Serve nothing any more; ``nothing`` is a state without a model."""
+        self.state, self.is_unloading, self.nothing = None, True, nothing
         if self.agent is not None and self.deployment == DEFAULT_DEPLOYMENT:
-            self.agent.send_state(NOTHING.desired, NOTHING.extras)
+            self.agent.send_state(nothing.desired, nothing.extras)
 
     def connected(self, agent: AgentConnection) -> None:
         """Its connection is up (again)."""
         self.agent = agent
         self._serving = self._served_s = None
-        state = NOTHING if self.is_unloading else self.state
+        state = self.nothing if self.is_unloading else self.state
         if state is not None:
             agent.send_state(state.desired, state.extras)
 
@@ -158,12 +165,12 @@ class PlacedInstance:
             idle_s=None if agent is None else agent.idle_since_s,
             crashes=self.crashes,
             is_ours=agent is None or agent.speaks_trio,
-            is_unloading=self.is_unloading,
+            is_unloading=self.is_unloading and serving is not None,
         )
 
     def _serving_now(self, agent: AgentConnection) -> Digest | None:
         served = agent.revision if agent.speaks_trio or agent.serves_desired else None
-        return None if served == NOTHING.digest else served
+        return None if served == self.nothing.digest else served
 
     def _has_crashed(self, serving: Digest | None) -> bool:
         """It stopped serving what it was assigned last, while it was connected: its engine died."""
@@ -217,9 +224,9 @@ class PlacedHost:
         self.place(deployment).assign(state)
         self.send_instances()
 
-    def unload(self, deployment: str) -> None:
-        """Run no instance of this deployment any more."""
-        self.instances[deployment].unload()
+    def unload(self, deployment: str, nothing: State = NOTHING) -> None:
+        """Run no instance of this deployment any more; see :meth:`PlacedInstance.unload`."""
+        self.instances[deployment].unload(nothing)
         self.send_instances()
 
     def send_instances(self) -> None:

@@ -7,6 +7,8 @@ other what the first has no word for.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from paddler_trio.wire.paddler.desired_state import (
@@ -17,14 +19,29 @@ from paddler_trio.wire.paddler.desired_state import (
 )
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.trio.desired_state_extras import Extras
-from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
+from paddler_trio.wire.trio.fleet_state import (
+    DEFAULT,
+    DeploymentSpec,
+    FleetState,
+    OnFailure,
+    RolloutSpec,
+)
+
+PADDLERS_RULES: Final = RolloutSpec(on_failure=OnFailure.PAUSE)
+"""What was desired through Paddler's API stays desired, also where it cannot be served."""
 
 
-def with_default(state: FleetState, desired: BalancerDesiredState, extras: Extras) -> FleetState:
+def with_default(
+    state: FleetState,
+    desired: BalancerDesiredState,
+    extras: Extras,
+    *,
+    rules: RolloutSpec = PADDLERS_RULES,
+) -> FleetState:
     """``state`` with ``default`` as Paddler's state has it.
 
-    A new ``default`` runs on all agents; one that is there keeps its rules. There will be none if
-    there is none, and agents are sent what a new balancer sends: no model.
+    A new ``default`` runs on all agents under ``rules``; one that is there keeps its own. There
+    will be none if there is none, and agents are sent what a new balancer sends: no model.
     """
     before = state.find(DEFAULT)
     applicable = applicable_state(desired)
@@ -33,7 +50,7 @@ def with_default(state: FleetState, desired: BalancerDesiredState, extras: Extra
         return state
     template = applicable.chat_template_override
     default = attrs.evolve(
-        DeploymentSpec(name=DEFAULT, model=NoModel()) if before is None else before,
+        DeploymentSpec(name=DEFAULT, model=NoModel(), rollout=rules) if before is None else before,
         model=applicable.model,
         projection=applicable.multimodal_projection,
         parameters=applicable.inference_parameters,
