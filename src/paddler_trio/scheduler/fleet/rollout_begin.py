@@ -86,8 +86,11 @@ def _new(goal: Goal, good: str | None, index: FleetIndex, placed: Sequence[Place
 
 
 def _proven(previous: Rollout, placed: Sequence[Placed]) -> str | None:
-    if not previous.is_proven or previous.good is None:
-        return previous.target if previous.is_proven else previous.good
+    if previous.good is None:  # the first state: it is worth something where it is served
+        served = any(p.instance.serving == previous.target for p in placed)
+        return previous.target if served else None
+    if not previous.is_proven:
+        return previous.good
     slots = {previous.good: 0, previous.target: 0}
     for p in placed:
         if p.instance.serving in slots:
