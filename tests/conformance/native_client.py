@@ -19,6 +19,7 @@ import trio
 import trio_websocket
 from paddler_agent import PaddlerAgent, serving_agent
 
+from no_tls import NO_TLS
 from paddler_trio.assembly.balancer_daemon import BoundBalancer, serve_balancer
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
@@ -304,7 +305,9 @@ async def running_balancer(**config: Json) -> AsyncIterator[RunningBalancer]:
     async with trio.open_nursery() as nursery:
         addresses = await nursery.start(run)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S, limits=limits) as http:
+        async with httpx.AsyncClient(
+            trust_env=False, verify=NO_TLS, timeout=PATIENCE_S, limits=limits
+        ) as http:
             yield RunningBalancer(
                 addresses.inference[0], addresses.management[0], http, stop, ended
             )

@@ -27,6 +27,7 @@ import forked_processes
 import httpx
 from forked_processes import ForkedProcess
 
+from no_tls import NO_TLS
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
 START_S = 90.0
@@ -288,7 +289,9 @@ class Fleet:
 
     def view(self) -> FleetView:
         """``/api/v2/agents`` as it is now."""
-        answer = httpx.get(f"{self.management_url}/api/v2/agents", trust_env=False, timeout=END_S)
+        answer = httpx.get(
+            f"{self.management_url}/api/v2/agents", trust_env=False, verify=NO_TLS, timeout=END_S
+        )
         answer.raise_for_status()
         return cast("FleetView", answer.json())
 
@@ -308,7 +311,7 @@ class Fleet:
           The digest of the state, as agents report it in ``served_state``.
         """
         url = f"{self.management_url}/api/v1/balancer_desired_state"
-        with httpx.Client(trust_env=False, timeout=END_S) as http:
+        with httpx.Client(trust_env=False, verify=NO_TLS, timeout=END_S) as http:
             state = http.get(url).raise_for_status().json()
             state["model"] = "None" if model is None else {"LocalToAgent": str(model)}
             state["inference_parameters"] |= {"context_size": 1024, **parameters}
@@ -331,7 +334,7 @@ class Fleet:
         give_up_s = time.monotonic() + within_s
         view: FleetView | None = None
         url = f"{self.management_url}/api/v2/agents/stream"
-        with httpx.stream("GET", url, trust_env=False, timeout=END_S) as answer:
+        with httpx.stream("GET", url, trust_env=False, verify=NO_TLS, timeout=END_S) as answer:
             for line in answer.iter_lines():  # a keep-alive comes every few seconds
                 if line.startswith("data: "):
                     view = cast("FleetView", json.loads(line.removeprefix("data: ")))

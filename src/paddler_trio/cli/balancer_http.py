@@ -53,6 +53,7 @@ def open_http(
         base_url=f"http://{address}",
         timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
         trust_env=False,
+        verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # unused; reading all roots takes 16 ms
     )
 
 

@@ -12,6 +12,7 @@ from paddler_trio.cli.options import LogLevel
 from paddler_trio.daemon.logs import configure_logs
 from paddler_trio.daemon.signals import watch_signals
 from paddler_trio.errors import PaddlerError, leaves
+from paddler_trio.heap import freeze_heap, give_back_large_blocks
 
 log = structlog.get_logger("daemon")
 
@@ -21,6 +22,8 @@ def run_daemon(
 ) -> None:
     """Run ``body(stop)`` with signals and logs; exit code 1 and one line for a known error."""
     configure_logs(level=log_level.value, as_json=log_json)
+    give_back_large_blocks()
+    freeze_heap()  # what was imported; all that a tree is assembled from is a fiftieth of it
     try:
         trio.run(_with_signals, body, strict_exception_groups=True)
     except* PaddlerError as group:

@@ -25,7 +25,6 @@ import trio
 
 from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 
@@ -59,8 +58,6 @@ async def run_agent(
     Cancellation: everything ends at once; all engine processes are gone when this returns.
     """
     parts = assemble()
-    give_back_large_blocks()
-    freeze_heap()
 
     def registered() -> None:
         task_status.started()

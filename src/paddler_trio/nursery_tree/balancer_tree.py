@@ -31,7 +31,6 @@ from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ModelStoreError
-from paddler_trio.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
@@ -115,8 +114,6 @@ async def run_balancer(
     parts = assemble()
     servers = [server for server, _ in parts.ports]
     await parts.load_state()
-    give_back_large_blocks()
-    freeze_heap()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.measure_lag, name="event loop lag")
