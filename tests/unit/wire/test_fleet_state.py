@@ -6,8 +6,9 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
+from effort import examples
 from fleet_states import specs, states
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
@@ -43,11 +44,13 @@ def refusal(**fields: object) -> str:
 
 
 @given(states)
+@settings(max_examples=examples(40))
 def test_a_state_survives_the_wire_in_its_order(state: FleetState) -> None:
     revision = FleetRevision(
         revision=7, author="ann", time="2026-01-02T03:04:05Z", note="why", state=state
     )
     assert structure(loads(dumps(unstructure(revision))), FleetRevision) == revision
+    assert revision.json == dumps(unstructure(revision))
 
 
 def test_what_is_left_out_has_its_default() -> None:

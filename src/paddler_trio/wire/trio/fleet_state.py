@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     DesiredModel,
@@ -271,6 +271,11 @@ class DeploymentSpec:
         """Names the state and the extras that its agents are sent; agents report it."""
         return extended_digest(self.agent_state, self.extras)
 
+    @cached_property
+    def json(self) -> bytes:
+        """As it is written."""
+        return dumps(unstructure(self))
+
     def __repr__(self) -> str:
         return f"<DeploymentSpec {self.name} {self.digest[:12]}>"
 
@@ -336,6 +341,18 @@ class FleetRevision:
     time: str
     note: str
     state: FleetState
+
+    @property
+    def json(self) -> bytes:
+        """As it is written, put together from its deployments."""
+        head = {
+            "revision": self.revision,
+            "author": self.author,
+            "time": self.time,
+            "note": self.note,
+        }
+        deployments = b",".join(spec.json for spec in self.state.deployments)
+        return b'%b,"state":{"deployments":[%b]}}' % (dumps(head)[:-1], deployments)
 
     def __repr__(self) -> str:
         return f"<FleetRevision {self.revision} by {self.author}: {self.state!r}>"
