@@ -142,10 +142,11 @@ def test_a_refusal_names_the_deployment_the_field_and_the_limit(
         assert "deployment 'coder': " in text
 
 
-def test_there_are_at_most_64_deployments() -> None:
+def test_there_are_at_most_64_deployments_beside_default() -> None:
     many = [{**CODER, "name": f"d{n}"} for n in range(65)]
-    assert len(read(*many[:64]).deployments) == 64
-    with pytest.raises(WireError, match="65 deployments, the limit is 64"):
+    default = {**CODER, "name": DEFAULT}
+    assert len(read(*many[:64], default).deployments) == 65
+    with pytest.raises(WireError, match="65 deployments beside default, the limit is 64 @"):
         read(*many)
 
 

@@ -43,6 +43,7 @@ from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, MAX_INSTANCE_SL
 
 DEFAULT: Final = DEFAULT_DEPLOYMENT
 MAX_DEPLOYMENTS: Final = 64
+"""Beside ``default``, which Paddler's clients may desire at any time."""
 MAX_ALIASES: Final = 16
 """Of one deployment."""
 MAX_CONDITIONS: Final = 16
@@ -291,7 +292,12 @@ class FleetState:
     deployments: tuple[DeploymentSpec, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        _check_count("deployments", len(self.deployments), MAX_DEPLOYMENTS)
+        others = sum(spec.name != DEFAULT for spec in self.deployments)
+        if others > MAX_DEPLOYMENTS:
+            raise ShapeError(
+                f"{others} deployments beside {DEFAULT}, the limit is {MAX_DEPLOYMENTS}",
+                "deployments",
+            )
         taken: dict[str, str] = {}
         for spec in self.deployments:
             if spec.name in taken:
