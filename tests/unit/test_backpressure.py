@@ -126,8 +126,8 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{store_connection.PIECE_BYTES // KIB} KiB in {store_connection.WRITE_S:g} s"
         ),
         "revisions of the fleet": (
-            f"{MAX_HISTORY} of at most {MAX_DEPLOYMENTS} deployments, in a file of "
-            f"{MAX_FLEET_FILE_BYTES // MIB} MiB"
+            f"{MAX_HISTORY} of at most {MAX_DEPLOYMENTS} deployments beside `default`, in a file "
+            f"of {MAX_FLEET_FILE_BYTES // MIB} MiB"
         ),
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
         "questions to an agent whether a model fits": (

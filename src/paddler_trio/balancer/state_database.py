@@ -67,10 +67,9 @@ class StateFile:
 
     def write(self, state: BalancerDesiredState) -> None:
         """The old file or the new one is there, whatever happens."""
-        replace(
-            self.path,
-            rendered({"balancer_desired_state": unstructure(state), "version": self._version}),
-        )
+        document = {"balancer_desired_state": unstructure(state), "version": self._version}
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        replace(self.path, text.encode())
 
 
 def digest_of(state: BalancerDesiredState) -> str:
@@ -115,11 +114,6 @@ def _check_kind(path: Path, mode: int) -> None:
             f"{path} is {kind}, not a regular file: --state-database takes the path of a file, or "
             "of one that does not exist yet"
         )
-
-
-def rendered(document: object) -> bytes:
-    """JSON as it stands in state files."""
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def replace(path: Path, text: bytes) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
+from effort import examples
 from fleet_states import specs, states
 from paddler_trio.balancer.fleet.fleet_diff import (
     DeploymentChange,
@@ -86,6 +87,7 @@ def test_pooling_is_a_reason_to_load_where_the_model_embeds() -> None:
 
 
 @given(specs("coder"), specs("coder"))
+@settings(max_examples=examples(40))
 def test_equal_digests_are_no_change_and_others_are_one(
     before: DeploymentSpec, after: DeploymentSpec
 ) -> None:
@@ -97,6 +99,7 @@ def test_equal_digests_are_no_change_and_others_are_one(
 
 
 @given(states, states)
+@settings(max_examples=examples(40))
 def test_every_difference_is_named_and_nothing_else(before: FleetState, after: FleetState) -> None:
     found = {each.deployment: each for each in changes_between(before, after)}
     old, new = before.by_name, after.by_name
@@ -107,6 +110,7 @@ def test_every_difference_is_named_and_nothing_else(before: FleetState, after: F
 
 
 @given(states)
+@settings(max_examples=examples(40))
 def test_an_equal_state_changes_nothing(state: FleetState) -> None:
     assert changes_between(state, state) == ()
     assert changes_between(FleetState(), state) == tuple(

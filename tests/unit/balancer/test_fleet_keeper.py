@@ -161,6 +161,16 @@ async def test_paddlers_state_is_the_deployment_default() -> None:
     assert states.extras == extras, "as long as nothing else is said about them"
 
 
+async def test_paddlers_clients_find_room_in_a_full_fleet() -> None:
+    states = await keeper()
+    await states.apply(
+        FleetState(tuple(attrs.evolve(CODER, name=f"d{n}") for n in range(64))), author="ann"
+    )
+    await states.replace(attrs.evolve(NEW, model=LocalToAgent("/m.gguf")))
+    assert states.find(DEFAULT) is not None
+    assert len(states.current.state.deployments) == 65
+
+
 async def test_a_swap_of_the_model_keeps_the_rules_of_default() -> None:
     states = await keeper()
     ruled = attrs.evolve(CHAT, replicas=ReplicaRange(1, 2), where=("gpu=yes",), aliases=("x",))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import attrs
-from fleet_states import extras, specs, states
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_values import values_of
 
+from effort import examples
+from fleet_states import extras, specs, states
 from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     LocalToAgent,
@@ -30,6 +31,7 @@ paddler_states = values_of(BalancerDesiredState)
 
 
 @given(states, paddler_states, extras)
+@settings(max_examples=examples(40))
 def test_paddlers_state_comes_back_byte_for_byte(
     state: FleetState, desired: BalancerDesiredState, beside: Extras
 ) -> None:
@@ -37,6 +39,7 @@ def test_paddlers_state_comes_back_byte_for_byte(
 
 
 @given(states, paddler_states, extras)
+@settings(max_examples=examples(40))
 def test_agents_are_sent_what_paddlers_state_says(
     state: FleetState, desired: BalancerDesiredState, beside: Extras
 ) -> None:
@@ -49,6 +52,7 @@ def test_agents_are_sent_what_paddlers_state_says(
 
 
 @given(states, paddler_states, extras)
+@settings(max_examples=examples(40))
 def test_the_others_stay_and_so_do_rules_that_paddlers_state_has_no_word_for(
     state: FleetState, desired: BalancerDesiredState, beside: Extras
 ) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
+from effort import examples
 from fleet_states import specs, states
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
@@ -43,11 +44,13 @@ def refusal(**fields: object) -> str:
 
 
 @given(states)
+@settings(max_examples=examples(40))
 def test_a_state_survives_the_wire_in_its_order(state: FleetState) -> None:
     revision = FleetRevision(
         revision=7, author="ann", time="2026-01-02T03:04:05Z", note="why", state=state
     )
     assert structure(loads(dumps(unstructure(revision))), FleetRevision) == revision
+    assert revision.json == dumps(unstructure(revision))
 
 
 def test_what_is_left_out_has_its_default() -> None:
@@ -139,10 +142,11 @@ def test_a_refusal_names_the_deployment_the_field_and_the_limit(
         assert "deployment 'coder': " in text
 
 
-def test_there_are_at_most_64_deployments() -> None:
+def test_there_are_at_most_64_deployments_beside_default() -> None:
     many = [{**CODER, "name": f"d{n}"} for n in range(65)]
-    assert len(read(*many[:64]).deployments) == 64
-    with pytest.raises(WireError, match="65 deployments, the limit is 64"):
+    default = {**CODER, "name": DEFAULT}
+    assert len(read(*many[:64], default).deployments) == 65
+    with pytest.raises(WireError, match="65 deployments beside default, the limit is 64 @"):
         read(*many)
 
 

@@ -154,7 +154,7 @@ def test_a_source_that_is_named_often_is_asked_for_once() -> None:
         ("deployments = 1", "expected [[deployments]], got 1 @ $.deployments"),
         ("deployments = [1]", "expected an object, got 1 @ $.deployments[0]"),
         ("#" * (MAX_TOML_BYTES + 1), "the file has 1048577 bytes, the limit is 1048576"),
-        ("[[deployments]]\n" * 65, "65 deployments, the limit is 64"),
+        ("[[deployments]]\n" * 66, "66 deployments, the limit is 64 beside default @ $.deploym"),
         ("[[deployments]]\nname = 'a'", "deployment 'a': required field missing @ $.deployments"),
         ("[[deployments]]\nmodel = '/m'", "required field missing @ $.deployments[0].name"),
         (

@@ -29,14 +29,13 @@ from paddler_trio.balancer.fleet.stored_fleet import (
     FleetTooLargeError,
     Pending,
     StoredFleet,
-    document_of,
+    rendered_fleet,
     stored_in,
 )
 from paddler_trio.balancer.state_database import (
     StateFile,
     content,
     digest_of,
-    rendered,
     replace,
     state_file,
 )
@@ -200,7 +199,7 @@ class FileDatabase:
             raise
         self._digest = digest
         self._stored = attrs.evolve(stored, history=fitted.history)
-        self._complete(rendered(document_of(self._stored, None)))
+        self._complete(rendered_fleet(self._stored, None))
         return self._stored
 
     def _write_fleet(self, stored: StoredFleet) -> StoredFleet:
@@ -235,7 +234,7 @@ def _fitted(stored: StoredFleet, pending: Pending | None) -> tuple[bytes, Stored
     """
     least = 1 if pending is None or pending.revision == stored.current.revision else 2
     while True:
-        text = rendered(document_of(stored, pending))
+        text = rendered_fleet(stored, pending)
         if len(text) <= MAX_FLEET_FILE_BYTES:
             return text, stored
         if len(stored.history) <= least:

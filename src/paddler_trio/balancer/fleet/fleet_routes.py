@@ -34,7 +34,7 @@ from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header, se
 from paddler_trio.http.client_identity import KEY_NAME
 from paddler_trio.http.json_body import json_body, structured
 from paddler_trio.http.router import Params, Router
-from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.shape import ShapeError
 from paddler_trio.wire.trio.default_deployment import fleet_problem
 from paddler_trio.wire.trio.fleet_state import (
@@ -166,7 +166,7 @@ def _rendered(history: Sequence[FleetRevision]) -> tuple[bytes, bytes]:
     texts: list[bytes] = []
     left_bytes = MAX_HISTORY_BYTES
     for revision in history:
-        text = dumps(unstructure(revision))
+        text = revision.json
         left_bytes -= len(text)
         if texts and left_bytes < 0:
             break
@@ -193,8 +193,7 @@ def _is_dry_run(scope: Scope) -> bool:
 
 
 async def _send_revision(send: Send, revision: FleetRevision) -> None:
-    text = await trio.to_thread.run_sync(lambda: dumps(unstructure(revision)))
-    await send_json(send, 200, text)
+    await send_json(send, 200, await trio.to_thread.run_sync(lambda: revision.json))
 
 
 async def _answered(change: Callable[[], Awaitable[T]]) -> T:

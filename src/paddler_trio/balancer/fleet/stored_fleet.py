@@ -13,7 +13,7 @@ from typing import Annotated, Final, TypeAlias
 import attrs
 
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.wire.codec import structure, unstructure
+from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
 from paddler_trio.wire.scalars import IntRange
 from paddler_trio.wire.shape import OMITTED, ShapeError
@@ -99,9 +99,20 @@ class StoredFleet:
     def with_revision(
         self, state: FleetState, desired: BalancerDesiredState, *, author: str, time: str, note: str
     ) -> StoredFleet:
-        """``state`` as the next revision, and Paddler's state that goes with it."""
+        """``state`` as the next revision, and Paddler's state that goes with it.
+
+        Deployments that stay the same stay the same objects: they are held and written once.
+        """
+        known = self.current.state.by_name
+        specs = tuple(
+            known[spec.name] if known.get(spec.name) == spec else spec for spec in state.deployments
+        )
         revision = FleetRevision(
-            revision=self.current.revision + 1, author=author, time=time, note=note, state=state
+            revision=self.current.revision + 1,
+            author=author,
+            time=time,
+            note=note,
+            state=FleetState(specs),
         )
         return attrs.evolve(
             self, desired=desired, history=(revision, *self.history)[:MAX_HISTORY]
@@ -169,40 +180,47 @@ class _Document:
     pending: Pending | None = attrs.field(default=None, metadata=OMITTED)
 
 
-def document_of(stored: StoredFleet, pending: Pending | None) -> object:
-    """The JSON of the file."""
-    places: dict[DeploymentSpec, int] = {}
+def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
+    """The text of the file; every deployment is rendered once in its life."""
+    places: dict[int, int] = {}
+    specs: list[bytes] = []
 
     def place(spec: DeploymentSpec) -> int:
-        return places.setdefault(spec, len(places))
+        if id(spec) not in places:
+            places[id(spec)] = len(specs)
+            specs.append(spec.json)
+        return places[id(spec)]
 
-    history = tuple(
-        _Revision(
-            revision=each.revision,
-            author=each.author,
-            time=each.time,
-            note=each.note,
-            deployments=tuple(place(spec) for spec in each.state.deployments),
-        )
-        for each in stored.history
-    )
-    good = tuple(
-        _Good(deployment=name, revision=each.revision, spec=place(each.spec))
-        for name, each in stored.good.items()
-    )
-    rollouts = tuple(
-        _Rollout(deployment=name, rollout=each) for name, each in stored.rollouts.items()
-    )
-    return unstructure(
+    document = unstructure(
         _Document(
             version=_Version.V1,
-            history=history,
-            good=good,
-            rollouts=rollouts,
-            specs=tuple(places),
+            history=tuple(
+                _Revision(
+                    revision=each.revision,
+                    author=each.author,
+                    time=each.time,
+                    note=each.note,
+                    deployments=tuple(place(spec) for spec in each.state.deployments),
+                )
+                for each in stored.history
+            ),
+            good=tuple(
+                _Good(deployment=name, revision=each.revision, spec=place(each.spec))
+                for name, each in stored.good.items()
+            ),
+            rollouts=tuple(
+                _Rollout(deployment=name, rollout=each) for name, each in stored.rollouts.items()
+            ),
+            specs=(),
             pending=pending,
         )
     )
+    assert isinstance(document, dict)
+    fields = [
+        dumps(name) + b":" + dumps(value) for name, value in document.items() if name != "specs"
+    ]
+    fields.append(b'"specs":[\n%b\n]' % b",\n".join(specs))
+    return b"{\n%b\n}\n" % b",\n".join(fields)
 
 
 def stored_in(

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     DesiredModel,
@@ -43,6 +43,7 @@ from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, MAX_INSTANCE_SL
 
 DEFAULT: Final = DEFAULT_DEPLOYMENT
 MAX_DEPLOYMENTS: Final = 64
+"""Beside ``default``, which Paddler's clients may desire at any time."""
 MAX_ALIASES: Final = 16
 """Of one deployment."""
 MAX_CONDITIONS: Final = 16
@@ -271,6 +272,11 @@ class DeploymentSpec:
         """Names the state and the extras that its agents are sent; agents report it."""
         return extended_digest(self.agent_state, self.extras)
 
+    @cached_property
+    def json(self) -> bytes:
+        """As it is written."""
+        return dumps(unstructure(self))
+
     def __repr__(self) -> str:
         return f"<DeploymentSpec {self.name} {self.digest[:12]}>"
 
@@ -286,7 +292,12 @@ class FleetState:
     deployments: tuple[DeploymentSpec, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        _check_count("deployments", len(self.deployments), MAX_DEPLOYMENTS)
+        others = sum(spec.name != DEFAULT for spec in self.deployments)
+        if others > MAX_DEPLOYMENTS:
+            raise ShapeError(
+                f"{others} deployments beside {DEFAULT}, the limit is {MAX_DEPLOYMENTS}",
+                "deployments",
+            )
         taken: dict[str, str] = {}
         for spec in self.deployments:
             if spec.name in taken:
@@ -336,6 +347,18 @@ class FleetRevision:
     time: str
     note: str
     state: FleetState
+
+    @property
+    def json(self) -> bytes:
+        """As it is written, put together from its deployments."""
+        head = {
+            "revision": self.revision,
+            "author": self.author,
+            "time": self.time,
+            "note": self.note,
+        }
+        deployments = b",".join(spec.json for spec in self.state.deployments)
+        return b'%b,"state":{"deployments":[%b]}}' % (dumps(head)[:-1], deployments)
 
     def __repr__(self) -> str:
         return f"<FleetRevision {self.revision} by {self.author}: {self.state!r}>"

@@ -30,7 +30,12 @@ from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
 from paddler_trio.wire.shape import ShapeError, describe
-from paddler_trio.wire.trio.fleet_state import MAX_DEPLOYMENTS, MAX_NOTE_CHARS, FleetState
+from paddler_trio.wire.trio.fleet_state import (
+    DEFAULT,
+    MAX_DEPLOYMENTS,
+    MAX_NOTE_CHARS,
+    FleetState,
+)
 
 MAX_TOML_BYTES: Final = 1024 * 1024
 AUTO: Final = "auto"
@@ -78,8 +83,11 @@ def fleet_of_toml(text: str, *, read_source: ReadSource, read_file: ReadFile) ->
     tables = document.get("deployments", [])
     if type(tables) is not list:
         raise ShapeError(f"expected [[deployments]], got {describe(tables)}", "deployments")
-    if len(tables) > MAX_DEPLOYMENTS:  # before any source is asked for
-        raise ShapeError(f"{len(tables)} deployments, the limit is {MAX_DEPLOYMENTS}")
+    if len(tables) > MAX_DEPLOYMENTS + 1:  # before any source is asked for
+        raise ShapeError(
+            f"{len(tables)} deployments, the limit is {MAX_DEPLOYMENTS} beside {DEFAULT}",
+            "deployments",
+        )
     reader = _Reader(read_source, read_file)
     plain = [reader.deployment(table, place) for place, table in enumerate(tables)]
     return FleetFile(structure({"deployments": plain}, FleetState), note)
