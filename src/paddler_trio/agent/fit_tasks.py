@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import partial
 
 import attrs
 import structlog
@@ -10,8 +10,8 @@ import trio
 
 from paddler_trio.agent.fit_gate import FitGate
 from paddler_trio.agent.fit_report import fit_report
+from paddler_trio.agent.link_tasks import AnswerReply, LinkTasks
 from paddler_trio.agent.model_fit import UNLOADABLE
-from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.errors import MemoryUnknownError, one_line
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import NoModel
@@ -30,67 +30,29 @@ FIT_ANSWER_S = 90.0
 """From the question to the answer; headers of large models come over slow links."""
 
 
-class FitReply(Protocol):
-    """Where answers go: the connection the question came in on."""
-
-    def answer(self, answer: Answer) -> None:
-        """Queue a short answer."""
-        ...
-
-
 @attrs.define(eq=False)
-class FitTasks:
-    """All such questions of all connections. Call ``open`` with their nursery before the first."""
+class FitTasks(LinkTasks):
+    """All such questions of all connections."""
 
-    _models: ModelServer | None = attrs.field(default=None, init=False)
-    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-    _running: dict[tuple[int, str], trio.CancelScope] = attrs.field(factory=dict, init=False)
-    """By the identity of the connection and the question's id on it."""
+    most: int = MAX_FIT_QUESTIONS
+    what: str = "models to judge"
 
-    def open(self, questions: trio.Nursery, models: ModelServer) -> None:
-        self._nursery, self._models = questions, models
-
-    def ask(self, question: AskFit, reply: FitReply) -> None:
+    def ask(self, question: AskFit, reply: AnswerReply) -> None:
         """Answer on ``reply``, unless the connection ends first."""
-        key = (id(reply), question.id)
-        if self._nursery is None or self._models is None or self._models.gate is None:
+        gate = None if self._models is None else self._models.gate
+        if gate is None:
             reply.answer(Answer(question.id, None, "this agent makes no dry runs now", 503))
-        elif key in self._running:
-            problem = f"question id {question.id!r} is in use already"
-            reply.answer(Answer(question.id, None, problem, 400))
-        elif len(self._running) >= MAX_FIT_QUESTIONS:
-            problem = f"this agent has {MAX_FIT_QUESTIONS} models to judge already"
-            reply.answer(Answer(question.id, None, problem, 503))
-        else:
-            scope = self._running[key] = trio.CancelScope()
-            self._nursery.start_soon(
-                self._serve, question, self._models.gate, reply, scope, name=f"fit {question.id}"
-            )
+            return
+        serve = partial(_serve, question, gate, reply)
+        self.begin(question.id, reply, serve, name=f"fit {question.id}")
 
-    def stop(self, wire_id: str, reply: object) -> None:
-        """Drop the question. Unknown ids are ignored."""
-        scope = self._running.get((id(reply), wire_id))
-        if scope is not None:
-            scope.cancel(reason="the balancer asked to stop")
 
-    def stop_all_of(self, reply: object) -> None:
-        """The connection has ended: drop its questions."""
-        for (connection, _), scope in self._running.items():
-            if connection == id(reply):
-                scope.cancel(reason="the link is gone")
-
-    async def _serve(
-        self, question: AskFit, gate: FitGate, reply: FitReply, scope: trio.CancelScope
-    ) -> None:
-        try:
-            with scope:
-                with trio.move_on_after(FIT_ANSWER_S):
-                    reply.answer(await _answer(question, gate))
-                    return
-                problem = f"no verdict within {FIT_ANSWER_S:g} s"
-                reply.answer(Answer(question.id, None, problem, 504))
-        finally:
-            del self._running[id(reply), question.id]
+async def _serve(question: AskFit, gate: FitGate, reply: AnswerReply) -> None:
+    with trio.move_on_after(FIT_ANSWER_S):
+        reply.answer(await _answer(question, gate))
+        return
+    problem = f"no verdict within {FIT_ANSWER_S:g} s"
+    reply.answer(Answer(question.id, None, problem, 504))
 
 
 async def _answer(question: AskFit, gate: FitGate) -> Answer:
