@@ -96,11 +96,11 @@ def conversation(text: str, **changes: Json) -> Json:
 
 
 @contextmanager
-def agent_of(balancer: PaddlerBalancer) -> Iterator[Daemon]:
+def agent_of(balancer: PaddlerBalancer, *more: str) -> Iterator[Daemon]:
     """An agent process that dials this balancer; gone with the block."""
     options = ["agent", f"--management-addr={balancer.address}", f"--slots={SLOTS}"]
     agent = Daemon.start(
-        "agent", [*options, "--name=rack", "--drain-timeout=30000", "--log-json"], {}
+        "agent", [*options, "--name=rack", "--drain-timeout=30000", "--log-json", *more], {}
     )
     try:
         yield agent
@@ -112,10 +112,12 @@ def agent_of(balancer: PaddlerBalancer) -> Iterator[Daemon]:
 
 
 @asynccontextmanager
-async def linked_agent() -> AsyncIterator[tuple[PaddlerBalancer, Daemon, AgentLink]]:
+async def linked_agent(
+    *options: str,
+) -> AsyncIterator[tuple[PaddlerBalancer, Daemon, AgentLink]]:
     """A balancer, an agent process, and the link between them."""
     async with paddler_balancer() as balancer:
-        with agent_of(balancer) as agent:
+        with agent_of(balancer, *options) as agent:
             yield balancer, agent, await balancer.next_link()
 
 
@@ -269,10 +271,16 @@ async def test_only_what_needs_another_engine_gets_one() -> None:
         assert len(await link.wait_answer("warm")) == 4
         assert agent.engine_pid == engine
 
+        seen = len(link.statuses())
         await link.set_state(state(BUNDLED_MODEL, context_size=2048))
-        await link.wait_status(lambda s: s["slots_total"] == 0, "a new engine on its way")
-        await link.wait_serving(SLOTS)
+        await link.wait_status(
+            lambda s: s["state_application_status"] == "Fresh", "a new engine on its way"
+        )
+        await link.wait_status(
+            lambda s: s["state_application_status"] == "Applied", "the new engine in force"
+        )
         assert agent.engine_pid not in (None, engine)
+        assert {s["slots_total"] for s in link.statuses()[seen:]} == {SLOTS}, "beside the old one"
 
         await link.set_state(state(None))
         status = await link.wait_status(
@@ -284,7 +292,7 @@ async def test_only_what_needs_another_engine_gets_one() -> None:
 
 
 async def test_a_swap_waits_for_who_runs_and_not_for_who_waits_for_it() -> None:
-    async with linked_agent() as (_, agent, link):
+    async with linked_agent("--load-beside=off") as (_, agent, link):
         await link.set_state(state(BUNDLED_MODEL))
         await link.wait_serving(SLOTS)
         engine = agent.engine_pid

@@ -358,7 +358,7 @@ def test_an_agents_tree_shows_how_often_its_engine_was_restarted(fleet: Fleet) -
     fleet.wait_serving()
     ended = managed(fleet, "tree", "--agent", "a1")
     assert ended.returncode == SUCCESS, ended.stderr
-    assert ended.stdout.startswith("main  run_agent (agent_tree.py:")
+    assert ended.stdout.startswith("main  run_instance (instance_tree.py:")
     [branch] = [line for line in ended.stdout.splitlines() if "─ engine  " in line]
     assert "restarted once" in branch
     assert "SIGKILL" in branch
