@@ -98,7 +98,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
         await nursery.start(serve)
         link = await double.link("host")
         first = await link.want(state(others[1], options.streams + 1))
-        await double.until(lambda: bool(link.reports) and link.report.served_state == first)
+        await double.until(lambda: link.report.served_state == first)
         before: list[float] = []
         during: list[float] = []
         for number in range(options.rounds):
