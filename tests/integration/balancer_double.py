@@ -79,7 +79,8 @@ class Link:
 
     @property
     def report(self) -> Report:
-        return self.reports[-1]
+        """The newest; one of a silent agent before the first."""
+        return self.reports[-1] if self.reports else Report("", None, None, None, None, None)
 
     async def want(self, desired: AgentDesiredState) -> str:
         """Send this state; its digest."""

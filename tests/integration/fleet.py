@@ -113,7 +113,7 @@ class Daemon:
     @property
     def engine_pids(self) -> list[int]:
         """Of all engines, oldest first: an agent has two while one is loaded beside another."""
-        return [pid for pid in children(self.pid) if _is_engine(pid)]
+        return [pid for pid in children(self.pid) if is_engine(pid)]
 
     def wait_for_log(self, event: str, *, within_s: float = START_S) -> Mapping[str, object]:
         """The first record, past or coming, with this ``event``; AssertionError if it never is."""
@@ -376,7 +376,8 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
-def _is_engine(pid: int) -> bool:
+def is_engine(pid: int) -> bool:
+    """Whether this process is an engine's, and no dry run's."""
     try:
         return b"paddler_trio.engine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):

@@ -14,7 +14,7 @@ import attrs
 import pytest
 import trio
 from balancer_double import BalancerDouble, balancer_double
-from fleet import BUNDLED_MODEL, children
+from fleet import BUNDLED_MODEL, children, is_engine
 from gguf import GGUFReader
 
 from paddler_trio import __version__
@@ -83,11 +83,8 @@ def state(model: Path, context_size: int = 2048) -> AgentDesiredState:
 
 
 def engines() -> list[int]:
-    return [
-        pid
-        for pid in children(os.getpid())
-        if b"paddler_trio.engine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    ]
+    """Of the agent in this process, oldest first."""
+    return [pid for pid in children(os.getpid()) if is_engine(pid)]
 
 
 @pytest.fixture(autouse=True)
@@ -105,16 +102,16 @@ async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
         link = await it.balancer.link("host")
         assert link.placement == Placement(host=link.id, deployment="default", labels=LABELS)
         assert link.first == ["Placement", "RegisterAgent"]
-        old = await link.want(state(BUNDLED_MODEL, 16384))
+        old = await link.want(state(BUNDLED_MODEL, 32768))
         await it.balancer.until(lambda: link.report.served_state == old)
         await it.balancer.until(lambda: link.slots[-1] == SLOTS)
         assert link.report.load_s is not None
         seen, slots = len(link.reports), len(link.slots)
-        running = [await link.start(f"r{i}", max_tokens=4000) for i in range(SLOTS - 1)]
+        running = [await link.start(f"r{i}", max_tokens=8000) for i in range(SLOTS - 1)]
         await it.balancer.until(lambda: all(stream.came_s for stream in running))
         (engine,) = engines()
-        new = await link.want(state(other, 16384))
-        await it.balancer.until(lambda: link.report.phase == "loading")
+        new = await link.want(state(other, 32768))
+        await it.balancer.until(lambda: any(r.phase == "loading" for r in link.reports[seen:]))
         during = await link.start("during", max_tokens=5)
         await it.balancer.until(lambda: len(engines()) == 2)
         os.kill(engines()[-1], signal.SIGKILL)

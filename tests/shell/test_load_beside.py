@@ -210,6 +210,32 @@ async def test_the_state_before_is_back_at_once_while_another_one_loads(tmp_path
         assert set(world.slots) == {2}
 
 
+async def test_the_state_before_is_back_at_once_while_its_last_requests_run(
+    tmp_path: Path,
+) -> None:
+    async with serving_old(tmp_path, drain_s=60) as world:
+        agent, engines = world.agent, world.engines
+        old = await world.serves("old.gguf")
+        engines.may_come_up.set()
+        with old.uses.one():
+            agent.server.set_desired(state(agent.file("new.gguf")))
+            new = await world.serves("new.gguf")
+            agent.server.set_desired(state(agent.file("old.gguf")))
+            back = await world.serves("old.gguf")
+            assert back.engine is old.engine
+            await world.one_engine_is_left()
+            assert agent.lost == [new.engine]
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert engines.alive == [old.engine], "it does not leave any more"
+        assert len(engines.loads) == 2
+        with back.uses.one():
+            agent.server.set_desired(state(agent.file("new.gguf")))
+            await world.serves("new.gguf")
+        await world.one_engine_is_left()
+        assert old.engine not in engines.alive
+        assert set(world.slots) == {2}
+
+
 async def test_a_third_model_waits_until_the_first_one_has_left(tmp_path: Path) -> None:
     async with serving_old(tmp_path, drain_s=60) as world:
         agent, engines = world.agent, world.engines

@@ -83,15 +83,20 @@ class ModelPlaces:
     ) -> LoadedModel:
         """A model with a proved engine: one that is here, or one that begins in ``engines``.
 
+        One that leaves comes back if it is wanted again.
+
         Cancellation: the next call uses what was begun, or ends it.
 
         Raises:
           ModelNotServableError: it does not fit, or the engine cannot load it. One beside it stays.
         """
-        here = (self._coming, self.current)
+        here = (self._coming, self.current, self._leaving)
         model = next((each for each in here if each is not None and each.is_the(wanted)), None)
         if model is not self._coming:
             await self.abandon_coming()
+        if model is not None and model is self._leaving:
+            self._coming = self._leaving
+            self._has_gone()
         is_new = model is None
         if model is None:
             model = await self._begin(wanted, desired, engines)
@@ -204,10 +209,16 @@ class ModelPlaces:
     async def _let_go(self, model: LoadedModel) -> None:
         """Requests that began on it finish there, for a while; then it ends."""
         await self._drain(model)
+        if model is not self._leaving:
+            return  # it came back
         await model.stop()
+        if model is self._leaving:
+            self._has_gone()
+        await self.uses.keep(self.paths)
+
+    def _has_gone(self) -> None:
         self._leaving = None
         self._has_left.notify()
-        await self.uses.keep(self.paths)
 
     async def _until_left(self) -> None:
         """Two models at most are in memory."""
