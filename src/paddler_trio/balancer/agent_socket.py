@@ -8,7 +8,6 @@ everything that the agent sent meanwhile, and it is read before anything is conc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -16,6 +15,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.balancer.agent_frames import FAMILIES, AgentFrame, decode, deliver, take_step
 from paddler_trio.balancer.status_limits import (
     bounded_progress,
     bounded_report,
@@ -32,10 +32,7 @@ from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import input_of
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
 from paddler_trio.wire.paddler.messages import (
     AgentResponse,
     DeregisterAgent,
@@ -44,11 +41,8 @@ from paddler_trio.wire.paddler.messages import (
     UnknownNotification,
     UpdateAgentStatus,
     Version,
-    parse_balancer_message,
-    recover_request_id,
     render,
 )
-from paddler_trio.wire.paddler.results import ends_stream
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.trio_link import (
@@ -70,9 +64,7 @@ log = structlog.get_logger("agents")
 PROTOCOL_VERSION = "4.1.0"
 """What Paddler's agents compare with their own; they only warn if it differs."""
 
-_TRIO = '{"Trio":'
 UNREAD_POLL_S = 0.05
-_FAMILIES = frozenset({"GeneratedToken", "Embedding"})
 
 
 @attrs.define(eq=False)
@@ -125,30 +117,6 @@ async def _write(
 ) -> None:
     async for frame in frames:
         await send_text(frame)
-
-
-@attrs.frozen
-class _Frame:
-    """What stands in a frame: a message, the body of an extension, or what is wrong with it."""
-
-    message: object
-    is_extension: bool = False
-    request_id: str | None = None
-    """The request that fails, if something is wrong."""
-
-
-def _decode(text: str, *, speaks_trio: bool) -> _Frame:
-    try:
-        if speaks_trio and text.startswith(_TRIO):
-            if len(text) > UNCOUNTED_BYTES:
-                check_count(text.encode())
-            return _Frame(json.loads(text)[TAG], is_extension=True)
-        message = parse_balancer_message(text)
-    except (WireError, ValueError, KeyError, RecursionError) as error:
-        return _Frame(error, request_id=recover_request_id(text))
-    return _Frame(
-        message, request_id=message.request_id if isinstance(message, AgentResponse) else None
-    )
 
 
 @attrs.define(eq=False)
@@ -237,13 +205,13 @@ class _Link:
 
     # ------------------------------------------------------------- messages
 
-    async def _decoded(self, text: str) -> _Frame:
+    async def _decoded(self, text: str) -> AgentFrame:
         """A long frame is decoded in a thread, so that no tokens wait for it."""
         if len(text) <= INLINE_BYTES:
-            return _decode(text, speaks_trio=self.speaks_trio)
-        return await self.room.off_loop(partial(_decode, text, speaks_trio=self.speaks_trio))
+            return decode(text, speaks_trio=self.speaks_trio)
+        return await self.room.off_loop(partial(decode, text, speaks_trio=self.speaks_trio))
 
-    def _handle(self, frame: _Frame) -> bool:
+    def _handle(self, frame: AgentFrame) -> bool:
         """One frame; False ends the connection in an orderly way.
 
         A frame that is not one raises WireError, after its request, if it names one, has failed.
@@ -356,9 +324,9 @@ class _Link:
             log.debug("late response dropped", agent=agent.label, id=message.request_id)
             return
         (family, result) = next(iter(response.items()))
-        if family not in _FAMILIES:
+        if family not in FAMILIES:
             raise WireError(f"{family} answers no generation @ $.Response.response")
-        _deliver(lease, family, [result], extended=self.speaks_trio)
+        deliver(lease, family, [result], extended=self.speaks_trio)
 
     def _on_extension(self, body: object) -> None:
         agent = self.agent
@@ -366,7 +334,7 @@ class _Link:
             self._place(parse_extension(body))
             return
         if isinstance(body, dict) and "Step" in body:
-            _on_step(agent, body["Step"])
+            take_step(agent, body["Step"])
             return
         match parse_extension(body):
             case Report() as unbounded:
@@ -397,41 +365,3 @@ class _Link:
 def _visible(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
     """What of a status is visible; the slot count shown is the balancer's own."""
     return attrs.evolve(status, version=0, slots_processing=0)
-
-
-def _on_step(agent: AgentConnection, entries: object) -> None:
-    """The hot path: everything one engine pass produced, no converter involved."""
-    if not isinstance(entries, list):
-        raise WireError("a step is a list @ $.Trio.Step")
-    for entry in entries:
-        match entry:
-            case {"id": str(wire_id), "tokens": list(tokens), "results": list(results)}:
-                lease = agent.lease(wire_id)
-                if lease is None:
-                    continue  # it was stopped; these were on their way
-                try:
-                    _deliver(lease, "GeneratedToken", results, tokens, extended=True)
-                except WireError as error:
-                    lease.broken_frame(str(error))
-                    raise
-            case _:
-                raise WireError(f"not a step entry: {json.dumps(entry)[:100]} @ $.Trio.Step")
-
-
-def _deliver(
-    lease: Lease,
-    family: str,
-    results: list[RawResult],
-    tokens: list[int] | None = None,
-    *,
-    extended: bool,
-) -> None:
-    """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
-    one is no result: clients could not read it either. ``extended``: the agent is ours."""
-    for place, result in enumerate(results):
-        if type(result) is str and family == "GeneratedToken":
-            raise WireError("every generated token carries something @ $.GeneratedToken")
-        if ends_stream({family: result}, extended=extended):
-            lease.deliver(family, results[: place + 1], ends=True, tokens=tokens)
-            return
-    lease.deliver(family, results, ends=False, tokens=tokens)

@@ -9,7 +9,6 @@ that the request ends when the task is cancelled.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import attrs
@@ -46,8 +45,9 @@ from paddler_trio.nursery_tree.request import (
     RevisionPin,
     Stopping,
     Streaming,
+    client_digest,
 )
-from paddler_trio.nursery_tree.request_log import log_end
+from paddler_trio.nursery_tree.request_log import log_end, shown
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthTracker
@@ -341,7 +341,7 @@ class Dispatcher:
 
     async def _run(self, request: Request) -> None:
         """The task of a request: it ends the phases that last too long."""
-        explain_this_task(lambda: self._state_of(request))
+        explain_this_task(lambda: shown(request, self.position(request)))
         try:
             while not isinstance(request.phase, Ended):
                 timer, moved = request.timer, request.moved
@@ -419,20 +419,6 @@ class Dispatcher:
             if agent.key in self.agents and agent.refresh_readiness():
                 self.update(agent)
 
-    def _state_of(self, request: Request) -> str:
-        """For the printed tree: why it waits, or where it runs."""
-        match request.phase:
-            case Buffered():
-                ahead = self.position(request)
-                again = f", continuing after {len(request.tokens)} tokens" if request.tokens else ""
-                return f"waits for a slot behind {ahead}{again}"
-            case Leased(lease) | Streaming(lease):
-                return f"on {lease.agent.label}, {request.num_results} results so far"
-            case Stopping(lease):
-                return f"waits for {lease.agent.label} to confirm a stop"
-            case Ended():
-                return "ending"
-
     def _apply(self, pool: Pool, decisions: Iterable[Granted | Queued]) -> None:
         for decision in decisions:
             if isinstance(decision, Granted):
@@ -446,21 +432,9 @@ class Dispatcher:
             agent,
             wire_id=f"{request.key}.{len(request.agents) + 1}",
             item_timeout_s=self.limits.item_timeout_s,
-            isolated=_isolated(request) if agent.speaks_trio else None,
+            isolated=request.isolation if agent.speaks_trio else None,
         )
         if request.pin is not None and request.pin.revision is None:
             request.pin.revision = agent.revision
         request.grant(lease)
         self.agents_changed.notify()
-
-
-def _isolated(request: Request) -> str | None:
-    """What the request may have killed, as it is sent to an agent."""
-    if request.may_kill_agents:
-        return "agent"
-    return "engine" if request.suspicions else None
-
-
-def client_digest(client: str) -> str:
-    """Tells clients apart on agents without naming them."""
-    return hashlib.blake2s(client.encode(), digest_size=8).hexdigest()

@@ -20,6 +20,7 @@ has a consumer that is too slow; then this request alone is stopped.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -222,6 +223,13 @@ class Request:
         return None if self.pin is None else self.pin.revision
 
     @property
+    def isolation(self) -> str | None:
+        """What it may have killed, as it is sent to an agent; None for nothing."""
+        if self.may_kill_agents:
+            return "agent"
+        return "engine" if self.suspicions else None
+
+    @property
     def ending(self) -> Ending | None:
         """How it ended for the client; None as long as it did not."""
         return self.phase.ending if isinstance(self.phase, Stopping | Ended) else None
@@ -307,3 +315,8 @@ class Request:
             self.moved.set()
             self.moved = trio.Event()
         self.on_move(self, left)
+
+
+def client_digest(client: str) -> str:
+    """Tells clients apart on agents without naming them."""
+    return hashlib.blake2s(client.encode(), digest_size=8).hexdigest()

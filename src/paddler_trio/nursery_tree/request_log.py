@@ -1,17 +1,27 @@
-"""One line in the log for each request that has ended."""
+"""Requests in words: in the log when they have ended, and in the printed tree until then."""
 
 from __future__ import annotations
 
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.request import Failure, Request, Stopped
+from paddler_trio.nursery_tree.request import (
+    Buffered,
+    Ended,
+    Failure,
+    Leased,
+    Request,
+    Stopped,
+    Stopping,
+    Streaming,
+)
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("dispatch")
 
 
 def log_end(request: Request) -> None:
+    """One line."""
     match request.ending:
         case Failure(code, description):
             ending = f"{code} {description}"
@@ -30,3 +40,17 @@ def log_end(request: Request) -> None:
         ending=ending,
         **named,
     )
+
+
+def shown(request: Request, ahead: int | None) -> str:
+    """For the printed tree: why it waits, behind how many, or where it runs."""
+    match request.phase:
+        case Buffered():
+            again = f", continuing after {len(request.tokens)} tokens" if request.tokens else ""
+            return f"waits for a slot behind {ahead}{again}"
+        case Leased(lease) | Streaming(lease):
+            return f"on {lease.agent.label}, {request.num_results} results so far"
+        case Stopping(lease):
+            return f"waits for {lease.agent.label} to confirm a stop"
+        case Ended():
+            return "ending"

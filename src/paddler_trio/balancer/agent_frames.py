@@ -1,0 +1,87 @@
+"""The frames of an agent: what stands in them, and what they bring to requests."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import attrs
+
+from paddler_trio.errors import WireError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
+from paddler_trio.wire.paddler.messages import (
+    AgentResponse,
+    parse_balancer_message,
+    recover_request_id,
+)
+from paddler_trio.wire.paddler.results import ends_stream
+from paddler_trio.wire.trio.trio_link import TAG
+
+_TRIO: Final = '{"Trio":'
+FAMILIES: Final = frozenset({"GeneratedToken", "Embedding"})
+"""Of the responses that belong to requests."""
+
+
+@attrs.frozen
+class AgentFrame:
+    """What stands in a frame: a message, the body of an extension, or what is wrong with it."""
+
+    message: object
+    is_extension: bool = False
+    request_id: str | None = None
+    """The request that fails, if something is wrong."""
+
+
+def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
+    try:
+        if speaks_trio and text.startswith(_TRIO):
+            if len(text) > UNCOUNTED_BYTES:
+                check_count(text.encode())
+            return AgentFrame(json.loads(text)[TAG], is_extension=True)
+        message = parse_balancer_message(text)
+    except (WireError, ValueError, KeyError, RecursionError) as error:
+        return AgentFrame(error, request_id=recover_request_id(text))
+    return AgentFrame(
+        message, request_id=message.request_id if isinstance(message, AgentResponse) else None
+    )
+
+
+def take_step(agent: AgentConnection, entries: object) -> None:
+    """The hot path: everything one engine pass produced, no converter involved."""
+    if not isinstance(entries, list):
+        raise WireError("a step is a list @ $.Trio.Step")
+    for entry in entries:
+        match entry:
+            case {"id": str(wire_id), "tokens": list(tokens), "results": list(results)}:
+                lease = agent.lease(wire_id)
+                if lease is None:
+                    continue  # it was stopped; these were on their way
+                try:
+                    deliver(lease, "GeneratedToken", results, tokens, extended=True)
+                except WireError as error:
+                    lease.broken_frame(str(error))
+                    raise
+            case _:
+                raise WireError(f"not a step entry: {json.dumps(entry)[:100]} @ $.Trio.Step")
+
+
+def deliver(
+    lease: Lease,
+    family: str,
+    results: list[RawResult],
+    tokens: list[int] | None = None,
+    *,
+    extended: bool,
+) -> None:
+    """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
+    one is no result: clients could not read it either. ``extended``: the agent is ours."""
+    for place, result in enumerate(results):
+        if type(result) is str and family == "GeneratedToken":
+            raise WireError("every generated token carries something @ $.GeneratedToken")
+        if ends_stream({family: result}, extended=extended):
+            lease.deliver(family, results[: place + 1], ends=True, tokens=tokens)
+            return
+    lease.deliver(family, results, ends=False, tokens=tokens)
