@@ -114,9 +114,7 @@ def answers_of(
         return list(threads.map(partial(_of_agent, client, question), agents))
 
 
-def _of_agent(
-    client: ManagementClient, plain: Mapping[str, object], view: AgentView
-) -> FitAnswer:
+def _of_agent(client: ManagementClient, plain: Mapping[str, object], view: AgentView) -> FitAnswer:
     if view.phase is None:
         problem = "a Paddler agent judges no models"
         return FitAnswer(view.label, None, problem, is_paddlers=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from paddler_trio.balancer.fleet.fleet_diff import changes_between
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.cache_display import when_words
 from paddler_trio.cli.exit_codes import DONE
@@ -87,9 +88,7 @@ def preview_fleet(management: ManagementClient, wanted: FleetFile, *, as_json: b
     exit code: 1 if a model does not fit. Each deployment is judged as if the others stayed."""
     client = FleetClient(management)
     before = client.state()
-    different = diffs(
-        client.changes(_plain(wanted.state)), state_in(before.revision), wanted.state
-    )
+    different = diffs(client.changes(_plain(wanted.state)), state_in(before.revision), wanted.state)
     told: list[dict[str, object]] = []
     code = DONE
     if not different and not as_json:
@@ -125,7 +124,10 @@ def undo_fleet(management: ManagementClient, *, timeout_s: float | None, as_json
     before = client.state()
     revision = client.undo()
     old, new = state_in(before.revision), _state_of(client, revision)
-    changes = _changes_between(old, new)
+    changes = [
+        DeploymentChange(deployment=each.deployment, change=each.change)
+        for each in changes_between(old, new)
+    ]
     different = diffs(changes, old, new)
     console = stderr() if as_json else stdout()
     _print_diffs(console, different)
@@ -279,23 +281,6 @@ def _state_of(client: FleetClient, revision: RevisionView) -> FleetState:
     if revision.state:
         return state_in(revision)
     return state_in(client.state().revision)
-
-
-def _changes_between(old: FleetState, new: FleetState) -> list[DeploymentChange]:
-    """What an undo changed; the balancer names no classes for what is stored already."""
-    changed = []
-    for name in dict.fromkeys([*new.by_name, *old.by_name]):
-        was, is_now = old.find(name), new.find(name)
-        if was == is_now:
-            continue
-        if is_now is None:
-            kind = "removed"
-        elif was is None:
-            kind = "added"
-        else:
-            kind = "none" if was.digest == is_now.digest else "changed"
-        changed.append(DeploymentChange(deployment=name, change=kind))
-    return changed
 
 
 # ------------------------------------------------------------------- showing

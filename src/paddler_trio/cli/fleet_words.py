@@ -23,9 +23,8 @@ EFFECTS: Final = {
     "in_place": "agents apply it to the running model, nothing is loaded anew",
     "context": "agents make a new context over the same weights",
     "weights": "agents load other weights, one after the other",
-    "changed": "agents go back to what they served before",
-    "added": "is new",
-    "removed": "is removed: agents unload it once its running answers have finished",
+    "added": "agents load it",
+    "removed": "agents unload it once its running answers have finished",
 }
 NOT_SET: Final = "not set"
 
@@ -41,7 +40,8 @@ class DeploymentDiff:
     @property
     def headline(self) -> str:
         words = self.change.replace("_", " ")
-        return f"{self.name}: {words}: {EFFECTS.get(self.change, 'the balancer knows how')}"
+        effect = EFFECTS.get(self.change)
+        return f"{self.name}: {words}" + ("" if effect is None else f": {effect}")
 
 
 def state_in(revision: RevisionView) -> FleetState:

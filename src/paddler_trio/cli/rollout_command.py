@@ -18,7 +18,7 @@ rollout = typer.Typer(
 )
 
 DeploymentArgument = Annotated[
-    str, typer.Argument(metavar="[DEPLOYMENT]", help="Whose rollout.", show_default=True)
+    str, typer.Argument(metavar="DEPLOYMENT", help="Whose rollout.", show_default=True)
 ]
 
 
@@ -89,7 +89,7 @@ def abort(
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
 ) -> None:
-    """End a rollout where it is: each agent keeps what it serves."""
+    """Give a rollout up: agents go back to what they served before it."""
     _command("abort", deployment, as_json=as_json, address=management_addr, key_file=key_file)
 
 
@@ -100,7 +100,7 @@ def undo(
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
 ) -> None:
-    """Go back to what the deployment served before, on every agent."""
+    """Go back to what the deployment served before its last rollout, also when that is over."""
     _command("undo", deployment, as_json=as_json, address=management_addr, key_file=key_file)
 
 

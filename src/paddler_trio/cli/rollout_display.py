@@ -109,7 +109,9 @@ def rollouts_shown(rollouts: Sequence[RolloutView], height: int | None = None) -
     if height is not None and rollouts:
         rows = max(LEAST_ROWS, (height - 1) // len(rollouts) - 2)
     for rollout in rollouts:
-        parts.append(Text(printable(headline(rollout)), style=COLOURS.get(rollout.phase, "cyan")))
+        head = Text(printable(headline(rollout)), style=COLOURS.get(rollout.phase, "cyan"))
+        head.no_wrap, head.overflow = rows is not None, "ellipsis"
+        parts.append(head)
         if rollout.agents:
             parts.extend(_agents(rollout.agents, rows))
     return Group(*parts)
@@ -136,8 +138,10 @@ def _agents(agents: Sequence[InstanceView], rows: int | None) -> Iterator[Table 
     by_interest = sorted(agents, key=lambda each: (order.get(each.phase, 0), each.agent))
     is_cut = rows is not None and len(agents) > rows
     shown = by_interest[: rows - 1] if is_cut and rows is not None else by_interest
-    table = Table("agent", "phase", "", box=None, show_header=False, padding=(0, 1))
-    table.columns[2].no_wrap, table.columns[2].overflow = True, "ellipsis"
+    table = Table(box=None, show_header=False, padding=(0, 1), expand=rows is not None)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=rows is not None, overflow="ellipsis", ratio=rows and 1)
     for each in shown if is_cut else sorted(shown, key=lambda each: each.agent):
         table.add_row(
             Text(printable(f"  {each.agent}")),
@@ -147,7 +151,8 @@ def _agents(agents: Sequence[InstanceView], rows: int | None) -> Iterator[Table 
     yield table
     if is_cut:
         left = Counter(words_of(each.phase) for each in by_interest[len(shown) :])
-        yield Text(printable(f"   and {', '.join(f'{n} {what}' for what, n in left.items())}"))
+        others = f"   and {', '.join(f'{n} {what}' for what, n in left.items())}"
+        yield Text(printable(others), no_wrap=True, overflow="ellipsis")
 
 
 def _bar(each: InstanceView) -> ProgressBar | Text:

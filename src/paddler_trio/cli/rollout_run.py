@@ -20,7 +20,7 @@ NOTHING: Final = "no rollout is under way; `paddler-trio fleet show` shows what 
 AFTERWARDS: Final = {
     "pause": "paused; `paddler-trio rollout resume{name}` goes on, `rollout undo{name}` goes back",
     "resume": "goes on; `paddler-trio rollout --watch` shows it",
-    "abort": "given up; `paddler-trio fleet show` shows what is served",
+    "abort": "given up; agents go back: `paddler-trio rollout --watch` shows it",
     "undo": "goes back; `paddler-trio rollout --watch` shows it",
 }
 

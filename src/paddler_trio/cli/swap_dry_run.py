@@ -117,11 +117,11 @@ def instances(
     agents: Sequence[AgentView], deployment: str, where: Sequence[str]
 ) -> list[AgentView]:
     """For each host that meets ``where`` its instance of the deployment, else its first link."""
-    found: dict[str, AgentView] = {}
-    hosts = {view.host or view.id: view for view in agents if view.deployment == DEFAULT}
-    for host, first in hosts.items():
-        if all(_meets(first, condition) for condition in where):
-            found[host] = first
+    found = {
+        view.host or view.id: view
+        for view in agents
+        if view.deployment == DEFAULT and all(_meets(view, condition) for condition in where)
+    }
     for view in agents:
         if view.deployment == deployment and view.host in found:
             found[view.host] = view

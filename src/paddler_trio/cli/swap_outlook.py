@@ -52,7 +52,7 @@ class AgentOutlook:
         """One line."""
         fetch = "bytes to fetch: unknown"
         if self.fetch_bytes is not None:
-            fetch = f"fetches {size_words(self.fetch_bytes)}" if self.fetch_bytes else "fetches nothing"
+            fetch = f"fetches {size_words(self.fetch_bytes) if self.fetch_bytes else 'nothing'}"
         load = "never loaded a model: load time unknown"
         if self.load_s is not None:
             load = f"loads in about {seconds_words(self.load_s)}"

@@ -55,13 +55,9 @@ def wait_for_swap(
       told: gets what ``--json`` has to tell.
     """
     revision = client.state().revision
-    progress = RolloutProgress(
-        revision.revision, {DEFAULT: revision.spec(DEFAULT)}, is_new=is_new
-    )
+    progress = RolloutProgress(revision.revision, {DEFAULT: revision.spec(DEFAULT)}, is_new=is_new)
     waited = wait_and_show(client, progress, timeout_s=timeout_s, needs_agents=True)
-    agents = [
-        view for view in client.management.fleet().agents if view.deployment == DEFAULT
-    ]
+    agents = [view for view in client.management.fleet().agents if view.deployment == DEFAULT]
     told["outcome"] = Outcome.NO_AGENT.value
     if waited.ended:
         (ended,) = waited.ended
