@@ -279,14 +279,14 @@ def test_time_that_is_up_has_a_code_of_its_own(double: FleetDouble, file: Path) 
 def test_a_pause_by_an_operator_is_waited_for(double: FleetDouble) -> None:
     double.connections = [
         [
-            shown(rollout("paused", "a1:serving", "a2:waiting")),
+            shown(rollout("paused", "a1:serving", "a2:waiting", reason="paused by bob")),
             shown(rollout("complete", "a1:serving", "a2:serving")),
         ]
     ]
     text = '[[deployments]]\nname = "default"\nmodel = "/m"\n'
     ended = run(double, "fleet", "apply", "-", stdin=text)
     assert ended.exit_code == DONE
-    assert "default: paused, revision 1 -> 2" in ended.stderr
+    assert "default: paused, revision 1 -> 2, paused by bob" in ended.stderr
 
 
 def test_a_connection_that_breaks_and_a_balancer_that_restarts_are_waited_for(

@@ -125,7 +125,7 @@ def undo_fleet(management: ManagementClient, *, timeout_s: float | None, as_json
     revision = client.undo()
     old, new = state_in(before.revision), _state_of(client, revision)
     changes = [
-        DeploymentChange(deployment=each.deployment, change=each.change)
+        DeploymentChange(deployment=each.deployment, change=each.change, fields=list(each.fields))
         for each in changes_between(old, new)
     ]
     different = diffs(changes, old, new)
@@ -259,11 +259,7 @@ def _finish(
 def _waited_for(
     changes: Sequence[DeploymentChange], state: FleetState
 ) -> dict[str, DeploymentSpec | None]:
-    return {
-        each.deployment: state.find(each.deployment)
-        for each in changes
-        if each.is_rolled_out or each.change == "removed"
-    }
+    return {each.deployment: state.find(each.deployment) for each in changes if each.takes_time}
 
 
 def _under_way(client: FleetClient, state: FleetState) -> dict[str, DeploymentSpec | None]:

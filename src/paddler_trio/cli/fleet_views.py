@@ -14,6 +14,8 @@ from paddler_trio.cli.management_client import CONVERTER, Json
 
 LIVE: Final = frozenset({"prefetching", "canary", "rolling", "paused", "rolling_back"})
 """Phases of a rollout that is not over."""
+PLACES: Final = frozenset({"replicas", "where"})
+"""Fields that say on which agents a deployment is."""
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +38,8 @@ class InstanceView:
 class RolloutView:
     """One deployment on its way from the revision ``before`` to the revision ``to``.
 
-    ``phase``: one of ``LIVE``, or ``complete``, ``rolled_back``, ``aborted``.
+    ``phase``: one of ``LIVE``, or ``complete``, ``rolled_back``, ``aborted``. ``waits_for`` and
+    ``ready_in_s``: what its requests wait for, None if for nothing.
     """
 
     deployment: str
@@ -45,6 +48,8 @@ class RolloutView:
     before: int | None = None
     to: int | None = None
     started: object = None
+    waits_for: str | None = None
+    ready_in_s: float | None = None
     agents: list[InstanceView] = attrs.field(factory=list)
 
     @property
@@ -121,7 +126,7 @@ class FleetStateView:
 class DeploymentChange:
     """What a new fleet state changes of one deployment.
 
-    ``change``: ``none`` (nothing that agents are sent), ``in_place``, ``context``, ``weights``,
+    ``change``: ``none`` (what is served stays the same), ``in_place``, ``context``, ``weights``,
     ``added`` or ``removed``. ``fields``: the names of what differs.
     """
 
@@ -130,9 +135,9 @@ class DeploymentChange:
     fields: list[str] = attrs.field(factory=list)
 
     @property
-    def is_rolled_out(self) -> bool:
-        """Agents change something, so that there is something to wait for."""
-        return self.change not in {"none", "removed"}
+    def takes_time(self) -> bool:
+        """There is something to wait for: agents change, or other agents."""
+        return self.change != "none" or not PLACES.isdisjoint(self.fields)
 
 
 # ``from`` is a keyword of Python

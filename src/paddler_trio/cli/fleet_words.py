@@ -19,7 +19,7 @@ from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, RolloutSpec
 
 EFFECTS: Final = {
-    "none": "in force at once, agents change nothing",
+    "none": "what is served stays the same",
     "in_place": "agents apply it to the running model, nothing is loaded anew",
     "context": "agents make a new context over the same weights",
     "weights": "agents load other weights, one after the other",

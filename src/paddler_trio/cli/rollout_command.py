@@ -18,7 +18,10 @@ rollout = typer.Typer(
 )
 
 DeploymentArgument = Annotated[
-    str, typer.Argument(metavar="DEPLOYMENT", help="Whose rollout.", show_default=True)
+    str,
+    typer.Argument(
+        metavar="DEPLOYMENT", help="The deployment; without one, `default`.", show_default=False
+    ),
 ]
 
 

@@ -109,7 +109,8 @@ def rollouts_shown(rollouts: Sequence[RolloutView], height: int | None = None) -
     if height is not None and rollouts:
         rows = max(LEAST_ROWS, (height - 1) // len(rollouts) - 2)
     for rollout in rollouts:
-        head = Text(printable(headline(rollout)), style=COLOURS.get(rollout.phase, "cyan"))
+        words = headline(rollout) + _wait(rollout)
+        head = Text(printable(words), style=COLOURS.get(rollout.phase, "cyan"))
         head.no_wrap, head.overflow = rows is not None, "ellipsis"
         parts.append(head)
         if rollout.agents:
@@ -126,6 +127,14 @@ def headline(rollout: RolloutView) -> str:
     if rollout.reason:
         words.append(rollout.reason)
     return ", ".join(words)
+
+
+def _wait(rollout: RolloutView) -> str:
+    """What requests wait for; not in the headline itself, since it changes all the time."""
+    if rollout.waits_for is None or not rollout.is_live:
+        return ""
+    ready = "" if rollout.ready_in_s is None else f", ready in about {rollout.ready_in_s:.0f} s"
+    return f"; requests wait: {rollout.waits_for}{ready}"
 
 
 def words_of(phase: str) -> str:

@@ -21,6 +21,8 @@ SETTLED_S: Final = 1.0
 STUCK_S: Final = 5.0
 """How long agents may do nothing after one failed: a rollback or another attempt begins earlier."""
 WORKING: Final = frozenset({"prefetching", "draining", "loading", "probing"})
+PAUSED_REASON: Final = "paused by"
+"""The reason of a pause that somebody ordered begins so: it is waited for."""
 ROLLED_BACK_NOTE: Final = "rolled back"
 """The note of a revision that a rollback stored begins so."""
 
@@ -149,7 +151,7 @@ class RolloutProgress:
                 self._end(name, Ending.ROLLED_BACK, reason or _problems(rollout))
             case "aborted":
                 self._end(name, Ending.ABORTED, reason)
-            case "paused" if failed:
+            case "paused" if failed or not reason.startswith(PAUSED_REASON):
                 self._end(name, Ending.PAUSED, reason or _problems(rollout))
             case "paused" | "rolling_back":
                 self._lasts((name, "stuck"), False, now_s)

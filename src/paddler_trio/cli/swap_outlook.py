@@ -26,7 +26,7 @@ from paddler_trio.wire.paddler.desired_state import (
 LOADS: Final = frozenset({"context", "weights", "added", "reload"})
 """Classes of change for which agents load; ``reload`` is all that an older balancer leads to."""
 NO_GAP: Final[Mapping[str, str]] = {
-    "none": "nothing that agents are sent changes",
+    "none": "what is served stays the same",
     "in_place": "agents apply it to the running model",
     "removed": "nothing is loaded",
 }

@@ -43,9 +43,13 @@ def view(*rollouts: RolloutView) -> RolloutsView:
     return RolloutsView(rollouts=list(rollouts))
 
 
-def rollout(phase: str, *agents: str, name: str = "default", to: int = OURS) -> RolloutView:
+def rollout(
+    phase: str, *agents: str, name: str = "default", to: int = OURS, reason: str | None = None
+) -> RolloutView:
     shown = [InstanceView(agent=f"a{i}", phase=each) for i, each in enumerate(agents)]
-    return RolloutView(deployment=name, phase=phase, before=to - 1, to=to, agents=shown)
+    return RolloutView(
+        deployment=name, phase=phase, reason=reason, before=to - 1, to=to, agents=shown
+    )
 
 
 def fleet(
@@ -201,13 +205,14 @@ def test_agents_that_failed_and_do_nothing_end_the_wait_after_a_while() -> None:
     assert waiting.ended == [Ended("default", Ending.FAILED, "a0: it does not say why")]
 
 
-def test_a_pause_ends_the_wait_only_if_an_agent_failed() -> None:
-    waiting = progress("default")
-    waiting.observe(view(rollout("paused", "serving", "waiting")), 0.0)
-    assert waiting.ended is None
-    waiting.observe(view(rollout("paused", "failed", "waiting")), 1.0)
-    assert waiting.ended is not None
-    assert waiting.ended[0].ending is Ending.PAUSED
+def test_a_pause_that_nobody_ordered_ends_the_wait() -> None:
+    ordered = "paused by the operator"
+    for agent, reason in (("failed", ordered), ("waiting", "no agent advanced for 600 s")):
+        waiting = progress("default")
+        waiting.observe(view(rollout("paused", "serving", "waiting", reason=ordered)), 0.0)
+        assert waiting.ended is None
+        waiting.observe(view(rollout("paused", "serving", agent, reason=reason)), 1.0)
+        assert waiting.ended == [Ended("default", Ending.PAUSED, reason)]
 
 
 def test_time_that_is_up_names_who_is_not_ready() -> None:
