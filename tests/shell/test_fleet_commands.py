@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
-import typer
 from fleet_double import AGENT, CUT, FIT, REFUSED, FleetDouble, rollout, shown
 
-from paddler_trio.cli import app, rollout_follow, rollout_progress
+from cli_in_process import Ended, invoke
+from paddler_trio.cli import rollout_follow, rollout_progress
 
 DONE, FAILED, USAGE, ROLLED_BACK, TIMED_OUT, BY_BALANCER = range(6)
-COMMAND = typer.main.get_command(app)
-
-
-@attrs.frozen
-class Ended:
-    """How a command ended, and what it wrote."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def output(self) -> str:
-        return self.stdout + self.stderr
-
-
 TWO = """
 note = "two models"
 
@@ -74,18 +55,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def run(double: FleetDouble, *arguments: object, stdin: str = "") -> Ended:
-    return invoke(*map(str, arguments), "--management-addr", double.address, stdin=stdin)
-
-
-def invoke(*words: str, stdin: str = "") -> Ended:
-    """A command in this process; the tree of commands is made once, not for each of them."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as end:
-            COMMAND.main(words, prog_name="paddler-trio")
-    code = end.value.code
-    return Ended(0 if code is None else int(code), out.getvalue(), err.getvalue())
+    return invoke(*arguments, "--management-addr", double.address, stdin=stdin)
 
 
 # ---------------------------------------------------------------------------------- apply
