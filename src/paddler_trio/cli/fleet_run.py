@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -66,7 +66,14 @@ def apply_fleet(
         specs = _under_way(client, wanted.state)
     told = {"stored": bool(changes), **_told(revision), "changes": _plain_diffs(different)}
     return _finish(
-        client, revision, specs, told, is_new=bool(changes), timeout_s=timeout_s, as_json=as_json
+        client,
+        revision,
+        specs,
+        told,
+        unchanged=_unchanged(changes, specs),
+        is_new=bool(changes),
+        timeout_s=timeout_s,
+        as_json=as_json,
     )
 
 
@@ -133,11 +140,13 @@ def undo_fleet(management: ManagementClient, *, timeout_s: float | None, as_json
     _print_diffs(console, different)
     console.print(f"stored as revision {revision.revision}: {revision.note}".removesuffix(": "))
     told = {"stored": True, **_told(revision), "changes": _plain_diffs(different)}
+    specs = _waited_for(changes, new)
     return _finish(
         client,
         revision,
-        _waited_for(changes, new),
+        specs,
         told,
+        unchanged=_unchanged(changes, specs),
         is_new=True,
         timeout_s=timeout_s,
         as_json=as_json,
@@ -229,6 +238,7 @@ def _finish(
     specs: Mapping[str, DeploymentSpec | None],
     told: dict[str, object],
     *,
+    unchanged: frozenset[str],
     is_new: bool,
     timeout_s: float | None,
     as_json: bool,
@@ -240,6 +250,7 @@ def _finish(
             revision.revision,
             {name: None if spec is None else _plain(spec) for name, spec in specs.items()},
             is_new=is_new,
+            unchanged=unchanged,
         )
         waited = wait_and_show(
             client,
@@ -260,6 +271,11 @@ def _waited_for(
     changes: Sequence[DeploymentChange], state: FleetState
 ) -> dict[str, DeploymentSpec | None]:
     return {each.deployment: state.find(each.deployment) for each in changes if each.takes_time}
+
+
+def _unchanged(changes: Sequence[DeploymentChange], names: Iterable[str]) -> frozenset[str]:
+    """Deployments that serve what they did before."""
+    return frozenset(names) - {each.deployment for each in changes if each.change != "none"}
 
 
 def _under_way(client: FleetClient, state: FleetState) -> dict[str, DeploymentSpec | None]:

@@ -187,6 +187,7 @@ def store_desired_state(
         code = wait_for_swap(
             fleet,
             desired,
+            extras,
             digest,
             is_new=bool(different),
             timeout_s=timeout_s,

@@ -65,11 +65,14 @@ class RolloutProgress:
       specs: the deployments that are waited for, as plain JSON of that revision; None for one that
         it removes.
       is_new: the revision was stored just now.
+      unchanged: those that serve what they did before that revision, so that a rollout to an older
+        one is theirs.
     """
 
     revision: int
     specs: Mapping[str, Mapping[str, object] | None]
     is_new: bool = True
+    unchanged: frozenset[str] = frozenset()
     _shown: RolloutsView = attrs.field(factory=lambda: RolloutsView(rollouts=[]), init=False)
     _ended: dict[str, Ended] = attrs.field(factory=dict, init=False)
     _since_s: dict[tuple[str, str], float] = attrs.field(factory=dict, init=False)
@@ -120,8 +123,9 @@ class RolloutProgress:
                 continue
             shown, rollout = fleet.deployment(name), self._shown.of(name)
             if rollout is not None and rollout.is_live and rollout.to is not None:
-                if is_newer and rollout.to > self.revision:
-                    self._judge(rollout, now_s)  # the same deployment in a newer revision
+                is_later = is_newer and rollout.to > self.revision
+                if is_later or name in self.unchanged:  # the same state in another revision
+                    self._judge(rollout, now_s)
                 continue
             is_there = shown is not None and _is_served(shown.replicas)
             is_so = is_there or wanted is None

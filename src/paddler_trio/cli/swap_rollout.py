@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 from rich.text import Text
@@ -40,6 +40,7 @@ RELOADS = "agents load the model anew, all at the same time"
 def wait_for_swap(
     client: FleetClient,
     desired: BalancerDesiredState,
+    extras: Extras,
     digest: str,
     *,
     is_new: bool,
@@ -54,8 +55,13 @@ def wait_for_swap(
       is_new: it was stored just now.
       told: gets what ``--json`` has to tell.
     """
-    revision = client.state().revision
-    progress = RolloutProgress(revision.revision, {DEFAULT: revision.spec(DEFAULT)}, is_new=is_new)
+    number, spec = _revision_of(client, desired, extras)
+    progress = RolloutProgress(
+        number,
+        {DEFAULT: spec},
+        is_new=is_new,
+        unchanged=frozenset() if is_new else frozenset({DEFAULT}),
+    )
     waited = wait_and_show(client, progress, timeout_s=timeout_s, needs_agents=True)
     agents = [view for view in client.management.fleet().agents if view.deployment == DEFAULT]
     told["outcome"] = Outcome.NO_AGENT.value
@@ -120,6 +126,22 @@ def preview_swap(
         stdout().print(f"class of change: {words}: {EFFECTS.get(change, RELOADS)}")
         made.show()
     return made.exit_code
+
+
+def _revision_of(
+    client: FleetClient, desired: BalancerDesiredState, extras: Extras
+) -> tuple[int, Mapping[str, object] | None]:
+    """The revision that has this as ``default``, and ``default`` itself; another one may have been
+    stored since."""
+    revision = client.state().revision
+    spec = with_default(state_in(revision), desired, extras).find(DEFAULT)
+    plain = None if spec is None else unstructure(spec)
+    assert plain is None or isinstance(plain, dict)
+    if revision.spec(DEFAULT) != plain:
+        for earlier in client.history()[0]:
+            if earlier.spec(DEFAULT) == plain:
+                return earlier.revision, plain
+    return revision.revision, plain
 
 
 def _told(view: AgentView, digest: str) -> dict[str, object]:

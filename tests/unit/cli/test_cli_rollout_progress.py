@@ -150,6 +150,15 @@ def test_a_rollout_of_an_older_revision_is_not_ours() -> None:
     assert waiting.ended is None
 
 
+def test_a_rollout_to_the_state_that_an_older_revision_brought_is_waited_for() -> None:
+    for unchanged in (frozenset({"default"}), frozenset[str]()):
+        waiting = RolloutProgress(OURS, {"default": SPECS["default"]}, unchanged=unchanged)
+        waiting.observe(view(rollout("paused", "failed", to=OURS - 2)), 0.0)
+        waiting.look_at(fleet(SPECS["default"], serving=1), 0.0)
+        waiting.look_at(fleet(SPECS["default"], serving=1), SETTLED_S)
+        assert (waiting.ended is not None) == bool(unchanged)
+
+
 def test_what_serves_without_a_rollout_must_last_if_it_was_stored_just_now() -> None:
     for is_new in (True, False):
         waiting = progress("default", is_new=is_new)
