@@ -66,10 +66,11 @@ def followed(
     lost_s: float | None = None
     pause_s = FIRST_PAUSE_S
     while True:
+        began_s = time.monotonic()
         try:
             for view in client.watch_rollouts(silence_s=min(SILENCE_S, _left_s(give_up_s))):
                 if lost_s is not None:
-                    lost_s, pause_s = None, FIRST_PAUSE_S
+                    lost_s = None
                     tell("the balancer is back")
                 yield view
                 if _is_over(give_up_s):
@@ -80,6 +81,8 @@ def followed(
             if _is_over(give_up_s):
                 return
             now_s = time.monotonic()
+            if now_s - began_s > LONGEST_PAUSE_S:  # else it comes and goes: ask it less often
+                pause_s = FIRST_PAUSE_S
             if lost_s is None:
                 lost_s = now_s
                 tell(f"{error}; the rollout goes on, and this command looks again")
