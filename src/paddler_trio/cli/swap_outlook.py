@@ -117,7 +117,7 @@ def expected_gap(
         return Gap(gap_s=longest_s, why=f"nobody serves it yet: requests wait{how_long}")
     if rolls and len(serving) > max_unavailable:
         return Gap(gap_s=0.0, why="agents change in turn, the others serve meanwhile")
-    if rolls and all(each.beside for each in serving):
+    if all(each.beside for each in serving):
         return Gap(gap_s=0.0, why="the new model loads beside the old one, which serves meanwhile")
     loading = [each.load_s for each in serving]
     if any(load_s is None for load_s in loading):

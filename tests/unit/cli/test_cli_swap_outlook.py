@@ -114,6 +114,7 @@ def test_a_load_is_stretched_with_the_memory_of_the_model() -> None:
         ("weights", [READY, READY], False, 20.0, "same time"),
         ("weights", [READY], True, 20.0, "do not fit side by side"),
         ("context", [attrs.evolve(READY, beside=True)], True, 0.0, "beside the old one"),
+        ("reload", [attrs.evolve(READY, beside=True)], False, 0.0, "beside the old one"),
         ("weights", [attrs.evolve(READY, beside=None)], True, 20.0, "unknown"),
         ("weights", [attrs.evolve(READY, load_s=None)], True, None, "no load was measured"),
         ("added", [attrs.evolve(READY, serves_now=False)], True, 20.0, "nobody serves it yet"),
