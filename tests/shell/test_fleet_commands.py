@@ -154,7 +154,7 @@ def test_a_change_is_shown_with_its_class_and_old_and_new(double: FleetDouble, f
         ("nothing = 1", "unknown field 'nothing'"),
         ("[[deployments]\n", "not valid TOML"),
         ('[[deployments]]\nname = "coder"\nmodel = "coder.gguf"', "relative path"),
-        ('[[deployments]]\nname = "Coder"\nmodel = "/m"', "'Coder' cannot be the name"),
+        ('[[deployments]]\nname = "Coder"\nmodel = "/m"', "'Coder'"),
         ('[[deployments]]\nname = "c"\nmodel = "/m"\ntemplate = {file = "no"}', "No such file"),
         ('[[deployments]]\nname = "c"\nmodel = "/m"\nreplicas = "3..1"', "replicas"),
         ('note = "\xff"', "UTF-8"),

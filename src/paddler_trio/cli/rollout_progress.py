@@ -128,6 +128,10 @@ class RolloutProgress:
                     self._judge(rollout, now_s)
                 continue
             is_there = shown is not None and _is_served(shown.replicas)
+            has_failed = shown is not None and shown.phase == "failed"
+            if self._lasts((name, "stuck"), has_failed, now_s, STUCK_S):
+                self._end(name, Ending.FAILED, "`paddler-trio agents` shows why")
+                continue
             is_so = is_there or wanted is None
             if self._lasts((name, "served"), is_so, now_s, SETTLED_S if self.is_new else 0.0):
                 self._end(name, Ending.COMPLETE)

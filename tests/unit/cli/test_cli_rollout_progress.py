@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -166,6 +167,19 @@ def test_what_serves_without_a_rollout_must_last_if_it_was_stored_just_now() -> 
         waiting.look_at(fleet(SPECS["default"], serving=1), 0.0)
         assert (waiting.ended is None) == is_new
     waiting.look_at(fleet(SPECS["default"], serving=1), SETTLED_S)
+
+
+def test_agents_that_fail_without_a_rollout_end_the_wait_after_a_while() -> None:
+    waiting = progress("default")
+    shown = fleet(SPECS["default"])
+    failed = attrs.evolve(shown, deployments=[attrs.evolve(shown.deployments[0], phase="failed")])
+    for now_s, each in ((0.0, failed), (1.0, shown), (2.0, failed), (1.9 + STUCK_S, failed)):
+        waiting.observe(view(), now_s)
+        waiting.look_at(each, now_s)
+        assert waiting.ended is None
+    waiting.look_at(failed, 2.0 + STUCK_S)
+    assert waiting.ended is not None
+    assert waiting.ended[0].ending is Ending.FAILED
 
 
 def test_what_is_removed_has_ended_when_the_balancer_lists_it_no_more() -> None:
