@@ -8,7 +8,7 @@ import attrs
 from rich.text import Text
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.exit_codes import DONE
+from paddler_trio.cli.exit_codes import DONE, FAILED
 from paddler_trio.cli.fleet_client import FleetClient
 from paddler_trio.cli.fleet_words import EFFECTS, state_in
 from paddler_trio.cli.issue_words import issues_words
@@ -19,7 +19,7 @@ from paddler_trio.cli.revision_wait import wait_and_show
 from paddler_trio.cli.rollout_progress import Ending, RolloutProgress
 from paddler_trio.cli.swap_dry_run import DEFAULT, preview
 from paddler_trio.cli.swap_progress import Outcome
-from paddler_trio.cli.terminal import print_json, printable, stdout
+from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, NoModel
@@ -74,6 +74,10 @@ def wait_for_swap(
     if not as_json and waited.exit_code == DONE:
         for line in _served(agents, digest, desired):
             stdout().print(Text(printable(line)))
+    for view in agents if waited.exit_code == FAILED else ():
+        if view.phase == "failed" and view.wanted_state == digest:
+            why = view.detail or issues_words(view.issues)
+            stderr().print(Text(printable(f"failed on {view.label}: {why}")))
     return waited.exit_code
 
 
