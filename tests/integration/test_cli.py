@@ -305,7 +305,7 @@ def test_a_swap_on_a_terminal_shows_each_agent_as_it_goes(fleet: Fleet) -> None:
     )
     assert code == SUCCESS
     assert "\x1b[" in written
-    assert "loading" in written
+    assert "serving" in written, "a row of the table"
     assert "served by a1" in written
 
 

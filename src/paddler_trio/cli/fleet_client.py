@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote
 
 import attrs
 
-from paddler_trio.cli.balancer_http import BalancerRefusedError, BalancerVersionError
+from paddler_trio.cli.balancer_http import (
+    BalancerRefusedError,
+    BalancerUnreachableError,
+    BalancerVersionError,
+)
 from paddler_trio.cli.fleet_views import (
     DeploymentChange,
     FleetStateView,
@@ -21,6 +26,7 @@ FLEET_PATH: Final = "/api/v2/fleet"
 ROLLOUT_PATH: Final = "/api/v2/rollout"
 STORED_S: Final = 30.0
 """A revision is answered when it is on the balancer's disk."""
+SHOWN_S: Final = 1.0
 CONFLICT: Final = 409
 
 
@@ -30,16 +36,24 @@ class FleetClient:
 
     management: ManagementClient
 
-    @property
-    def has_rollouts(self) -> bool:
-        """False of a balancer of Paddler's, or one of ours from before there were rollouts."""
+    def shows_rollout(self, deployment: str) -> bool:
+        """Whether the balancer rolls out what was just stored, which it shows at once. Paddler's
+        does not, nor does one of ours from before there were rollouts."""
+        give_up_s = time.monotonic() + SHOWN_S
         try:
-            self.rollouts()
+            for view in self.watch_rollouts(silence_s=SHOWN_S):
+                if view.of(deployment) is not None:
+                    return True
+                if time.monotonic() >= give_up_s:
+                    break
+        except BalancerVersionError:
+            raise
+        except BalancerUnreachableError:
+            return False  # silent, or gone: whoever watches the agents next gets the error
         except BalancerRefusedError as error:
             if error.status != 404:
                 raise
-            return False
-        return True
+        return False
 
     def state(self) -> FleetStateView:
         """The revision in force and how far it is carried out."""

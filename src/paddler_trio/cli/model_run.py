@@ -181,7 +181,7 @@ def store_desired_state(
     }
     code = DONE
     fleet = FleetClient(client)
-    if timeout_s is not None and fleet.has_rollouts:
+    if timeout_s is not None and fleet.shows_rollout("default"):
         from paddler_trio.cli.swap_rollout import wait_for_swap
 
         code = wait_for_swap(
