@@ -23,8 +23,17 @@ INTRODUCTION = """\
 `paddler-trio` runs the daemons and talks to them. This page is written by
 `tools/document_cli.py` from the commands themselves; `paddler-trio COMMAND --help` says the same.
 
-**Exit codes.** 0: done. 1: it did not work, and one line on standard error says why. 2: the command
-line is wrong. 130: interrupted with Ctrl-C. Daemons end with 0 after an orderly stop.
+**Exit codes.** Daemons end with 0 after an orderly stop.
+
+| code | |
+|---|---|
+| 0 | done |
+| 1 | it did not work, and one line on standard error says why |
+| 2 | the command line is wrong, or a file that it names |
+| 3 | the rollout was rolled back: agents serve what they served before |
+| 4 | it was waited for, and is not done after `--timeout`; it goes on |
+| 5 | the balancer refused what `fleet` or `rollout` asked; nothing was changed |
+| 130 | interrupted with Ctrl-C; a rollout goes on |
 
 **Output.** Answers go to standard output; progress, warnings and errors go to standard error. On a
 terminal there are colours and live tables, in a pipe there is plain text. `--json` prints one JSON
@@ -62,10 +71,91 @@ already changes nothing.
     "model swap": """\
 `SOURCE`, the parameters and what is printed are those of `model set`.
 
-Waiting ends with exit code 0 when every connected agent serves the new state. It ends with 1, and
-the reason, when an agent has failed, was lost for a quarter of a minute, or is not ready in time;
-when no agent is connected; or when somebody stores yet another state. The state stays stored, and
-agents keep trying.
+The change is rolled out agent by agent, and each is shown as it goes: prefetching, draining,
+loading, probing, serving, failed, rolled back. On a terminal that is a table that lives, else a
+line for each change. A balancer that is started again goes on with the rollout, and the command
+with it.
+
+| code | how the wait ended |
+|---|---|
+| 0 | the rollout is complete |
+| 3 | it was rolled back, with the reason: the model before is served again |
+| 4 | `--timeout` is over; the rollout goes on |
+| 1 | anything else |
+
+Anything else is: the rollout was aborted, or it pauses because something failed; another state was
+stored meanwhile; no agent is connected.
+
+Ctrl-C ends the command, not the rollout: `paddler-trio rollout --watch` shows it again.
+
+`--dry-run` prints what would be different, the class of the change (none, in place, context,
+weights), for each agent whether the model fits, with the numbers of `model fit`, how many bytes it
+would fetch and how long it would load, and the gap: the time in which nobody would serve. The load
+time is the agent's last one, stretched as the models need more or less memory. Exit code 1 if the
+model does not fit an agent.
+
+A balancer of Paddler's, and one of ours from before there were rollouts, changes all agents at the
+same time. Then the wait ends with 0 when every connected agent serves the new state, and with 1
+when one has failed or was lost for a quarter of a minute; the state stays stored, and agents keep
+trying.
+""",
+    "fleet apply": """\
+`FILE` describes all deployments; those that it does not name are removed. The fields are those of
+`/api/v2/fleet`:
+
+```toml
+note = "coder moves to 32k"
+
+[[deployments]]
+name = "default"                     # what Paddler's agents and clients see
+model = "hf:org/repo:Q4_K_M"         # every SOURCE of `model set`
+
+[[deployments]]
+name = "coder"                       # requests name it as their model
+model = "/models/coder.gguf"
+parameters = { context_size = 32768, n_gpu_layers = "auto" }
+template = { file = "chat.jinja" }   # or the text itself
+aliases = ["gpt-4o"]
+slots = 4                            # on each agent
+replicas = "0..2"                    # a number, min..max, or all
+where = ["gpu=yes"]                  # labels of agents, or agent=NAME
+idle_ttl = 600                       # seconds
+priority = 1
+rollout = { max_unavailable = 1, canary = 1, min_ready_s = 10, on_failure = "rollback" }
+```
+
+Paths are absolute, and on the agents; a template's file is beside `FILE`. A repository is resolved
+to a file and a commit now, on this machine, and again by the next `apply`: name `file@commit` where
+that must not change anything.
+
+What would change is printed first, with its class:
+
+| class | what agents do |
+|---|---|
+| none | what is served stays the same: replicas, conditions, aliases, rules |
+| in place | sampling, template: they apply it to the running model |
+| context | a new context over the same weights |
+| weights | other files |
+| added, removed | load it; unload it once its running answers have finished |
+
+The revision is stored only if the one that it was compared with is still in force; otherwise exit
+code 5. Waiting is as for `model swap`, for all deployments that change; of several endings the exit
+code is 3 before 4 before 1. `--dry-run` judges each deployment as if the others stayed.
+""",
+    "fleet show": """\
+*Replicas* are the agents that serve it and those that shall now; in brackets what the file says, if
+that is not the same number.
+""",
+    "fleet undo": """\
+Twice undone is the revision that was undone first. A single deployment goes back with
+`rollout undo`.
+""",
+    "rollout": """\
+`--watch` ends when no rollout is under way, as `kubectl rollout status` does: with 3 if one was
+rolled back, with 1 if one was aborted, else with 0.
+""",
+    "rollout abort": """\
+The revision stays as it is stored: `fleet apply` begins anew, `fleet undo` stores the one before.
 """,
     "model fit": """\
 What is not given is as in the desired state, or the defaults with `--here`. Exit code 0: it fits

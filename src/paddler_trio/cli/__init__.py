@@ -15,10 +15,12 @@ from paddler_trio.cli import (
     chat,
     demo,
     doctor,
+    fleet_command,
     key,
     model,
     model_cache,
     model_push,
+    rollout_command,
     rpc_server,
     template,
     tree,
@@ -37,6 +39,8 @@ app.add_typer(agent.agent, name="agent")
 model_cache.add_to(model.model)
 model.model.command()(model_push.push)
 app.add_typer(model.model, name="model")
+app.add_typer(fleet_command.fleet, name="fleet")
+app.add_typer(rollout_command.rollout, name="rollout")
 app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")
 app.command()(agents.agents)

@@ -106,11 +106,16 @@ def agents_table(shown: Iterable[AgentView], rates: EngineRates | None = None) -
     heads = ["name", "id", "protocol", "slots", "phase", "model", "memory", "issues"]
     if rates is not None:
         heads[5:5] = ["tokens/s", "embedded/s", "cached", "cells"]
+    by_name = sorted(shown, key=lambda agent: (agent.label, agent.id))
+    has_deployments = any(agent.deployment != "default" for agent in by_name)
+    if has_deployments:
+        heads[2:2] = ["deployment"]
     table = Table(*heads, box=None)
-    for agent in sorted(shown, key=lambda agent: (agent.label, agent.id)):
+    for agent in by_name:
         table.add_row(
             _text(agent.name or "-"),
             _text(agent.id),
+            *([_text(agent.deployment)] if has_deployments else []),
             _text(agent.protocol),
             f"{agent.slots_processing}/{agent.slots_total}",
             phase_text(agent),

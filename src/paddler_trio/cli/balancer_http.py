@@ -24,6 +24,10 @@ class BalancerUnreachableError(PaddlerError):
     """No conversation with the balancer, or it broke off."""
 
 
+class BalancerVersionError(BalancerUnreachableError):
+    """The balancer answers in a shape that is not known here; to ask again is no use."""
+
+
 class BalancerRefusedError(PaddlerError):
     """The balancer said no; the text is its own. ``status`` is the HTTP status."""
 

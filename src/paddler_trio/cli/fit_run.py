@@ -6,7 +6,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -103,11 +103,18 @@ def _of_agents(
     if not fleet:
         raise BalancerRefusedError(404, "no agent is connected; --here judges this machine")
     fleet = sorted(fleet, key=lambda view: (view.label, view.id))
+    return answers_of(client, plain, fleet)
+
+
+def answers_of(
+    client: ManagementClient, question: Mapping[str, object], agents: Sequence[AgentView]
+) -> list[FitAnswer]:
+    """Ask these agents; ``question`` is a ``FitQuestion`` as plain JSON."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(partial(_of_agent, client, plain), fleet))
+        return list(threads.map(partial(_of_agent, client, question), agents))
 
 
-def _of_agent(client: ManagementClient, plain: dict[str, object], view: AgentView) -> FitAnswer:
+def _of_agent(client: ManagementClient, plain: Mapping[str, object], view: AgentView) -> FitAnswer:
     if view.phase is None:
         problem = "a Paddler agent judges no models"
         return FitAnswer(view.label, None, problem, is_paddlers=True)

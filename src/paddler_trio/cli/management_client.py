@@ -22,6 +22,7 @@ from cattrs.errors import BaseValidationError
 from paddler_trio.cli.balancer_http import (
     BalancerRefusedError,
     BalancerUnreachableError,
+    BalancerVersionError,
     clear_errors,
     open_http,
     refuse_unless_success,
@@ -70,6 +71,12 @@ class AgentView:
     """``MemoryInForce`` of ``wire/trio/fit_messages.py``."""
     engine: dict[str, float] | None = None
     """``EngineStats`` of ``wire/engine/engine_pipe.py``, since the model was loaded."""
+    deployment: str = "default"
+    host: str | None = None
+    """The id of the first link of the agent's process; None from a balancer without deployments."""
+    labels: dict[str, str] = attrs.field(factory=dict)
+    load_s: float | None = None
+    """Seconds that the model in force took to load."""
 
     @property
     def label(self) -> str:
@@ -104,8 +111,8 @@ class TreeView:
     children: list[TreeView]
 
 
-_CONVERTER = cattrs.Converter()
-_CONVERTER.register_structure_hook_func(lambda shape: shape is object, lambda value, _: value)
+CONVERTER = cattrs.Converter()
+CONVERTER.register_structure_hook_func(lambda shape: shape is object, lambda value, _: value)
 
 
 @attrs.frozen(eq=False)
@@ -147,7 +154,7 @@ class ManagementClient:
             if error.status != 404:
                 raise
             return self.desired_state(), None
-        view = self._structured(both, ExtendedStateView)
+        view = self.structured(both, ExtendedStateView)
         return view.state, view.extras
 
     def store(
@@ -179,8 +186,16 @@ class ManagementClient:
 
         BalancerUnreachableError when the balancer ends the stream or is silent for ``silence_s``.
         """
-        path = "/api/v2/agents/stream"
-        view: FleetView | None = None
+        raw, view = None, None
+        for each in self.events("/api/v2/agents/stream", silence_s=silence_s):
+            if view is None or each is not raw:
+                raw, view = each, self._fleet_of(each)
+            yield view
+
+    def events(self, path: str, *, silence_s: float = SILENCE_S) -> Iterator[Json]:
+        """The documents of an event stream; the last one again, the same object, at every sign of
+        life without a new one; for ever. Errors as of ``watch_fleet``."""
+        last: Json | None = None
         with (
             clear_errors(self.address),
             self._http.stream("GET", path, timeout=silence_s) as answer,
@@ -189,10 +204,30 @@ class ManagementClient:
             refuse_unless_success(answer)
             for line in answer.iter_lines():
                 if line.startswith("data: "):
-                    view = self._fleet_of(json.loads(line.removeprefix("data: ")))
-                if view is not None and line:
-                    yield view
+                    last = self._object(line.removeprefix("data: "), path)
+                if last is not None and line:
+                    yield last
         raise BalancerUnreachableError(f"the balancer at {self.address} is shutting down")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        params: Mapping[str, str] | None = None,
+        answer_s: float | None = None,
+    ) -> Json:
+        """Any other request: the JSON object of the answer, empty if there is none."""
+        more: Any = {} if body is None else {"json": body}
+        if answer_s is not None:
+            more["timeout"] = answer_s
+        with clear_errors(self.address):
+            answer = self._http.request(method, path, params=params, **more)
+            if not answer.content:  # with a reason it is an answer of this path
+                self._must_know(answer)
+            refuse_unless_success(answer)
+        return self._object(answer.text, path) if answer.content else {}
 
     def command_caches(
         self, command: str | None, fields: Mapping[str, object] | None = None
@@ -225,7 +260,7 @@ class ManagementClient:
         path = "/api/v2/tree" if agent is None else f"/api/v2/agents/{quote(agent, safe='')}/tree"
         with self._naming(agent):
             raw = self._get(path)
-        return self._structured(raw, TreeView), raw
+        return self.structured(raw, TreeView), raw
 
     def drain(self, agent: str, *, drained: bool) -> tuple[AgentView, Json]:
         """Give the agent of this id or name nothing new, or work again; also as it came."""
@@ -234,7 +269,7 @@ class ManagementClient:
             answer = self._http.request("POST" if drained else "DELETE", path)
             refuse_unless_success(answer)
         raw: Json = answer.json()
-        return self._structured(raw, AgentView), raw
+        return self.structured(raw, AgentView), raw
 
     def fit(self, agent: str, question: Mapping[str, object]) -> Json:
         """Would a model fit the agent of this id or name: a ``FitReport`` of
@@ -265,8 +300,11 @@ class ManagementClient:
             if not path.startswith("/api/v2/agents/"):  # there a 404 is about the agent
                 self._must_know(answer)
             refuse_unless_success(answer)
+        return self._object(answer.text, path)
+
+    def _object(self, text: str, path: str) -> Json:
         try:
-            value = answer.json()
+            value = json.loads(text)
         except ValueError as error:
             raise BalancerUnreachableError(f"{self.address} speaks no JSON: {error}") from error
         if not isinstance(value, dict):
@@ -282,13 +320,14 @@ class ManagementClient:
             )
 
     def _fleet_of(self, raw: Json) -> FleetView:
-        return attrs.evolve(self._structured(raw, FleetView), raw=raw)
+        return attrs.evolve(self.structured(raw, FleetView), raw=raw)
 
-    def _structured(self, raw: Json, shape: type[T]) -> T:
+    def structured(self, raw: Json, shape: type[T]) -> T:
+        """``raw`` as a view; BalancerVersionError if it has another shape."""
         try:
-            return _CONVERTER.structure(raw, shape)
+            return CONVERTER.structure(raw, shape)
         except (BaseValidationError, TypeError, ValueError) as error:
             problems = "; ".join(cattrs.transform_error(error))
-            raise BalancerUnreachableError(
+            raise BalancerVersionError(
                 f"the balancer at {self.address} is of another version: {problems}"
             ) from error

@@ -124,6 +124,14 @@ def change(
             "So is --projection, if it is a file here.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Store nothing: show the class of the change, whether it fits each agent, what is "
+            "to be fetched, and the gap to expect.",
+        ),
+    ] = False,
     wait: Annotated[
         bool | None,
         typer.Option(
@@ -133,7 +141,7 @@ def change(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0, help="Seconds to wait at most; then exit code 1.")
+        float, typer.Option("--timeout", min=0, help="Seconds to wait at most; then exit code 4.")
     ] = 600.0,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
@@ -142,6 +150,10 @@ def change(
     from paddler_trio.cli.model_run import ModelRunOptions, store_desired_state
 
     waits = context.command.name == WAITING if wait is None else wait
+    if push and dry_run:
+        raise typer.BadParameter(
+            "push it first with `paddler-trio model push`", param_hint="--push / --dry-run"
+        )
     if push:
         source, projection = pushed_sources(
             source, projection, management_addr=management_addr, key_file=key_file, as_json=as_json
@@ -157,6 +169,10 @@ def change(
             extras_file=extras,
         )
         code = store_desired_state(
-            client, wish, timeout_s=timeout if waits else None, as_json=as_json
+            client,
+            wish,
+            timeout_s=timeout if waits else None,
+            dry_run=dry_run,
+            as_json=as_json,
         )
     raise typer.Exit(code)

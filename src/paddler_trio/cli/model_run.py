@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.exit_codes import DONE, FAILED, TIMED_OUT
+from paddler_trio.cli.fleet_client import FleetClient
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_words import chosen_words
 from paddler_trio.cli.model_change import Change, changes, described
@@ -45,6 +47,7 @@ from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
 SHORT_DIGEST = 12
+CODES = {Outcome.ALL_SERVE: DONE, Outcome.TIMEOUT: TIMED_OUT}
 
 
 @attrs.frozen(kw_only=True)
@@ -131,12 +134,18 @@ def show_desired_state(client: ManagementClient, *, as_json: bool) -> None:
 
 
 def store_desired_state(
-    client: ManagementClient, wish: ModelRunOptions, *, timeout_s: float | None, as_json: bool
+    client: ManagementClient,
+    wish: ModelRunOptions,
+    *,
+    timeout_s: float | None,
+    dry_run: bool = False,
+    as_json: bool,
 ) -> int:
-    """Store what is wished, and wait for the fleet unless ``timeout_s`` is None.
+    """Store what is wished, and wait for the fleet unless ``timeout_s`` is None; in a ``dry_run``
+    only show what it would do.
 
     Returns:
-      The exit code: 0, or 1 if it was waited for and not everybody serves.
+      The exit code: 0, or another one if it was waited for and not everybody serves.
     """
     raw, raw_extras = client.extended_state()
     current = state_of(raw)
@@ -149,6 +158,10 @@ def store_desired_state(
     console = stderr() if as_json else stdout()
     for change in different:
         console.print(Text(printable(f"{change.field}: {change.old} -> {change.new}")))
+    if dry_run:
+        from paddler_trio.cli.swap_rollout import preview_swap
+
+        return preview_swap(client, desired, extras, different, as_json=as_json)
 
     before = {} if timeout_s is None or not different else by_id(client.fleet().agents)
     stored_at_s = time.monotonic()
@@ -166,8 +179,22 @@ def store_desired_state(
         "state": _plain(desired),
         "extras": plain_extras(extras),
     }
-    code = 0
-    if timeout_s is not None:
+    code = DONE
+    fleet = FleetClient(client)
+    if timeout_s is not None and fleet.shows_rollout("default"):
+        from paddler_trio.cli.swap_rollout import wait_for_swap
+
+        code = wait_for_swap(
+            fleet,
+            desired,
+            extras,
+            digest,
+            is_new=bool(different),
+            timeout_s=timeout_s,
+            told=told,
+            as_json=as_json,
+        )
+    elif timeout_s is not None:
         progress = SwapProgress(
             digest,
             wants_model=not isinstance(desired.model, NoModel),
@@ -177,9 +204,9 @@ def store_desired_state(
         outcome = wait_for_fleet(client, progress, timeout_s=timeout_s, console=stderr())
         told["outcome"] = outcome.value
         told["agents"] = [_told(standing) for standing in progress.standings]
-        code = 0 if outcome is Outcome.ALL_SERVE else 1
+        code = CODES.get(outcome, FAILED)
         if not as_json:
-            (stdout() if code == 0 else stderr()).print(
+            (stdout() if code == DONE else stderr()).print(
                 Text(printable(_result(outcome, progress.standings, desired, timeout_s)))
             )
     if as_json:

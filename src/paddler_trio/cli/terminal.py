@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import typer
@@ -59,13 +59,17 @@ def print_json(value: object) -> None:
 
 
 @contextmanager
-def one_line_errors(exit_code: int = 1) -> Iterator[None]:
-    """Known errors become one line and an exit code; Ctrl-C becomes 130; a closed pipe is quiet."""
+def one_line_errors(
+    exit_code: int = 1, codes: Mapping[type[PaddlerError], int] | None = None
+) -> Iterator[None]:
+    """Known errors become one line and an exit code, those of ``codes`` their own; Ctrl-C becomes
+    130; a closed pipe is quiet."""
     try:
         yield
     except PaddlerError as error:
         print(f"paddler-trio: {printable(str(error))}", file=sys.stderr)
-        raise typer.Exit(exit_code) from error
+        code = next((c for kind, c in (codes or {}).items() if isinstance(error, kind)), exit_code)
+        raise typer.Exit(code) from error
     except KeyboardInterrupt as interrupt:
         raise typer.Exit(INTERRUPTED) from interrupt
     except BrokenPipeError as error:

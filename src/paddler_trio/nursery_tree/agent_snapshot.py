@@ -41,6 +41,7 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         if report is None or report.progress is None or math.isnan(report.progress)
         else report.progress,
         "detail": None if report is None else report.detail,
+        "load_s": None if report is None else report.load_s,
         "engine": None if report is None else report.engine,
         "download": None
         if report is None or report.download is None

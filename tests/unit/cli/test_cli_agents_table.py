@@ -120,3 +120,10 @@ def test_an_agent_that_keeps_the_old_model_shows_it() -> None:
     assert phase_text(refusing).plain == "failed, old model serves"
     serving = attrs.evolve(refusing, phase="serving", served_state="new")
     assert phase_text(serving).plain == "serving"
+
+
+def test_deployments_have_a_column_where_there_is_more_than_one() -> None:
+    one = shown(agent(1), rates=None)
+    assert "deployment" not in one
+    both = shown(agent(1), attrs.evolve(agent(1, "b"), deployment="coder"), rates=None)
+    assert [line.split()[2] for line in both.splitlines()] == ["deployment", "default", "coder"]

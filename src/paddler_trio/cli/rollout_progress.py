@@ -1,0 +1,216 @@
+"""When a wait for a revision ends, and how; decided from what the balancer shows, without a clock.
+
+Each deployment that is waited for has one ending. A deployment whose rollout is not shown is looked
+up in the state of the fleet: its rollout may not have begun, may be over and forgotten (the
+balancer was started again), or another revision may have come. Nothing has ended that is not seen
+so for ``SETTLED_S``: right after a revision is stored its rollouts are not there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import attrs
+
+from paddler_trio.cli.exit_codes import DONE, FAILED, ROLLED_BACK, TIMED_OUT
+from paddler_trio.cli.fleet_views import FleetStateView, RolloutsView, RolloutView
+
+SETTLED_S: Final = 1.0
+STUCK_S: Final = 5.0
+"""How long agents may do nothing after one failed: a rollback or another attempt begins earlier."""
+WORKING: Final = frozenset({"prefetching", "draining", "loading", "probing"})
+PAUSED_REASON: Final = "paused by"
+"""The reason of a pause that somebody ordered begins so: it is waited for."""
+ROLLED_BACK_NOTE: Final = "rolled back"
+"""The note of a revision that a rollback stored begins so."""
+
+
+class Ending(StrEnum):
+    """Of the rollout of one deployment, as far as it is waited for."""
+
+    COMPLETE = "complete"
+    ROLLED_BACK = "rolled back"
+    ABORTED = "aborted"
+    PAUSED = "paused"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"
+    TIMED_OUT = "timed out"
+
+    @property
+    def exit_code(self) -> int:
+        return {
+            Ending.COMPLETE: DONE,
+            Ending.ROLLED_BACK: ROLLED_BACK,
+            Ending.TIMED_OUT: TIMED_OUT,
+        }.get(self, FAILED)
+
+
+@attrs.frozen
+class Ended:
+    """How it ended for a deployment; ``reason`` is empty if there is nothing to say."""
+
+    deployment: str
+    ending: Ending
+    reason: str = ""
+
+
+@attrs.define
+class RolloutProgress:
+    """Feed it what the balancer shows; ask for ``ended`` after each.
+
+    Args:
+      revision: the one that is waited for.
+      specs: the deployments that are waited for, as plain JSON of that revision; None for one that
+        it removes.
+      is_new: the revision was stored just now.
+      unchanged: those that serve what they did before that revision, so that a rollout to an older
+        one is theirs.
+    """
+
+    revision: int
+    specs: Mapping[str, Mapping[str, object] | None]
+    is_new: bool = True
+    unchanged: frozenset[str] = frozenset()
+    _shown: RolloutsView = attrs.field(factory=lambda: RolloutsView(rollouts=[]), init=False)
+    _ended: dict[str, Ended] = attrs.field(factory=dict, init=False)
+    _since_s: dict[tuple[str, str], float] = attrs.field(factory=dict, init=False)
+    """Since when something is so that must be so for a while."""
+
+    @property
+    def ended(self) -> list[Ended] | None:
+        """Every deployment with its ending; None while there is something to wait for."""
+        if self._ended.keys() != self.specs.keys():
+            return None
+        return [self._ended[name] for name in self.specs]
+
+    @property
+    def asks_for_state(self) -> bool:
+        """:meth:`look_at` is needed: rollouts alone do not say how far a deployment is."""
+        return any(self._mine(name) is None for name in self._waiting)
+
+    @property
+    def shown(self) -> list[RolloutView]:
+        """The rollouts that are waited for, as last seen."""
+        return [each for each in self._shown.rollouts if each.deployment in self.specs]
+
+    @property
+    def _waiting(self) -> list[str]:
+        return [name for name in self.specs if name not in self._ended]
+
+    def observe(self, view: RolloutsView, now_s: float) -> None:
+        """What the balancer shows of rollouts, at ``now_s``; the same again lets time pass."""
+        self._shown = view
+        for name in self._waiting:
+            rollout = self._mine(name)
+            if rollout is not None:
+                self._judge(rollout, now_s)
+
+    def look_at(self, fleet: FleetStateView, now_s: float) -> None:
+        """The state of the fleet at ``now_s``, for deployments without a rollout of their own."""
+        is_newer = fleet.revision.revision > self.revision
+        for name in self._waiting:
+            if self._mine(name) is not None:
+                continue
+            wanted, spec = self.specs[name], fleet.revision.spec(name)
+            if is_newer and spec != wanted:
+                note = fleet.revision.note
+                if note.startswith(ROLLED_BACK_NOTE):
+                    self._end(name, Ending.ROLLED_BACK, note)
+                else:
+                    self._end(name, Ending.SUPERSEDED, _newer(fleet))
+                continue
+            shown, rollout = fleet.deployment(name), self._shown.of(name)
+            if rollout is not None and rollout.is_live and rollout.to is not None:
+                is_later = is_newer and rollout.to > self.revision
+                if is_later or name in self.unchanged:  # the same state in another revision
+                    self._judge(rollout, now_s)
+                continue
+            is_there = shown is not None and _is_served(shown.replicas)
+            has_failed = shown is not None and shown.phase == "failed"
+            if self._lasts((name, "stuck"), has_failed, now_s, STUCK_S):
+                self._end(name, Ending.FAILED, "`paddler-trio agents` shows why")
+                continue
+            is_so = is_there or wanted is None
+            if self._lasts((name, "served"), is_so, now_s, SETTLED_S if self.is_new else 0.0):
+                self._end(name, Ending.COMPLETE)
+
+    def give_up(self) -> list[Ended]:
+        """The endings when time is up."""
+        for name in self._waiting:
+            rollout = self._shown.of(name)
+            self._end(name, Ending.TIMED_OUT, "" if rollout is None else _unready(rollout))
+        return [self._ended[name] for name in self.specs]
+
+    def _mine(self, name: str) -> RolloutView | None:
+        """The rollout of the revision that is waited for."""
+        rollout = self._shown.of(name)
+        return rollout if rollout is not None and rollout.to == self.revision else None
+
+    def _judge(self, rollout: RolloutView, now_s: float) -> None:
+        name, reason = rollout.deployment, rollout.reason or ""
+        failed = [each for each in rollout.agents if each.phase == "failed"]
+        is_idle = not any(each.phase in WORKING for each in rollout.agents)
+        match rollout.phase:
+            case "complete":
+                self._end(name, Ending.COMPLETE)
+            case "rolled_back":
+                self._end(name, Ending.ROLLED_BACK, reason or _problems(rollout))
+            case "aborted":
+                self._end(name, Ending.ABORTED, reason)
+            case "paused" if failed or not reason.startswith(PAUSED_REASON):
+                self._end(name, Ending.PAUSED, reason or _problems(rollout))
+            case "paused" | "rolling_back":
+                self._lasts((name, "stuck"), False, now_s)
+            case _:
+                if self._lasts((name, "stuck"), bool(failed) and is_idle, now_s, STUCK_S):
+                    self._end(name, Ending.FAILED, _problems(rollout))
+
+    def _lasts(self, what: tuple[str, str], is_so: bool, now_s: float, long_s: float = 0.0) -> bool:
+        if not is_so:
+            self._since_s.pop(what, None)
+            return False
+        return now_s - self._since_s.setdefault(what, now_s) >= long_s
+
+    def _end(self, name: str, ending: Ending, reason: str = "") -> None:
+        self._ended[name] = Ended(name, ending, reason)
+
+
+def exit_code(ended: list[Ended]) -> int:
+    """Of the command that waited: the one that asks for most of the operator."""
+    codes = {each.ending.exit_code for each in ended}
+    return next((code for code in (ROLLED_BACK, TIMED_OUT, FAILED) if code in codes), DONE)
+
+
+def _is_served(replicas: object) -> bool:
+    wanted, serving = getattr(replicas, "wanted", None), getattr(replicas, "serving", 0)
+    return wanted is not None and serving >= wanted
+
+
+def _newer(fleet: FleetStateView) -> str:
+    by = f" by {fleet.revision.author}" if fleet.revision.author else ""
+    return f"revision {fleet.revision.revision}{by} took its place"
+
+
+def _problems(rollout: RolloutView) -> str:
+    return "; ".join(
+        f"{each.agent}: {each.detail or 'it does not say why'}"
+        for each in rollout.agents
+        if each.phase == "failed"
+    )
+
+
+def _unready(rollout: RolloutView) -> str:
+    counts: dict[str, list[str]] = {}
+    for each in rollout.agents:
+        if each.phase != "serving":
+            counts.setdefault(each.phase.replace("_", " "), []).append(each.agent)
+    agents = ", ".join(
+        f"{phase}: {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
+        for phase, names in counts.items()
+    )
+    words = rollout.phase.replace("_", " ")
+    if rollout.reason:
+        words += f", {rollout.reason}"
+    return f"{words} ({agents})" if agents else words
