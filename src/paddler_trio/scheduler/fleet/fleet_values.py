@@ -6,9 +6,9 @@ what is served: the extended digest of a desired state. A **rollout** is the way
 from one digest, the *good* one, to another, the *target*.
 
 **Times.** Fields that end in ``_s`` and say *when* (``now_s``, ``assigned_s``, ``served_s``,
-``idle_s``, ``started_s``, ``advanced_s``, ``ready_s``, ``look_again_s``) are points on the caller's
-one monotonic clock, in seconds. ``oldest_wait_s``, ``load_s`` and everything in
-:class:`RolloutRules` are lengths of time.
+``idle_s``, ``started_s``, ``advanced_s``, ``last_served_s``, ``ready_s``, ``look_again_s``) are
+points on the caller's one monotonic clock, in seconds. ``oldest_wait_s``, ``load_s`` and everything
+in :class:`RolloutRules` are lengths of time.
 
 Memory is in bytes, by device as llama.cpp names it (``CUDA0``; ``host`` for that of the machine).
 """
@@ -165,7 +165,8 @@ class Host:
         tries is ``fetching``. The caller drops an entry when it sends a ``Prefetch`` of it, and
         when a rollout to it begins or is resumed.
       load_s: measured seconds of the last load, by digest.
-      instances: by deployment. That of ``default`` is there as long as the first link is.
+      instances: by deployment; from the ``Assign`` on, before the instance has a link. That of
+        ``default`` is there as long as the first link is.
     """
 
     id: str
@@ -251,6 +252,7 @@ class FleetView:
       queues: by deployment; a missing one is empty.
       rollouts: those of the last plan, with what the operator changed since (see
         ``rollout_orders``).
+      last_served_s: that of the last plan; empty at the start.
       is_settling: the balancer has just started, and hosts are on their way back: nothing that
         serves is taken out of service.
     """
@@ -260,6 +262,7 @@ class FleetView:
     hosts: tuple[Host, ...] = ()
     queues: Mapping[str, Queue] = attrs.field(factory=dict)
     rollouts: Mapping[str, Rollout] = attrs.field(factory=dict)
+    last_served_s: Mapping[str, float] = attrs.field(factory=dict)
     is_settling: bool = False
 
 
@@ -320,6 +323,8 @@ class Plan:
       expected: deployments whose requests wait for a step.
       look_again_s: when the plan changes though nothing else does; None for never.
       problems: by deployment, why it has fewer replicas than wanted.
+      last_served_s: when each deployment on demand last served; the next view's. A deployment that
+        has just made room for another one does not wait since long, though its requests may.
     """
 
     steps: tuple[Step, ...] = ()
@@ -328,3 +333,4 @@ class Plan:
     expected: Mapping[str, Expectation] = attrs.field(factory=dict)
     look_again_s: float | None = None
     problems: Mapping[str, str] = attrs.field(factory=dict)
+    last_served_s: Mapping[str, float] = attrs.field(factory=dict)

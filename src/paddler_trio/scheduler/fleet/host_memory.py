@@ -1,0 +1,117 @@
+"""What the models on one host take, and whether one more fits.
+
+What runs is counted as it is measured, what loads as it was predicted. A model whose memory is
+unknown may take all of it: it gets a host for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import attrs
+
+from paddler_trio.scheduler.fleet.fleet_values import NO_BYTES, Goal, Host, Instance
+from paddler_trio.scheduler.fleet.instance_state import is_placed, loads_beside
+
+
+@attrs.frozen
+class HostMemory:
+    """Bytes by device.
+
+    Args:
+      limits: what models may take; empty if unknown.
+      charges: what each deployment takes, those that take nothing left out; None for unknown.
+      free: what is left; None if that is unknown.
+    """
+
+    limits: Mapping[str, int]
+    charges: Mapping[str, Mapping[str, int] | None]
+    free: Mapping[str, int] | None
+
+    def fits_beside(self, need: Mapping[str, int] | None) -> bool:
+        """May a deployment that is not there yet take ``need``?"""
+        if not self.charges:
+            return need is None or self.fits_alone(need)
+        free = self.free
+        if need is None or free is None:
+            return False
+        return fits_within(need, free)
+
+    def fits_alone(self, need: Mapping[str, int]) -> bool:
+        """Would ``need`` fit if nothing else were there?"""
+        return fits_within(need, self.limits)
+
+    def fits(
+        self, deployment: str, need: Mapping[str, int] | None, *, without: Collection[str] = ()
+    ) -> bool:
+        """May ``deployment`` take ``need``, in the place of what it takes now?
+
+        Args:
+          without: other deployments, counted as gone.
+        """
+        charges = {
+            name: charge
+            for name, charge in self.charges.items()
+            if name != deployment and name not in without
+        }
+        return account(self.limits, charges).fits_beside(need)
+
+    def is_alone(self, deployment: str) -> bool:
+        """Does nothing else take memory there?"""
+        return not self.charges or self.charges.keys() == {deployment}
+
+
+def fits_within(need: Mapping[str, int], free: Mapping[str, int]) -> bool:
+    """Is there as much of each device? One that is not in ``free`` has no limit."""
+    for device, size in need.items():  # noqa: SIM110  # a generator takes thrice as long
+        if size > free.get(device, size):
+            return False
+    return True
+
+
+def account(
+    limits: Mapping[str, int], charges: Mapping[str, Mapping[str, int] | None]
+) -> HostMemory:
+    """With what is left."""
+    free = dict(limits)
+    is_known = bool(limits)
+    for charge in charges.values():
+        if charge is None:
+            is_known = False
+            break
+        for device, size in charge.items():
+            if device in free:
+                free[device] -= size
+    return HostMemory(limits, charges, free if is_known else None)
+
+
+def memory_of(host: Host, goals: Mapping[str, Goal]) -> HostMemory:
+    """The account of ``host``, as it is once everything under way has ended."""
+    charges: dict[str, Mapping[str, int] | None] = dict(host.held)
+    for name, instance in host.instances.items():
+        if is_placed(instance):
+            charges[name] = _charge(instance, host, goals.get(name))
+    return account(host.memory, {n: c for n, c in charges.items() if c is None or c})
+
+
+def _charge(instance: Instance, host: Host, goal: Goal | None) -> Mapping[str, int] | None:
+    held = host.held.get(instance.deployment)
+    will_be = instance.serving if instance.assigned is None else instance.assigned
+    if instance.is_unloading:
+        return held  # until it is gone
+    if instance.serving is None and (will_be is None or instance.phase == "failed"):
+        return held or NO_BYTES
+    if instance.serving == will_be and held is not None:
+        return held
+    need = goal.needs.get(host.id) if goal is not None and goal.target == will_be else None
+    if need is None or held is None:
+        return need
+    return _sum(held, need) if loads_beside(instance) else _most(held, need)
+
+
+def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    return {d: max(one.get(d, 0), other.get(d, 0)) for d in {**one, **other}}
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    return {d: one.get(d, 0) + other.get(d, 0) for d in {**one, **other}}
