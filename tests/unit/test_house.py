@@ -64,6 +64,7 @@ MAY_IMPORT_WITHIN = {
     "wire/trio": {"wire/trio", "wire/paddler", "wire/engine", "wire"},
     "scheduler/dispatch": {"scheduler/dispatch"},
     "scheduler/batching": {"scheduler/batching"},
+    "scheduler/fleet": {"scheduler/fleet"},
     "apis/openai": {"apis/openai", "apis"},
 }
 """The same between the folders of one room; those that are not named may import their siblings."""
