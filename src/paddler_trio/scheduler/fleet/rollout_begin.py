@@ -13,6 +13,7 @@ import attrs
 
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
 from paddler_trio.scheduler.fleet.fleet_values import Change, Goal, Rollout, RolloutPhase
+from paddler_trio.scheduler.fleet.instance_state import failure
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 
 
@@ -61,7 +62,7 @@ def _emptied(goal: Goal, previous: Rollout | None, now_s: float) -> Rollout:
 
 def _new(goal: Goal, good: str | None, index: FleetIndex, placed: Sequence[Placed]) -> Rollout:
     runs = any(p.instance.serving is not None or p.instance.assigned is not None for p in placed)
-    nothing_to_lose = good is None or not (runs or index.view.is_settling)
+    nothing_to_lose = good in (None, goal.target) or not (runs or index.view.is_settling)
     rollout = Rollout(
         deployment=goal.deployment,
         good=good,
@@ -81,13 +82,15 @@ def _new(goal: Goal, good: str | None, index: FleetIndex, placed: Sequence[Place
         return rollout
     if not runs and goal.replicas.least == 0 and not goal.replicas.is_all:
         # On demand, and not loaded: nothing is swapped. The next load is of the target.
-        return attrs.evolve(rollout, phase=RolloutPhase.COMPLETE, good=goal.target)
+        return attrs.evolve(rollout, phase=RolloutPhase.COMPLETE)
     return attrs.evolve(rollout, phase=RolloutPhase.ROLLING)
 
 
 def _proven(previous: Rollout, placed: Sequence[Placed]) -> str | None:
-    if not previous.is_proven or previous.good is None:
-        return previous.target if previous.is_proven else previous.good
+    if not previous.is_proven or any(
+        failure(p.instance, previous.target, since_s=None) for p in placed
+    ):
+        return previous.good
     slots = {previous.good: 0, previous.target: 0}
     for p in placed:
         if p.instance.serving in slots:
