@@ -20,7 +20,7 @@ has yielded its wait begins anew, however old its requests are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -165,14 +165,21 @@ def worth(instance: Instance, state: HostState, index: FleetIndex) -> float:
 
 
 def room_on(
-    state: HostState, goal: Goal, index: FleetIndex, *, overdue: bool, busy_too: bool = False
+    state: HostState,
+    goal: Goal,
+    index: FleetIndex,
+    *,
+    need: Mapping[str, int] | None,
+    overdue: bool,
+    busy_too: bool = False,
 ) -> tuple[Spare, ...] | None:
     """The instances that must go from there for ``goal`` to fit; None if that is not enough.
 
     Args:
+      need: what it takes there; None for unknown.
       busy_too: count those that would first have to finish what they do.
     """
-    fits = _fits_without(state, goal, index)
+    fits = _fits_without(state, goal.deployment, need, index)
     chosen = [
         spare
         for spare in spares_of(state, index)
@@ -188,10 +195,10 @@ def room_on(
 
 
 def _fits_without(
-    state: HostState, goal: Goal, index: FleetIndex
+    state: HostState, name: str, need: Mapping[str, int] | None, index: FleetIndex
 ) -> Callable[[Sequence[Spare]], bool]:
-    """Would ``goal`` fit there without some instances, and without those that are leaving?"""
-    memory, need, name = state.memory(index), goal.needs.get(state.host.id), goal.deployment
+    """Would it fit there without some instances, and without those that are leaving?"""
+    memory = state.memory(index)
     leaving = [i.deployment for i in state.host.instances.values() if i.is_unloading]
     free, charges = memory.free, memory.charges
     if need is None or free is None or leaving or name in charges:

@@ -60,7 +60,7 @@ class HostState:
 
     def memory(self, index: FleetIndex) -> HostMemory:
         if self._memory is None:
-            self._memory = memory_of(self.host, index.goals)
+            self._memory = memory_of(self.host, index.goals, index.view.rollouts)
         return self._memory
 
     @property

@@ -92,6 +92,7 @@ class Goal:
       idle_ttl_s: an idle instance beyond ``replicas.least`` is unloaded after it; None for never.
       fetches: the model comes from a source that agents fetch; False for a path on their disks.
       needs: by host id, what the target takes there (predicted); None or missing if unknown.
+      good_needs: the same of the rollout's good state, so that room is kept for going back.
       change: from the rollout's good state to the target.
     """
 
@@ -106,6 +107,7 @@ class Goal:
     rules: RolloutRules = attrs.field(factory=RolloutRules)
     fetches: bool = False
     needs: Mapping[str, Mapping[str, int] | None] = attrs.field(factory=dict, repr=False)
+    good_needs: Mapping[str, Mapping[str, int] | None] = attrs.field(factory=dict, repr=False)
     change: Change = Change.WEIGHTS
 
 
@@ -214,8 +216,9 @@ class Rollout:
 
     Args:
       good: what is gone back to; None if there is nothing to go back to (the first state, or
-        nothing was served). Once complete it is the target itself. It may change when a newer
-        target comes in the middle: then it is whichever proven state serves more slots.
+        nothing was served). Once complete it is the target itself, if that was ever served. It may
+        change when a newer target comes in the middle: then it is whichever proven state serves
+        more slots.
       advanced_s: when a host last advanced; the progress deadline counts from it.
       reason: why it was rolled back, paused or aborted, or what it waits for.
       canaries: ids of the hosts that went first.

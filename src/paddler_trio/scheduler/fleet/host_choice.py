@@ -70,7 +70,7 @@ class HostChoice:
     ) -> None:
         self._goal, self._index, self._overdue = goal, index, overdue
         self._digest = digest
-        self._needs = goal.needs if digest == goal.target else {}
+        self._needs = goal.needs if digest == goal.target else goal.good_needs
         eligible = index.eligible(goal)
         self._allowed = None if len(eligible) == len(index.states) else set(eligible)
         self._tiers: list[_Tier] = []
@@ -143,7 +143,7 @@ class HostChoice:
                 continue
             if not moving.is_unloading and self._overdue:
                 continue  # it loads, and may do so for long
-            room = room_on(state, self._goal, self._index, overdue=self._overdue)
+            room = self._room_on(state)
             if room == () or (room is not None and moving.is_unloading):
                 return state
         return None
@@ -152,7 +152,7 @@ class HostChoice:
         index = self._index
         best: tuple[tuple[float, ...], EvictThere] | None = None
         for state in self._with_spares(states):
-            victims = room_on(state, self._goal, index, overdue=self._overdue)
+            victims = self._room_on(state)
             if not victims:
                 continue
             cost = (
@@ -165,6 +165,10 @@ class HostChoice:
             if best is None or cost < best[0]:
                 best = cost, EvictThere(state, victims)
         return None if best is None else best[1]
+
+    def _room_on(self, state: HostState) -> tuple[Spare, ...] | None:
+        need = self._needs.get(state.host.id)
+        return room_on(state, self._goal, self._index, need=need, overdue=self._overdue)
 
     def _with_spares(self, states: Sequence[HostState]) -> Iterator[HostState]:
         """Those with something that may go at some time, no more than ``MOST_LOOKED_AT``.

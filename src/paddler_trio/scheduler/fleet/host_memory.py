@@ -1,7 +1,8 @@
 """What the models on one host take, and whether one more fits.
 
-What runs is counted as it is measured, what loads as it was predicted. A model whose memory is
-unknown may take all of it: it gets a host for itself.
+What runs is counted as it is measured, what loads as it was predicted; while a rollout runs, as the
+larger one of both states, so that nothing else takes the room to go on or to go back. A model
+whose memory is unknown may take all of it: it gets a host for itself.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from paddler_trio.scheduler.fleet.fleet_values import NO_BYTES, Goal, Host, Instance
-from paddler_trio.scheduler.fleet.instance_state import is_placed, loads_beside
+from paddler_trio.scheduler.fleet.fleet_values import NO_BYTES, Goal, Host, Instance, Rollout
+from paddler_trio.scheduler.fleet.instance_state import is_moving, is_placed, loads_beside
+from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK, GOING_ON
 
 
 @attrs.frozen
@@ -85,28 +87,52 @@ def account(
     return HostMemory(limits, charges, free if is_known else None)
 
 
-def memory_of(host: Host, goals: Mapping[str, Goal]) -> HostMemory:
-    """The account of ``host``, as it is once everything under way has ended."""
+def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Rollout]) -> HostMemory:
+    """The account of ``host``, as it will be once rollouts have ended, either way."""
     charges: dict[str, Mapping[str, int] | None] = dict(host.held)
     for name, instance in host.instances.items():
         if is_placed(instance):
-            charges[name] = _charge(instance, host, goals.get(name))
+            charges[name] = _charge(instance, host, goals.get(name), rollouts.get(name))
     return account(host.memory, {n: c for n, c in charges.items() if c is None or c})
 
 
-def _charge(instance: Instance, host: Host, goal: Goal | None) -> Mapping[str, int] | None:
+def need_of(
+    goal: Goal, rollout: Rollout | None, digest: str | None, host: str
+) -> Mapping[str, int] | None:
+    """What ``digest`` takes on ``host``, as predicted; None if unknown."""
+    if digest == goal.target:
+        return goal.needs.get(host)
+    if rollout is not None and digest == rollout.good:
+        return goal.good_needs.get(host)
+    return None
+
+
+def _charge(
+    instance: Instance, host: Host, goal: Goal | None, rollout: Rollout | None
+) -> Mapping[str, int] | None:
+    """The most that it takes now, and once it serves what it is to serve or goes back to."""
     held = host.held.get(instance.deployment)
-    will_be = instance.serving if instance.assigned is None else instance.assigned
-    if instance.is_unloading:
+    if instance.is_unloading or goal is None or goal.is_empty:
         return held  # until it is gone
-    if instance.serving is None and (will_be is None or instance.phase == "failed"):
-        return held or NO_BYTES
-    if instance.serving == will_be and held is not None:
-        return held
-    need = goal.needs.get(host.id) if goal is not None and goal.target == will_be else None
-    if need is None or held is None:
-        return need
-    return _sum(held, need) if loads_beside(instance) else _most(held, need)
+    will_be = instance.serving if instance.assigned is None else instance.assigned
+    if instance.serving == will_be == goal.target:
+        return need_of(goal, rollout, will_be, host.id) if held is None else held
+    if instance.serving is not None and held is None:
+        return None
+    digests = {will_be}
+    if rollout is not None and rollout.phase in GOING_ON:
+        digests |= {rollout.good, goal.target}
+    elif rollout is not None and rollout.phase in GOING_BACK:
+        digests = {rollout.good}
+    most = held or NO_BYTES
+    for digest in digests - {instance.serving, None}:
+        need = need_of(goal, rollout, digest, host.id)
+        if need is not None:
+            is_beside = digest == will_be and is_moving(instance) and loads_beside(instance)
+            most = _sum(held or NO_BYTES, need) if is_beside else _most(most, need)
+        elif digest == will_be and instance.serving is None:
+            return None
+    return most
 
 
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

@@ -28,6 +28,7 @@ from paddler_trio.scheduler.fleet.host_choice import (
     LoadThere,
     WaitFor,
 )
+from paddler_trio.scheduler.fleet.host_memory import need_of
 from paddler_trio.scheduler.fleet.instance_state import is_available
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK, GOING_ON
 
@@ -58,7 +59,10 @@ class Deployment:
 
     @property
     def is_rolling(self) -> bool:
-        return self.rollout.phase in GOING_ON or self.rollout.phase is RolloutPhase.ROLLING_BACK
+        rollout = self.rollout
+        if rollout.phase is RolloutPhase.ABORTED:
+            return any(p.instance.assigned != rollout.good for p in self.placed)
+        return rollout.phase in GOING_ON or rollout.phase is RolloutPhase.ROLLING_BACK
 
 
 def digest_for_new(rollout: Rollout) -> str:
@@ -111,12 +115,12 @@ def _place_everywhere(d: Deployment, index: FleetIndex) -> None:
         if not state.is_free or state.has(d.name):
             continue
         memory = state.memory(index)
-        need = goal.needs.get(state.host.id) if digest == goal.target else None
+        need = need_of(goal, d.rollout, digest, state.host.id)
         # Alone on a host, the agent judges, and says in words what would fit.
         if memory.is_alone(d.name) or memory.fits(d.name, need):
             index.take(state, Assign(state.host.id, d.name, digest))
             continue
-        victims = room_on(state, goal, index, overdue=False)
+        victims = room_on(state, goal, index, need=need, overdue=False)
         if victims:
             evict(state, victims[0].instance, index)
         index.problems[d.name] = f"no memory on {state.name}"
@@ -164,7 +168,8 @@ def _yield_to(d: Deployment, choice: HostChoice, index: FleetIndex) -> None:
     """Another deployment gets no more requests until one of its instances is idle."""
     best: tuple[tuple[int, float, str], tuple[Spare, ...]] | None = None
     for state in choice.candidates_for_eviction():
-        victims = room_on(state, d.goal, index, overdue=True, busy_too=True)
+        need = need_of(d.goal, d.rollout, digest_for_new(d.rollout), state.host.id)
+        victims = room_on(state, d.goal, index, need=need, overdue=True, busy_too=True)
         if not victims:
             continue
         cost = (
@@ -225,19 +230,23 @@ def _clear_misplaced(d: Deployment, index: FleetIndex) -> None:
 def _clear_surplus(d: Deployment, index: FleetIndex) -> None:
     goal, replicas = d.goal, d.goal.replicas
     most = len(index.states) if replicas.most is None else max(replicas.most, replicas.least)
-    spare = len(d.placed) - index.unloads.get(d.name, 0)
-    if spare <= replicas.least or d.is_rolling:
+    there = len(d.placed) - index.unloads.get(d.name, 0)
+    if there <= replicas.least or d.is_rolling:
         return
+    number = len(d.replicas)
     serving = sum(is_available(p.instance, d.admissible) for p in d.placed)
     for p in sorted(d.placed, key=lambda p: _keeping(p, d)):
         serves = is_available(p.instance, d.admissible)
-        is_too_many = spare > most and (not serves or serving > most)
-        has_failed = not counts(p) and serving >= max(replicas.least, 1)
-        is_idle = spare > replicas.least and has_been_idle(goal, index, p)
-        if not (is_too_many or has_failed or is_idle) or not _unload(p, index):
-            continue
-        spare -= 1
-        serving -= serves
+        if counts(p):
+            is_too_many = number > most and (not serves or serving > most)
+            is_idle = there > replicas.least and has_been_idle(goal, index, p)
+            goes = is_too_many or is_idle
+        else:
+            goes = serving >= max(replicas.least, 1)
+        if goes and _unload(p, index):
+            there -= 1
+            number -= counts(p)
+            serving -= serves
 
 
 def _keeping(placed: Placed, d: Deployment) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Rollout,
     RolloutPhase,
 )
+from paddler_trio.scheduler.fleet.host_memory import need_of
 from paddler_trio.scheduler.fleet.instance_state import is_available, is_moving, loads_beside
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 
@@ -276,18 +277,16 @@ def _assign(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> None:
 
 def _makes_room(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> bool:
     """Does it fit beside the other models of the host? If not, one that may go is unloaded."""
-    state = placed.state
-    if placed.instance.serving == digest or digest != goal.target:
+    state, host = placed.state, placed.state.host
+    if placed.instance.serving == digest or len(host.instances) == 1:
         return True
-    if len(state.host.instances) == 1 or state.host.id not in goal.needs:
+    need = need_of(goal, index.view.rollouts.get(goal.deployment), digest, host.id)
+    if need is None or state.memory(index).is_alone(goal.deployment):
         return True
-    need = goal.needs[state.host.id]
-    memory = state.memory(index)
-    if need is None or memory.is_alone(goal.deployment):
-        return True
-    victims = room_on(state, goal, index, overdue=True)
+    victims = room_on(state, goal, index, overdue=True, need=need)
     if victims == ():
         return True
     if victims:
         evict(state, victims[0].instance, index)
+    index.problems[goal.deployment] = f"no memory on {state.name} beside the others"
     return False

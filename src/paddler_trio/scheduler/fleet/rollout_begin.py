@@ -13,6 +13,7 @@ import attrs
 
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
 from paddler_trio.scheduler.fleet.fleet_values import Change, Goal, Rollout, RolloutPhase
+from paddler_trio.scheduler.fleet.instance_state import failure
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 
 
@@ -61,7 +62,7 @@ def _emptied(goal: Goal, previous: Rollout | None, now_s: float) -> Rollout:
 
 def _new(goal: Goal, good: str | None, index: FleetIndex, placed: Sequence[Placed]) -> Rollout:
     runs = any(p.instance.serving is not None or p.instance.assigned is not None for p in placed)
-    nothing_to_lose = good is None or not (runs or index.view.is_settling)
+    nothing_to_lose = good in (None, goal.target) or not (runs or index.view.is_settling)
     rollout = Rollout(
         deployment=goal.deployment,
         good=good,
@@ -81,15 +82,14 @@ def _new(goal: Goal, good: str | None, index: FleetIndex, placed: Sequence[Place
         return rollout
     if not runs and goal.replicas.least == 0 and not goal.replicas.is_all:
         # On demand, and not loaded: nothing is swapped. The next load is of the target.
-        return attrs.evolve(rollout, phase=RolloutPhase.COMPLETE, good=goal.target)
+        return attrs.evolve(rollout, phase=RolloutPhase.COMPLETE)
     return attrs.evolve(rollout, phase=RolloutPhase.ROLLING)
 
 
 def _proven(previous: Rollout, placed: Sequence[Placed]) -> str | None:
-    if previous.good is None:  # the first state: it is worth something where it is served
-        served = any(p.instance.serving == previous.target for p in placed)
-        return previous.target if served else None
-    if not previous.is_proven:
+    if not previous.is_proven or any(
+        failure(p.instance, previous.target, since_s=None) for p in placed
+    ):
         return previous.good
     slots = {previous.good: 0, previous.target: 0}
     for p in placed:

@@ -24,8 +24,8 @@ GOING_BACK: Final = frozenset(
 def paused(
     rollout: Rollout, *, now_s: float, reason: str = "paused by the operator"
 ) -> Rollout | None:
-    """Hosts that have begun finish; no other one begins."""
-    if rollout.phase not in GOING_ON or rollout.phase is RolloutPhase.PAUSED:
+    """Hosts that have begun finish; no other one begins. A first state cannot be paused."""
+    if rollout.phase not in GOING_ON - {RolloutPhase.PAUSED} or rollout.good is None:
         return None
     return attrs.evolve(rollout, phase=RolloutPhase.PAUSED, reason=reason, advanced_s=now_s)
 

@@ -42,6 +42,10 @@ def advance(
             return _back(rollout, placed)
         case RolloutPhase.PREFETCHING | RolloutPhase.CANARY | RolloutPhase.ROLLING:
             return _on(goal, rollout, index, placed, is_new=is_new)
+        case RolloutPhase.COMPLETE if rollout.good != rollout.target and not goal.is_empty:
+            # On demand, it was not loaded when it became the target; now it is proven too.
+            serves = any(_serves(rollout.target, p) for p in placed)
+            return attrs.evolve(rollout, good=rollout.target) if serves else rollout
         case _:
             return rollout
 

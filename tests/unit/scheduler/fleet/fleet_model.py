@@ -121,8 +121,13 @@ class Fleet:
             goal,
             fetches=model.fetches,
             change=Change.IN_PLACE if same and good != goal.target else Change.WEIGHTS,
-            needs={a.id: {"host": model.gib} if a.is_ours else None for a in self.agents.values()},
+            needs=self._needs(goal.target),
+            good_needs={} if good is None else self._needs(good),
         )
+
+    def _needs(self, digest: str) -> dict[str, dict[str, int] | None]:
+        need = {"host": self.models[digest].gib}
+        return {a.id: need if a.is_ours else None for a in self.agents.values()}
 
     def _host(self, agent: Agent) -> Host:
         return Host(
