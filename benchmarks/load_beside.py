@@ -60,10 +60,21 @@ def p(quantile: float, gaps_s: list[float]) -> float:
     return 1000 * statistics.quantiles(gaps_s, n=1000)[int(1000 * quantile) - 1]
 
 
+def phases(link: Link, since_s: float, until_s: float) -> list[tuple[str, float, float]]:
+    """What the agent was doing, from when to when."""
+    seen = [
+        (report.phase, at_s)
+        for report, at_s in zip(link.reports, link.reported_s, strict=True)
+        if since_s <= at_s <= until_s
+    ]
+    ends_s = [at_s for _, at_s in seen[1:]] + [until_s]
+    return [(phase, at_s, end_s) for (phase, at_s), end_s in zip(seen, ends_s, strict=True)]
+
+
 async def one_round(
     double: BalancerDouble, link: Link, model: Path, streams: int, number: int
-) -> tuple[list[float], list[float], float, float | None]:
-    """Gaps before and during in seconds, how long the swap took, and ``load_s``."""
+) -> tuple[dict[str, list[float]], float, float | None]:
+    """Gaps in seconds by what the agent was doing, how long the swap took, and ``load_s``."""
     names = [f"{number}.{i}" for i in range(streams)]
     running = [await link.start(name, max_tokens=TOKENS_A_SLOT - 100) for name in names]
     await double.until(lambda: all(len(stream.came_s) > 20 for stream in running))
@@ -76,9 +87,16 @@ async def one_round(
     for name in names:
         await link.stop(name)
     await double.until(lambda: all(stream.ending for stream in running))
-    before = [gap for stream in running for gap in stream.gaps_s(began_s, wished_s)]
-    during = [gap for stream in running for gap in stream.gaps_s(wished_s, served_s)]
-    return before, during, served_s - wished_s, link.report.load_s
+    spans = [
+        ("alone", began_s, wished_s),
+        ("from the wish to serving", wished_s, served_s),
+        *phases(link, wished_s, served_s),
+    ]
+    gaps_s: dict[str, list[float]] = {}
+    for name, since_s, until_s in spans:
+        for stream in running:
+            gaps_s.setdefault(name, []).extend(stream.gaps_s(since_s, until_s))
+    return gaps_s, served_s - wished_s, link.report.load_s
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> None:
@@ -99,21 +117,20 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
         link = await double.link("host")
         first = await link.want(state(others[1], options.streams + 1))
         await double.until(lambda: link.report.served_state == first)
-        before: list[float] = []
-        during: list[float] = []
+        gaps_s: dict[str, list[float]] = {}
         for number in range(options.rounds):
-            alone, beside, swap_s, load_s = await one_round(
+            found, swap_s, load_s = await one_round(
                 double, link, others[number % 2], options.streams, number
             )
-            before += alone
-            during += beside
+            for name, some in found.items():
+                gaps_s.setdefault(name, []).extend(some)
             print(f"round {number}: {swap_s:.2f} s until served, load_s {load_s or 0:.2f}")
-        for name, gaps_s in (("alone", before), ("while loading beside", during)):
-            print(
-                f"{name}: {len(gaps_s)} gaps, p50 {p(0.5, gaps_s):.2f} ms, "
-                f"p99 {p(0.99, gaps_s):.2f} ms, longest {1000 * max(gaps_s):.1f} ms"
-            )
-        print(f"p99 is {p(0.99, during) / p(0.99, before):.2f} times that of before")
+        for name, some in gaps_s.items():
+            if len(some) > 1:
+                print(
+                    f"{name}: {len(some)} gaps, p50 {p(0.5, some):.2f} ms, "
+                    f"p99 {p(0.99, some):.2f} ms, longest {1000 * max(some):.1f} ms"
+                )
         nursery.cancel_scope.cancel()
 
 

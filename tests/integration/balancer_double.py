@@ -75,6 +75,8 @@ class Link:
     slots: list[int] = attrs.field(factory=list)
     """``slots_total`` of each status."""
     reports: list[Report] = attrs.field(factory=list)
+    reported_s: list[float] = attrs.field(factory=list)
+    """When each of them came."""
     streams: dict[str, Stream] = attrs.field(factory=dict)
 
     @property
@@ -137,6 +139,7 @@ class Link:
                 self.placement = message
             case Report():
                 self.reports.append(message)
+                self.reported_s.append(trio.current_time())
             case HandBack(wire_id, reason):
                 self.streams[wire_id].ending = f"handed back: {reason}"
 

@@ -131,6 +131,8 @@ class LoadedModel:
     """What its language was read for."""
     projection_error: ModelSourceError | None = attrs.field(default=None, init=False)
     """Why there is no file of a projection that should be there."""
+    is_remembered: bool = attrs.field(default=False, init=False)
+    """What its engine took was kept for predictions."""
     _engine: EngineProcess | None = attrs.field(default=None, init=False)
     _preparation: Preparation | None = attrs.field(default=None, init=False)
     _language: PreparationKeeper | None = attrs.field(default=None, init=False)
@@ -201,26 +203,17 @@ class LoadedModel:
 
     # ------------------------------------------------------------- language
 
-    async def read_language(
-        self, source: LanguageSource, nursery: trio.Nursery
-    ) -> tuple[PreparationKeeper, LanguageFacts]:
-        """The processes that read ``source``, started in ``nursery`` unless they run already, and
-        what they found. Those in force prepare requests until :meth:`take_language`.
-
-        Cancellation: the next call uses what was started, or ends it.
-
-        Raises:
-          ModelNotServableError: it cannot be read; the language in force stays.
-        """
-        waiting = self._next_language
+    def start_language(self, source: LanguageSource, nursery: trio.Nursery) -> PreparationKeeper:
+        """The processes that read ``source``, started in ``nursery`` unless they run already. Those
+        of another state that was not put in force end."""
+        waiting, current = self._next_language, self._language
         if waiting is not None and not _reads(waiting, source):
             self._next_language = None
             nursery.start_soon(waiting.stop, name="preparation that is not wanted any more")
             waiting = None
-        current = self._language
         if current is not None and _reads(current, source):
-            waiting = current
-        elif waiting is None:
+            return current
+        if waiting is None:
             waiting = self._next_language = PreparationKeeper(
                 source,
                 self.children.supervise_preparation,
@@ -229,11 +222,25 @@ class LoadedModel:
                 on_crash=self._preparation_crashed,
             )
             nursery.start_soon(waiting.run, name="preparation")
-        outcome = await waiting.first_start.wait()
+        return waiting
+
+    async def read_language(
+        self, source: LanguageSource, nursery: trio.Nursery
+    ) -> tuple[PreparationKeeper, LanguageFacts]:
+        """The same processes, when they have read it, and what they found. Those in force prepare
+        requests until :meth:`take_language`.
+
+        Cancellation: the next call uses what was started, or ends it.
+
+        Raises:
+          ModelNotServableError: it cannot be read; the language in force stays.
+        """
+        language = self.start_language(source, nursery)
+        outcome = await language.first_start.wait()
         if isinstance(outcome, LanguageRefused):
             self._next_language = None
             raise ModelNotServableError([outcome.issue], outcome.reason)
-        return waiting, outcome.facts
+        return language, outcome.facts
 
     def take_language(
         self, language: PreparationKeeper, in_force: InForce, nursery: trio.Nursery

@@ -78,28 +78,33 @@ class ModelPlaces:
             if file is not None
         )
 
-    async def loaded(
+    async def begun(
         self, wanted: WantedLoad, desired: AgentDesiredState, engines: trio.Nursery
     ) -> LoadedModel:
-        """A model with a proved engine: one that is here, or one that begins in ``engines``.
-
-        One that leaves comes back if it is wanted again.
+        """A model that is here, or one that begins in ``engines``. One that leaves comes back if it
+        is wanted again.
 
         Cancellation: the next call uses what was begun, or ends it.
 
         Raises:
-          ModelNotServableError: it does not fit, or the engine cannot load it. One beside it stays.
+          ModelNotServableError: it does not fit, or cannot be loaded.
         """
         here = (self._coming, self.current, self._leaving)
         model = next((each for each in here if each is not None and each.is_the(wanted)), None)
         if model is not self._coming:
             await self.abandon_coming()
-        if model is not None and model is self._leaving:
+        if model is None:
+            return await self._begin(wanted, desired, engines)
+        if model is self._leaving:
             self._coming = self._leaving
             self._has_gone()
-        is_new = model is None
-        if model is None:
-            model = await self._begin(wanted, desired, engines)
+        return model
+
+    async def proved(
+        self, model: LoadedModel, desired: AgentDesiredState, engines: trio.Nursery
+    ) -> None:
+        """Return when its engine has decoded once; ModelNotServableError if it never will, and then
+        it is gone. One beside it stays."""
         failure = await model.loaded()
         if failure is not None:
             await self.drop(model)
@@ -110,7 +115,9 @@ class ModelPlaces:
                 refused=model.load.model_path if failure.stage in ("model", "encoder") else None,
             )
         ready, judged = model.keeper.first_start.value, model.judged
-        if is_new and judged is not None and isinstance(ready, Ready) and ready.memory is not None:
+        assert isinstance(ready, Ready), "it has not failed"
+        if judged is not None and ready.memory is not None and not model.is_remembered:
+            model.is_remembered = True
             engines.start_soon(
                 remember_load,
                 judged.load,
@@ -119,7 +126,6 @@ class ModelPlaces:
                 self.uses.hub,
                 name="memory history",
             )
-        return model
 
     def offer(self, model: LoadedModel, engines: trio.Nursery) -> None:
         """Requests go to this one from now on; the one before ends with its last request.

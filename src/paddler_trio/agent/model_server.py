@@ -291,11 +291,15 @@ class ModelServer:
         )
         wanted = WantedLoad(load, extras.automatic, (file, projection))
         try:
-            model = await self._places.loaded(wanted, desired, engines)
+            model = await self._places.begun(wanted, desired, engines)
+            model.projection_error = missing
+            if projection is None:  # else the engine finds out first whether it can be used
+                source = self._language_of(model, desired, extras, sees=False)
+                model.start_language(source, engines)
+            await self._places.proved(model, desired, engines)
         finally:
             if self.gate is not None:
                 self.gate.loaded()
-        model.projection_error = missing
         try:
             await self._put_in_force(model, desired, extras, engines)
         except ModelNotServableError:
@@ -319,13 +323,7 @@ class ModelServer:
             issues = frozenset(
                 {MultimodalProjectionCannotBeLoaded(name) if missing is None else missing.issue}
             )
-        paths = [file.path for file in model.wanted.files if file is not None]
-        source = LanguageSource(
-            paths=tuple(paths[:1] if problem else paths),
-            desired=desired,
-            markers=extras.markers,
-            trusts_messages=self.trusts_messages,
-        )
+        source = self._language_of(model, desired, extras, sees=not problem)
         language, facts = await model.read_language(source, engines)
         # no await from here on: there is no moment without a model to answer
         self._places.offer(model, engines)
@@ -333,6 +331,17 @@ class ModelServer:
         self._shown.in_force(model, desired, issues, facts.fingerprint)
         digest = extended_digest(desired, extras)
         model.take_language(language, InForce(desired, digest), engines)
+
+    def _language_of(
+        self, model: LoadedModel, desired: AgentDesiredState, extras: Extras, *, sees: bool
+    ) -> LanguageSource:
+        paths = [file.path for file in model.wanted.files if file is not None]
+        return LanguageSource(
+            paths=tuple(paths if sees else paths[:1]),
+            desired=desired,
+            markers=extras.markers,
+            trusts_messages=self.trusts_messages,
+        )
 
     def _fail(
         self, error: ModelSourceError | ModelNotServableError, desired: AgentDesiredState
