@@ -296,6 +296,48 @@ async def test_paddlers_routes_lead_to_default_and_need_a_key_for_it(
             assert answered_by(answer) == "general"
 
 
+@pytest.mark.parametrize(("key", "is_refused"), [(["coder"], True), (["default"], False)])
+async def test_the_inference_socket_leads_to_default_too(
+    key: list[str], autojump_clock: MockClock, *, is_refused: bool
+) -> None:
+    async with fleet() as here:
+        request = {"ContinueFromRawPrompt": {"raw_prompt": "hi", "max_tokens": 3}}
+        text = json.dumps({"Request": {"id": "r1", "request": request}})
+        arriving: list[Message] = [
+            {"type": "websocket.receive", "text": text},
+            {"type": "websocket.connect"},
+        ]
+        said: list[str] = []
+        answered = trio.Event()
+
+        async def receive() -> Message:
+            if arriving:
+                return arriving.pop()
+            await answered.wait()
+            return {"type": "websocket.disconnect", "code": 1000}
+
+        async def send(message: Message) -> None:
+            await trio.lowlevel.checkpoint()
+            if message["type"] == "websocket.send":
+                said.append(message["text"])
+                if "Done" in message["text"] or "Error" in message["text"]:
+                    answered.set()
+
+        scope: Scope = {
+            "type": "websocket",
+            "path": "/api/v1/inference_socket",
+            "headers": [],
+            KEY_NAME: "alice",
+            KEY_DEPLOYMENTS: frozenset(key),
+        }
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here._answer)
+            await here.native(scope, receive, send)
+            nursery.cancel_scope.cancel()
+        assert ('"code":403' in said[0]) == is_refused
+        assert ("general" in said[0]) == (not is_refused)
+
+
 async def test_the_list_has_all_deployments_with_a_model_and_their_state(
     autojump_clock: MockClock,
 ) -> None:

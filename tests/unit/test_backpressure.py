@@ -94,7 +94,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         f"threads that decode what is over {budget.INLINE_BYTES // KIB} KiB": (
             "1 for clients, 1 for operators and agents"
         ),
-        "requests waiting for a slot": (
+        "requests waiting for a slot of one deployment": (
             f"`--max-buffered-requests` ({config.max_buffered_requests})"
         ),
         "sub-batches of one embedding call that wait": "1",

@@ -22,7 +22,11 @@ def balancer(
         int, typer.Option(min=0, help="Milliseconds a request may wait for a slot; then 504.")
     ] = 10_000,
     max_buffered_requests: Annotated[
-        int, typer.Option(min=0, help="Requests that may wait; more get 503. 0 turns waiting off.")
+        int,
+        typer.Option(
+            min=0,
+            help="Requests that may wait for each deployment; more get 503. 0 turns waiting off.",
+        ),
     ] = 30,
     inference_item_timeout: Annotated[
         int,
