@@ -148,13 +148,14 @@ def test_extras_survive_a_restart_beside_paddlers_file(tmp_path: Path) -> None:
     wished = {"engine": {"unified": True}}
     with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
         fleet.desire(BUNDLED_MODEL)
-        assert {path.name for path in tmp_path.iterdir()} == {"state.json", "state.json.lock"}
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {"state.json", "state.json.lock", "state.json.fleet.json"}
         state = both(fleet)["state"]
         answer = put(fleet, {"state": state, "extras": wished})
         digest = answer.headers["X-Paddler-State-Digest"]
     assert json.loads(file.read_text()) == {"balancer_desired_state": state, "version": "1"}
-    beside = tmp_path / "state.json.v2.json"
-    assert json.loads(beside.read_text()) == {"extras": wished, "version": "2"}
+    beside = json.loads((tmp_path / "state.json.fleet.json").read_text())
+    assert [spec["extras"] for spec in beside["specs"]] == [wished, {"engine": {}}]
     with Fleet.start(agents=1, model=None, balancer_options=options) as fleet:
         view = fleet.wait_until(lambda view: serving(view, 1))
         assert view["desired_state_digest"] == digest

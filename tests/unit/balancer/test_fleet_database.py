@@ -114,7 +114,7 @@ class FilesOfAFleet(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(state_database, "replace", self.disk)
         self.patch.setattr(fleet_database, "replace", self.disk)
-        self.patch.setattr(os, "fsync", lambda descriptor: None)  # nobody pulls the plug here
+        self.patch.setattr(os, "fsync", lambda descriptor: None)  # no power cut is tested here
         self.restart()
 
     def teardown(self) -> None:
@@ -136,7 +136,7 @@ class FilesOfAFleet(RuleBasedStateMachine):
         return self.stored()
 
     def change(self, action: Callable[[], Any], after: int | None, how: str) -> None:
-        """Do something with a disk that fails at some write, if ``after`` says when."""
+        """Do something with a disk that fails at the write ``after`` so many, None for never."""
         before = self.stored()
         if after is not None:
             self.disk.fail(after, how)
@@ -330,6 +330,18 @@ def put_back(folder: Path, files: dict[Path, bytes]) -> None:
 def revision(stored: StoredFleet, state: FleetState) -> StoredFleet:
     desired = desired_of(state, stored.desired)
     return stored.with_revision(state, desired, author="ann", time=TIME, note="")
+
+
+async def test_what_another_program_changed_is_a_revision_with_the_file_before_it_kept(
+    tmp_path: Path,
+) -> None:
+    database = FileDatabase(tmp_path / "state.json")
+    await database.write(revision(await database.read(), FleetState((CHAT, CODER))))
+    first = database.fleet_path.read_text()
+    StateFile(tmp_path / "state.json").write(NEW)
+    found = await FileDatabase(tmp_path / "state.json").read()
+    assert (found.current.revision, found.current.author) == (2, "state file")
+    assert (tmp_path / "state.json.fleet.json.previous").read_text() == first
 
 
 async def test_the_file_before_the_newest_revision_is_kept(tmp_path: Path) -> None:

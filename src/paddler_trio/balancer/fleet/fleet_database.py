@@ -8,8 +8,8 @@ Paddler's file is the truth about ``default``: if another program changed it, th
 found at the next start. Each file is replaced as a whole, so a crash leaves the old or the new one
 of each. Where a revision changes both, the rename of Paddler's file decides: ``PATH.fleet.json`` is
 written first, with the digests of Paddler's state before and after. A read that finds the one
-before drops the newest revision, which nobody was told of. Then the file is written once more,
-without digests.
+before drops the newest revision, whose request was never answered. Then the file is written once
+more, without digests.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class FileDatabase:
                 f"with what {self.path.name} has"
             ) from error
         if pending is None:
-            self._text = text
+            self._text, self._stored = text, stored
             return stored, True
         if self._digest == pending.before:  # Paddler's file was not reached
             history = tuple(each for each in stored.history if each.revision <= pending.revision)
