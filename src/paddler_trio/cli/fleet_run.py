@@ -125,11 +125,14 @@ def preview_fleet(management: ManagementClient, wanted: FleetFile, *, as_json: b
     return code
 
 
-def undo_fleet(management: ManagementClient, *, timeout_s: float | None, as_json: bool) -> int:
-    """Go back a revision and, unless ``timeout_s`` is None, wait; returns the exit code."""
+def undo_fleet(
+    management: ManagementClient, *, to: int | None, timeout_s: float | None, as_json: bool
+) -> int:
+    """Go back to the revision ``to``, None for the one before, and wait unless ``timeout_s`` is
+    None; returns the exit code."""
     client = FleetClient(management)
     before = client.state()
-    revision = client.undo()
+    revision = client.undo(to=to, expected_revision=before.revision.revision)
     old, new = state_in(before.revision), _state_of(client, revision)
     changes = [
         DeploymentChange(deployment=each.deployment, change=each.change, fields=list(each.fields))
