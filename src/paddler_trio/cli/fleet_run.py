@@ -92,7 +92,7 @@ def diff_fleet(management: ManagementClient, wanted: FleetFile, *, as_json: bool
 
 def preview_fleet(management: ManagementClient, wanted: FleetFile, *, as_json: bool) -> int:
     """Print what storing the fleet would change, and what that would do to each agent; returns the
-    exit code: 1 if a model does not fit. Each deployment is judged as if the others stayed."""
+    exit code: 1 unless all models fit. Each deployment is judged as if the others stayed."""
     client = FleetClient(management)
     before = client.state()
     different = diffs(client.changes(_plain(wanted.state)), state_in(before.revision), wanted.state)
