@@ -92,7 +92,7 @@ Ctrl-C ends the command, not the rollout: `paddler-trio rollout --watch` shows i
 weights), for each agent whether the model fits, with the numbers of `model fit`, how many bytes it
 would fetch and how long it would load, and the gap: the time in which nobody would serve. The load
 time is the agent's last one, stretched as the models need more or less memory. Exit code 1 if the
-model does not fit an agent.
+model does not fit an agent, or if that cannot be said.
 
 A balancer of Paddler's, and one of ours from before there were rollouts, changes all agents at the
 same time. Then the wait ends with 0 when every connected agent serves the new state, and with 1
@@ -148,14 +148,14 @@ that is not the same number.
 """,
     "fleet undo": """\
 Twice undone is the revision that was undone first. A single deployment goes back with
-`rollout undo`.
+`rollout undo`. So does a rollout that fails, by itself: `fleet history` has its reason.
 """,
     "rollout": """\
 `--watch` ends when no rollout is under way, as `kubectl rollout status` does: with 3 if one was
 rolled back, with 1 if one was aborted, else with 0.
 """,
     "rollout abort": """\
-The revision stays as it is stored: `fleet apply` begins anew, `fleet undo` stores the one before.
+What was served before is stored as a new revision.
 """,
     "model fit": """\
 What is not given is as in the desired state, or the defaults with `--here`. Exit code 0: it fits

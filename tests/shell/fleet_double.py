@@ -180,7 +180,9 @@ class FleetDouble:
             case "GET", ["fleet", "history"]:
                 return 200, {"revisions": self.revisions[::-1]}
             case "POST", ["fleet", "undo"]:
-                before = self.revisions[-2]
+                assert body is not None
+                assert body["expected_revision"] == self.revisions[-1]["revision"]
+                before = self.revisions[-2 if body["to"] is None else body["to"] - 1]
                 return 200, self.store(before["state"], note=f"undo: {before['revision']} again")
             case "GET", ["rollout"]:
                 return 200, self._rollouts()

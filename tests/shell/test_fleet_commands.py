@@ -345,6 +345,8 @@ def test_the_fleet_its_history_and_the_way_back(double: FleetDouble, file: Path)
     assert undone.stdout.splitlines()[-1] == "stored as revision 3: undo: 1 again"
     assert "coder: removed" in undone.stdout
     assert double.revisions[-1]["state"] == {"deployments": []}
+    again = run(double, "fleet", "undo", "--to-revision", 2, "--no-wait")
+    assert again.stdout.splitlines()[-1] == "stored as revision 4: undo: 2 again"
 
 
 # ------------------------------------------------------------------------------------ rollout

@@ -90,9 +90,13 @@ class FleetClient:
         revisions = [self.management.structured(each, RevisionView) for each in found]
         return sorted(revisions, key=lambda each: -each.revision), raw
 
-    def undo(self) -> RevisionView:
-        """Make the revision before the one in force the next one."""
-        return self._revision(self.management.ask("POST", f"{FLEET_PATH}/undo", answer_s=STORED_S))
+    def undo(self, *, to: int | None, expected_revision: int) -> RevisionView:
+        """Make an earlier revision the next one; None for the one before the one in force.
+        Refused as of :meth:`apply`."""
+        body = {"to": to, "note": "", "expected_revision": expected_revision}
+        return self._revision(
+            self.management.ask("POST", f"{FLEET_PATH}/undo", body=body, answer_s=STORED_S)
+        )
 
     def rollouts(self) -> RolloutsView:
         """The rollouts as they are now."""

@@ -123,15 +123,23 @@ def history(
 
 @fleet.command()
 def undo(
+    to_revision: Annotated[
+        int | None,
+        typer.Option(
+            "--to-revision", min=0, help="Go back to this one.", show_default="the one before"
+        ),
+    ] = None,
     wait: WaitOption = True,
     timeout: TimeoutOption = TIMEOUT_S,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
 ) -> None:
-    """Go back to the revision before; as a new revision, so that it can be undone as well."""
+    """Go back to an earlier revision; as a new revision, so that it can be undone as well."""
     with rollout_errors(), ManagementClient.open(management_addr, key_file) as client:
         from paddler_trio.cli.fleet_run import undo_fleet
 
-        code = undo_fleet(client, timeout_s=timeout if wait else None, as_json=as_json)
+        code = undo_fleet(
+            client, to=to_revision, timeout_s=timeout if wait else None, as_json=as_json
+        )
     raise typer.Exit(code)

@@ -92,7 +92,7 @@ def diff_fleet(management: ManagementClient, wanted: FleetFile, *, as_json: bool
 
 def preview_fleet(management: ManagementClient, wanted: FleetFile, *, as_json: bool) -> int:
     """Print what storing the fleet would change, and what that would do to each agent; returns the
-    exit code: 1 if a model does not fit. Each deployment is judged as if the others stayed."""
+    exit code: 1 unless all models fit. Each deployment is judged as if the others stayed."""
     client = FleetClient(management)
     before = client.state()
     different = diffs(client.changes(_plain(wanted.state)), state_in(before.revision), wanted.state)
@@ -125,11 +125,14 @@ def preview_fleet(management: ManagementClient, wanted: FleetFile, *, as_json: b
     return code
 
 
-def undo_fleet(management: ManagementClient, *, timeout_s: float | None, as_json: bool) -> int:
-    """Go back a revision and, unless ``timeout_s`` is None, wait; returns the exit code."""
+def undo_fleet(
+    management: ManagementClient, *, to: int | None, timeout_s: float | None, as_json: bool
+) -> int:
+    """Go back to the revision ``to``, None for the one before, and wait unless ``timeout_s`` is
+    None; returns the exit code."""
     client = FleetClient(management)
     before = client.state()
-    revision = client.undo()
+    revision = client.undo(to=to, expected_revision=before.revision.revision)
     old, new = state_in(before.revision), _state_of(client, revision)
     changes = [
         DeploymentChange(deployment=each.deployment, change=each.change, fields=list(each.fields))

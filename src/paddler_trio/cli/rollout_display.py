@@ -122,7 +122,8 @@ def headline(rollout: RolloutView) -> str:
     """One line about a rollout, without its agents."""
     words = [f"{rollout.deployment}: {words_of(rollout.phase)}"]
     if rollout.to is not None:
-        way = f"{rollout.to}" if rollout.before is None else f"{rollout.before} -> {rollout.to}"
+        is_first = rollout.before in {None, rollout.to}
+        way = f"{rollout.to}" if is_first else f"{rollout.before} -> {rollout.to}"
         words.append(f"revision {way}")
     if rollout.reason:
         words.append(rollout.reason)

@@ -23,8 +23,9 @@ STUCK_S: Final = 5.0
 WORKING: Final = frozenset({"prefetching", "draining", "loading", "probing"})
 PAUSED_REASON: Final = "paused by"
 """The reason of a pause that somebody ordered begins so: it is waited for."""
-ROLLED_BACK_NOTE: Final = "rolled back"
-"""The note of a revision that a rollback stored begins so."""
+ROLLED_BACK_NOTE: Final = "{name} rolled back: "
+"""The note of a revision that a rollback stored begins so; then comes the reason."""
+ABORTED_REASON: Final = "aborted by"
 
 
 class Ending(StrEnum):
@@ -115,11 +116,14 @@ class RolloutProgress:
                 continue
             wanted, spec = self.specs[name], fleet.revision.spec(name)
             if is_newer and spec != wanted:
-                note = fleet.revision.note
-                if note.startswith(ROLLED_BACK_NOTE):
-                    self._end(name, Ending.ROLLED_BACK, note)
-                else:
+                note, start = fleet.revision.note, ROLLED_BACK_NOTE.format(name=name)
+                reason = note.removeprefix(start)
+                if not note.startswith(start):
                     self._end(name, Ending.SUPERSEDED, _newer(fleet))
+                elif reason.startswith(ABORTED_REASON):
+                    self._end(name, Ending.ABORTED, reason)
+                else:
+                    self._end(name, Ending.ROLLED_BACK, reason)
                 continue
             shown, rollout = fleet.deployment(name), self._shown.of(name)
             if rollout is not None and rollout.is_live and rollout.to is not None:

@@ -42,8 +42,10 @@ class Preview:
 
     @property
     def exit_code(self) -> int:
-        """1 if the model does not fit an agent that it is for."""
-        return FAILED if any(each.fits is False for each in self.agents) else DONE
+        """1 if the model does not fit an agent that it is for, or that cannot be said; agents of
+        Paddler's have no answer."""
+        asked = (each for each in self.answers if not each.is_paddlers)
+        return DONE if all(each.fits for each in asked) else FAILED
 
     def show(self) -> None:
         """On standard output."""

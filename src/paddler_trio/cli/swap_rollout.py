@@ -89,7 +89,7 @@ def preview_swap(
     *,
     as_json: bool,
 ) -> int:
-    """Print what storing this would do to each agent; returns the exit code: 1 if it does not fit.
+    """Print what storing this would do to each agent; returns the exit code: 1 unless it fits.
 
     Args:
       different: the fields that would change, printed already.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -100,7 +101,7 @@ class Waiting(RuleBasedStateMachine):
     @rule(
         specs=st.lists(st.sampled_from([*SPECS.values(), {"name": "coder", "model": "other"}])),
         revision=st.integers(OURS, OURS + 2),
-        note=st.sampled_from(["", "rolled back: a0 failed"]),
+        note=st.sampled_from(["", "default rolled back: a0 failed", "coder rolled back: x"]),
         serving=st.integers(0, 2),
     )
     def look_at(self, specs: list[dict[str, str]], revision: int, note: str, serving: int) -> None:
@@ -207,12 +208,19 @@ def test_a_newer_revision_takes_the_place_of_ours_only_where_it_differs() -> Non
     assert exit_code(waiting.ended) == FAILED
 
 
-def test_a_rollback_whose_rollout_is_forgotten_shows_in_the_note() -> None:
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [("a0 crashed", Ending.ROLLED_BACK), ("aborted by bob", Ending.ABORTED)],
+)
+def test_a_rollback_whose_rollout_is_forgotten_shows_in_the_note(
+    reason: str, ending: Ending
+) -> None:
     waiting = progress("default")
     waiting.observe(view(), 0.0)
     before = {"name": "default", "model": "before"}
-    waiting.look_at(fleet(before, revision=OURS + 1, note="rolled back: a0 crashed"), 0.0)
-    assert waiting.ended == [Ended("default", Ending.ROLLED_BACK, "rolled back: a0 crashed")]
+    note = f"default rolled back: {reason}"
+    waiting.look_at(fleet(before, revision=OURS + 1, note=note), 0.0)
+    assert waiting.ended == [Ended("default", ending, reason)]
 
 
 def test_agents_that_failed_and_do_nothing_end_the_wait_after_a_while() -> None:
