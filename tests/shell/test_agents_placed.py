@@ -15,6 +15,7 @@ from http_world import Served, serving, until
 
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.http.asgi import Receive, Scope, Send
@@ -78,6 +79,7 @@ async def fleet() -> AsyncIterator[Balancer]:
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)
     async with serving(routes) as served:
         dispatcher.open(agents=served.connections, requests=served.connections)
+        served.connections.start_soon(FleetController(states, dispatcher).run)
         yield Balancer(dispatcher, states, served)
 
 

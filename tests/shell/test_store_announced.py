@@ -19,6 +19,7 @@ from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.http.asgi import Receive, Scope, Send
@@ -55,6 +56,7 @@ async def balancer(store_path: str | None = PATH) -> AsyncIterator[Balancer]:
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)
     async with serving(routes) as served:
         dispatcher.open(agents=served.connections, requests=served.connections)
+        served.connections.start_soon(FleetController(states, dispatcher).run)
         yield Balancer(agents, served)
 
 

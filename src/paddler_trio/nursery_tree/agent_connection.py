@@ -202,7 +202,7 @@ class AgentConnection:
             if self._was_applied and not applied:  # it begins to apply a state that was delayed
                 self._gate.close(slots_total=self.status.slots_total, now_s=now_s)
             self._was_applied = applied
-            serves = self._gate.is_open(
+            serves = self._sent_digest is not None and self._gate.is_open(
                 slots_total=self.status.slots_total,
                 slots_processing=self.slots_processing,
                 now_s=now_s,

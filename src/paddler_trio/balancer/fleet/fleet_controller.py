@@ -74,8 +74,8 @@ class FleetController:
     _observation: FleetObservation = attrs.field(init=False)
     _pools: list[PoolSettings] = attrs.field(factory=list, init=False)
     """As they were opened last."""
-    _ordered: set[str] = attrs.field(factory=set, init=False)
-    """Deployments whose rollouts were changed by an operator since the last look."""
+    _kept: Mapping[str, Rollout] = attrs.field(factory=dict, init=False)
+    """The rollouts as they were stored last."""
     _settled_s: float = attrs.field(default=math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -93,9 +93,11 @@ class FleetController:
         self.rollouts = {
             name: restored(name, kept, now_s) for name, kept in self.keeper.rollouts.items()
         }
+        self._kept = self.rollouts
         self._settled_s = now_s + SETTLE_S if self.keeper.good else now_s
         async with trio.open_nursery() as tasks:
             self.knowledge.open(tasks)
+            self.keeper.on_publish = self._published
             for name, changes in (
                 ("revisions", self.keeper.changed),
                 ("agents", self.dispatcher.fleet_changed),
@@ -105,7 +107,8 @@ class FleetController:
                 tasks.start_soon(self._look_after, changes, name=f"watch on {name}")
             while True:
                 ordinal, began_s = self._look.ordinal, time.perf_counter()
-                again_s = await self.look()
+                again_s = self.look()
+                await self._keep()
                 await trio.sleep((time.perf_counter() - began_s) / SHARE)
                 with trio.move_on_at(math.inf if again_s is None else again_s):
                     await self._look.wait_beyond(ordinal)
@@ -121,7 +124,6 @@ class FleetController:
     def replace_rollout(self, rollout: Rollout) -> None:
         """An operator changed it; carried out, and kept, at the next look."""
         self.rollouts = {**self.rollouts, rollout.deployment: rollout}
-        self._ordered.add(rollout.deployment)
         self._look.notify()
         self.changed.notify()
 
@@ -133,11 +135,8 @@ class FleetController:
 
     # ----------------------------------------------------------------- a look
 
-    async def look(self) -> float | None:
-        """Plan once and carry out the steps; then keep the rollouts that changed.
-
-        The steps come first: a balancer that dies in between finds agents that serve the target,
-        and goes on from there.
+    def look(self) -> float | None:
+        """Plan once and carry out the steps; synchronous, so nothing changes in between.
 
         Returns:
           When to look again though nothing changed, in Trio's time; None for not at all.
@@ -152,17 +151,20 @@ class FleetController:
         for step in made.steps:
             self._carry_out(step)
         self._empty_default()
-        before, self.rollouts = self.rollouts, made.rollouts
-        if made.steps or phases_of(made.rollouts) != phases_of(before):
+        phases = phases_of(self.rollouts)
+        self.rollouts = made.rollouts
+        if made.steps or phases_of(made.rollouts) != phases:
             self._look.notify()  # one step of each host, and of each rollout, at a time
         self.changed.notify()
-        if made.rollouts != before or self._ordered:
-            self._ordered.clear()
-            await self._keep(before)
         times = [made.look_again_s, self.hosts.forgets_at_s(), idle_look_s(self.view)]
         if now_s < self._settled_s:
             times.append(self._settled_s)
         return min((each for each in times if each is not None), default=None)
+
+    def _published(self) -> None:
+        """Another revision is in force: no request meets an agent before that has heard of it."""
+        self.look()
+        self._look.notify()
 
     def _adopt(self) -> None:
         """What an agent was sent by the balancer before this one is what it is on the way to."""
@@ -229,8 +231,15 @@ class FleetController:
 
     # ------------------------------------------------------------ what is kept
 
-    async def _keep(self, before: Mapping[str, Rollout]) -> None:
-        """Store what a restart goes on with; a state that failed is not desired any more."""
+    async def _keep(self) -> None:
+        """Store what a restart goes on with; a state that failed is not desired any more.
+
+        That comes after the steps: a balancer that dies in between finds agents that serve the
+        target, and goes on from there.
+        """
+        before, self._kept = self._kept, self.rollouts
+        if self._kept == before:
+            return
         rollouts, good = dict(self.rollouts), dict(self.keeper.good)
         went_back: dict[str, str] = {}
         for name, rollout in rollouts.items():

@@ -69,6 +69,8 @@ class FleetKeeper:
     """RFC 3339."""
     rules: RolloutSpec = PADDLERS_RULES
     """Of a ``default`` that comes into being through Paddler's API."""
+    on_publish: Callable[[], None] = lambda: None
+    """Called within the step in which another state comes into force."""
     changed: Changes = attrs.field(factory=Changes, init=False)
     """Another revision is in force."""
     published: Changes = attrs.field(factory=Changes, init=False)
@@ -342,6 +344,7 @@ class FleetKeeper:
             digest=self._digest[:12],
             model=str(stored.desired.model),
         )
+        self.on_publish()
         self.dispatcher.agents_changed.notify()  # the digest is shown, also where there are none
         if stored.current.revision != revision:
             self.changed.notify()

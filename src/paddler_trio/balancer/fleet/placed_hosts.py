@@ -69,11 +69,13 @@ class PlacedInstance:
     """A deployment on a host, from its assignment to its unloading.
 
     Args:
+      dispatcher: where its connection gives and takes work.
       state: what it was assigned; None for one that was found and not assigned yet.
     """
 
     host: HostId
     deployment: str
+    dispatcher: Dispatcher
     state: State | None = None
     agent: AgentConnection | None = attrs.field(default=None, init=False)
     is_unloading: bool = attrs.field(default=False, init=False)
@@ -127,14 +129,13 @@ class PlacedInstance:
         if self.state is None or self.state.digest != state.digest:
             self.assigned_s, self.crashes = trio.current_time(), 0
         self.state, self.is_unloading = state, False
-        if self.agent is not None:
-            self.agent.send_state(state.desired, state.extras)
+        self._send(state)
 
     def unload(self, nothing: State = NOTHING) -> None:
         """Serve nothing any more; ``nothing`` is a state without a model."""
         self.state, self.is_unloading, self.nothing = None, True, nothing
-        if self.agent is not None and self.deployment == DEFAULT_DEPLOYMENT:
-            self.agent.send_state(nothing.desired, nothing.extras)
+        if self.deployment == DEFAULT_DEPLOYMENT:
+            self._send(nothing)
 
     def connected(self, agent: AgentConnection) -> None:
         """Its connection is up (again)."""
@@ -142,7 +143,13 @@ class PlacedInstance:
         self._serving = self._served_s = None
         state = self.nothing if self.is_unloading else self.state
         if state is not None:
-            agent.send_state(state.desired, state.extras)
+            self._send(state)
+
+    def _send(self, state: State) -> None:
+        """An agent that hears of a state it does not serve gets no work from this very step on."""
+        if self.agent is not None:
+            self.agent.send_state(state.desired, state.extras)
+            self.dispatcher.update(self.agent)
 
     def seen(self) -> Instance:
         """As the planner sees it now; what it serves, and since when, is noted."""
@@ -184,6 +191,7 @@ class PlacedHost:
     """A host and its instances; it stays known for a moment when its connections are lost."""
 
     id: HostId
+    dispatcher: Dispatcher
     first: AgentConnection | None = None
     instances: dict[str, PlacedInstance] = attrs.field(factory=dict)
     lost_s: float | None = attrs.field(default=None, init=False)
@@ -216,7 +224,7 @@ class PlacedHost:
         """The instance of this deployment, new if it has none."""
         placed = self.instances.get(deployment)
         if placed is None:
-            placed = self.instances[deployment] = PlacedInstance(self.id, deployment)
+            placed = self.instances[deployment] = PlacedInstance(self.id, deployment, self.dispatcher)
         return placed
 
     def assign(self, deployment: str, state: State) -> None:
@@ -279,7 +287,7 @@ class PlacedHosts:
                     if placed.is_unloading and placed.deployment != DEFAULT_DEPLOYMENT:
                         del host.instances[placed.deployment]
         for agent in self.dispatcher.agents.values():
-            host = self.known.setdefault(agent.host, PlacedHost(agent.host))
+            host = self.known.setdefault(agent.host, PlacedHost(agent.host, self.dispatcher))
             if agent.deployment == DEFAULT_DEPLOYMENT and host.first is not agent:
                 host.first_connected(agent)
             placed = host.place(agent.deployment)
