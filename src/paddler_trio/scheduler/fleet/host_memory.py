@@ -114,25 +114,32 @@ def _charge(
     held = host.held.get(instance.deployment)
     if instance.is_unloading or goal is None or goal.is_empty:
         return held  # until it is gone
-    will_be = instance.serving if instance.assigned is None else instance.assigned
-    if instance.serving == will_be == goal.target:
-        return need_of(goal, rollout, will_be, host.id) if held is None else held
-    if instance.serving is not None and held is None:
-        return None
-    digests = {will_be}
-    if rollout is not None and rollout.phase in GOING_ON:
-        digests |= {rollout.good, goal.target}
-    elif rollout is not None and rollout.phase in GOING_BACK:
-        digests = {rollout.good}
-    most = held or NO_BYTES
-    for digest in digests - {instance.serving, None}:
+    serving = instance.serving
+    will_be = serving if instance.assigned is None else instance.assigned
+    if held is None:
+        held = NO_BYTES if serving is None else need_of(goal, rollout, serving, host.id)
+        if held is None:
+            return None
+    most = held
+    for digest in _to_come(will_be, goal, rollout):
+        if digest is None or digest == serving:
+            continue
         need = need_of(goal, rollout, digest, host.id)
         if need is not None:
             is_beside = digest == will_be and is_moving(instance) and loads_beside(instance)
-            most = _sum(held or NO_BYTES, need) if is_beside else _most(most, need)
-        elif digest == will_be and instance.serving is None:
+            most = _sum(held, need) if is_beside else _most(most, need)
+        elif digest == will_be and serving is None:
             return None
     return most
+
+
+def _to_come(will_be: str | None, goal: Goal, rollout: Rollout | None) -> tuple[str | None, ...]:
+    """Digests that may be loaded there before the rollout has ended."""
+    if rollout is not None and rollout.phase in GOING_BACK:
+        return will_be, rollout.good
+    if rollout is not None and rollout.phase in GOING_ON:
+        return will_be, goal.target, rollout.good
+    return will_be, goal.target
 
 
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
