@@ -11,7 +11,14 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from paddler_trio.scheduler.fleet.fleet_values import NO_BYTES, Goal, Host, Instance, Rollout
+from paddler_trio.scheduler.fleet.fleet_values import (
+    NO_BYTES,
+    Goal,
+    Host,
+    Instance,
+    Rollout,
+    RolloutPhase,
+)
 from paddler_trio.scheduler.fleet.instance_state import is_moving, is_placed, loads_beside
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK, GOING_ON
 
@@ -91,8 +98,11 @@ def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Roll
     """The account of ``host``, as it will be once rollouts have ended, either way."""
     charges: dict[str, Mapping[str, int] | None] = dict(host.held)
     for name, instance in host.instances.items():
+        goal = goals.get(name)
+        if goal is not None and name in charges and _is_steady(instance, goal, rollouts.get(name)):
+            continue  # the usual case, and there are many
         if is_placed(instance):
-            charges[name] = _charge(instance, host, goals.get(name), rollouts.get(name))
+            charges[name] = _charge(instance, host, goal, rollouts.get(name))
     return account(host.memory, {n: c for n, c in charges.items() if c is None or c})
 
 
@@ -105,6 +115,13 @@ def need_of(
     if rollout is not None and digest == rollout.good:
         return goal.good_needs.get(host)
     return None
+
+
+def _is_steady(instance: Instance, goal: Goal, rollout: Rollout | None) -> bool:
+    """It serves what it is to serve, and will go on to."""
+    return instance.serving == instance.assigned == goal.target and (
+        rollout is None or rollout.phase is RolloutPhase.COMPLETE
+    )
 
 
 def _charge(
@@ -143,7 +160,11 @@ def _to_come(will_be: str | None, goal: Goal, rollout: Rollout | None) -> tuple[
 
 
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-    return {d: max(one.get(d, 0), other.get(d, 0)) for d in {**one, **other}}
+    most = dict(one)
+    for device, size in other.items():
+        if size > most.get(device, 0):
+            most[device] = size
+    return most
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
