@@ -66,7 +66,7 @@ def unserved_s(goal: Goal, index: FleetIndex) -> float:
     return wait_s if last_s is None else min(wait_s, index.now_s - last_s)
 
 
-@attrs.frozen
+@attrs.define
 class Spare:
     """An instance of a deployment on demand, and when it may go.
 

@@ -11,7 +11,14 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from paddler_trio.scheduler.fleet.fleet_values import NO_BYTES, Goal, Host, Instance, Rollout
+from paddler_trio.scheduler.fleet.fleet_values import (
+    NO_BYTES,
+    Goal,
+    Host,
+    Instance,
+    Rollout,
+    RolloutPhase,
+)
 from paddler_trio.scheduler.fleet.instance_state import is_moving, is_placed, loads_beside
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK, GOING_ON
 
@@ -91,8 +98,11 @@ def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Roll
     """The account of ``host``, as it will be once rollouts have ended, either way."""
     charges: dict[str, Mapping[str, int] | None] = dict(host.held)
     for name, instance in host.instances.items():
+        goal = goals.get(name)
+        if goal is not None and name in charges and _is_steady(instance, goal, rollouts.get(name)):
+            continue  # the usual case, and there are many
         if is_placed(instance):
-            charges[name] = _charge(instance, host, goals.get(name), rollouts.get(name))
+            charges[name] = _charge(instance, host, goal, rollouts.get(name))
     return account(host.memory, {n: c for n, c in charges.items() if c is None or c})
 
 
@@ -107,6 +117,13 @@ def need_of(
     return None
 
 
+def _is_steady(instance: Instance, goal: Goal, rollout: Rollout | None) -> bool:
+    """It serves what it is to serve, and will go on to."""
+    return instance.serving == instance.assigned == goal.target and (
+        rollout is None or rollout.phase is RolloutPhase.COMPLETE
+    )
+
+
 def _charge(
     instance: Instance, host: Host, goal: Goal | None, rollout: Rollout | None
 ) -> Mapping[str, int] | None:
@@ -114,29 +131,40 @@ def _charge(
     held = host.held.get(instance.deployment)
     if instance.is_unloading or goal is None or goal.is_empty:
         return held  # until it is gone
-    will_be = instance.serving if instance.assigned is None else instance.assigned
-    if instance.serving == will_be == goal.target:
-        return need_of(goal, rollout, will_be, host.id) if held is None else held
-    if instance.serving is not None and held is None:
-        return None
-    digests = {will_be}
-    if rollout is not None and rollout.phase in GOING_ON:
-        digests |= {rollout.good, goal.target}
-    elif rollout is not None and rollout.phase in GOING_BACK:
-        digests = {rollout.good}
-    most = held or NO_BYTES
-    for digest in digests - {instance.serving, None}:
+    serving = instance.serving
+    will_be = serving if instance.assigned is None else instance.assigned
+    if held is None:
+        held = NO_BYTES if serving is None else need_of(goal, rollout, serving, host.id)
+        if held is None:
+            return None
+    most = held
+    for digest in _to_come(will_be, goal, rollout):
+        if digest is None or digest == serving:
+            continue
         need = need_of(goal, rollout, digest, host.id)
         if need is not None:
             is_beside = digest == will_be and is_moving(instance) and loads_beside(instance)
-            most = _sum(held or NO_BYTES, need) if is_beside else _most(most, need)
-        elif digest == will_be and instance.serving is None:
+            most = _sum(held, need) if is_beside else _most(most, need)
+        elif digest == will_be and serving is None:
             return None
     return most
 
 
+def _to_come(will_be: str | None, goal: Goal, rollout: Rollout | None) -> tuple[str | None, ...]:
+    """Digests that may be loaded there before the rollout has ended."""
+    if rollout is not None and rollout.phase in GOING_BACK:
+        return will_be, rollout.good
+    if rollout is not None and rollout.phase in GOING_ON:
+        return will_be, goal.target, rollout.good
+    return will_be, goal.target
+
+
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-    return {d: max(one.get(d, 0), other.get(d, 0)) for d in {**one, **other}}
+    most = dict(one)
+    for device, size in other.items():
+        if size > most.get(device, 0):
+            most[device] = size
+    return most
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

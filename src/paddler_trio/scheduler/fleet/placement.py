@@ -32,7 +32,7 @@ from paddler_trio.scheduler.fleet.host_memory import need_of
 from paddler_trio.scheduler.fleet.instance_state import is_available
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK, GOING_ON
 
-MOST_SEARCHES: Final = 3
+MOST_SEARCHES: Final = 2
 """Deployments that search all hosts in vain in one plan, which is what costs most; then as many as
 that have their turn."""
 
@@ -234,13 +234,17 @@ def _clear_surplus(d: Deployment, index: FleetIndex) -> None:
     if there <= replicas.least or d.is_rolling:
         return
     number = len(d.replicas)
+    may_go = [
+        p for p in d.placed if number > most or not counts(p) or has_been_idle(goal, index, p)
+    ]
+    if not may_go:
+        return
     serving = sum(is_available(p.instance, d.admissible) for p in d.placed)
-    for p in sorted(d.placed, key=lambda p: _keeping(p, d)):
+    for p in sorted(may_go, key=lambda p: _keeping(p, d)):
         serves = is_available(p.instance, d.admissible)
         if counts(p):
             is_too_many = number > most and (not serves or serving > most)
-            is_idle = there > replicas.least and has_been_idle(goal, index, p)
-            goes = is_too_many or is_idle
+            goes = is_too_many or (there > replicas.least and has_been_idle(goal, index, p))
         else:
             goes = serving >= max(replicas.least, 1)
         if goes and _unload(p, index):

@@ -286,7 +286,7 @@ def _makes_room(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> b
     victims = room_on(state, goal, index, overdue=True, need=need)
     if victims == ():
         return True
-    if victims:
+    if victims and state.moving is None:
         evict(state, victims[0].instance, index)
     index.problems[goal.deployment] = f"no memory on {state.name} beside the others"
     return False
