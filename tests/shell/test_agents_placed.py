@@ -123,12 +123,10 @@ async def test_an_instance_joins_its_deployment_and_is_not_sent_the_state_of_ano
 
 async def test_the_first_link_of_a_host_has_labels_and_serves_default(fleet: Balancer) -> None:
     first = placed({"host": "h1", "deployment": "default", "labels": {"site": "attic"}})
-    async with fleet.link("h1", first, registers()) as socket:
+    async with fleet.link("h1", first, registers()):
         await until(lambda: bool(fleet.dispatcher.agents))
         (agent,) = fleet.dispatcher.agents.values()
         assert (agent.deployment, agent.host, agent.labels) == ("default", "h1", {"site": "attic"})
-        heard = [await socket.get_message() for _ in range(2)]
-        assert "SetState" in heard[1]
 
 
 @pytest.mark.parametrize("subprotocols", [(), (SUBPROTOCOL,)])
@@ -185,9 +183,6 @@ async def test_a_place_is_announced_before_the_registration_or_not_at_all(
     fleet: Balancer,
 ) -> None:
     async with fleet.link("h1.coder", registers()) as socket:
-        heard = [await socket.get_message() for _ in range(2)]
-        assert "SetState" in heard[1]
+        await until(lambda: bool(fleet.dispatcher.agents))
         await socket.send_message(json.dumps(placed(CODER)))
-        with pytest.raises(trio_websocket.ConnectionClosed):
-            await socket.get_message()
     await until(lambda: not fleet.dispatcher.agents)
