@@ -11,7 +11,7 @@ import pytest
 from fleet_double import AGENT, CUT, FIT, REFUSED, FleetDouble, rollout, shown
 
 from cli_in_process import Ended, invoke
-from paddler_trio.cli import rollout_follow, rollout_progress
+from paddler_trio.cli import rollout_follow
 
 DONE, FAILED, USAGE, ROLLED_BACK, TIMED_OUT, BY_BALANCER = range(6)
 TWO = """
@@ -44,7 +44,6 @@ def double() -> Iterator[FleetDouble]:
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout_follow, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(rollout_progress, "SETTLED_S", 0.05)
 
 
 @pytest.fixture
