@@ -382,6 +382,8 @@ def test_watching_ends_with_the_rollouts(double: FleetDouble) -> None:
     double.connections, double.streams = [[frames[0]]], 0
     assert run(double, "rollout", "--watch", "--timeout", 0.1).exit_code == TIMED_OUT
     assert run(double, "rollout", "--timeout", 0.1).exit_code == USAGE
+    double.connections, double.streams = [[shown(rollout("paused", reason="a1: it crashed"))]], 0
+    assert run(double, "rollout", "--watch").exit_code == FAILED
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "abort", "undo"])

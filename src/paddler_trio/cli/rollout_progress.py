@@ -159,7 +159,7 @@ class RolloutProgress:
                 self._end(name, Ending.ROLLED_BACK, reason or _problems(rollout))
             case "aborted":
                 self._end(name, Ending.ABORTED, reason)
-            case "paused" if failed or not reason.startswith(PAUSED_REASON):
+            case "paused" if needs_operator(rollout):
                 self._end(name, Ending.PAUSED, reason or _problems(rollout))
             case "paused" | "rolling_back":
                 self._is_stuck(name, False, now_s)
@@ -176,6 +176,13 @@ class RolloutProgress:
 
     def _end(self, name: str, ending: Ending, reason: str = "") -> None:
         self._ended[name] = Ended(name, ending, reason)
+
+
+def needs_operator(rollout: RolloutView) -> bool:
+    """It pauses though nobody ordered that, or an agent has failed: it does not go on by itself."""
+    is_ordered = (rollout.reason or "").startswith(PAUSED_REASON)
+    has_failed = any(each.phase == "failed" for each in rollout.agents)
+    return rollout.phase == "paused" and (has_failed or not is_ordered)
 
 
 def exit_code(ended: list[Ended]) -> int:
