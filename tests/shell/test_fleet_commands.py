@@ -171,6 +171,32 @@ def test_a_bad_file_is_a_usage_error_and_nothing_is_asked(
     assert double.requests == []
 
 
+def test_a_repository_becomes_a_file_and_a_commit_where_the_command_runs(
+    double: FleetDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    text = '[[deployments]]\nname = "coder"\nmodel = "hf:org/repo:Q4_K_M"\n'
+    unknown = run(double, "fleet", "diff", "-", stdin=text)
+    assert unknown.exit_code == USAGE
+    assert "deployment 'coder'" in unknown.stderr
+    assert double.requests == []
+
+    commit = "c0ffee" * 6 + "c0de"
+    snapshot = tmp_path / "models--org--repo" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "m-Q4_K_M.gguf").write_bytes(b"GGUF")
+    refs = tmp_path / "models--org--repo" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(commit)
+    ended = run(double, "fleet", "diff", "-", stdin=text)
+    assert ended.stdout.splitlines() == [
+        "coder: added: agents load it",
+        f"  model: not set -> hf:org/repo/m-Q4_K_M.gguf@{commit}",
+    ]
+    assert ended.stderr == "choosing a file of hf:org/repo:Q4_K_M\n"
+
+
 def test_a_missing_file_is_a_usage_error(double: FleetDouble, tmp_path: Path) -> None:
     assert run(double, "fleet", "apply", tmp_path / "none.toml").exit_code == USAGE
 
