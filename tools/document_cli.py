@@ -151,8 +151,8 @@ Twice undone is the revision that was undone first. A single deployment goes bac
 `rollout undo`. So does a rollout that fails, by itself: `fleet history` has its reason.
 """,
     "rollout": """\
-`--watch` ends when no rollout is under way, as `kubectl rollout status` does: with 3 if one was
-rolled back, with 1 if one was aborted, else with 0.
+`--watch` ends when no rollout goes on by itself, as `kubectl rollout status` does: with 3 if one
+was rolled back, with 1 if one was aborted or pauses because something failed, else with 0.
 """,
     "rollout abort": """\
 What was served before is stored as a new revision.

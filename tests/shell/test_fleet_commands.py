@@ -11,7 +11,7 @@ import pytest
 from fleet_double import AGENT, CUT, FIT, REFUSED, FleetDouble, rollout, shown
 
 from cli_in_process import Ended, invoke
-from paddler_trio.cli import rollout_follow, rollout_progress
+from paddler_trio.cli import rollout_follow
 
 DONE, FAILED, USAGE, ROLLED_BACK, TIMED_OUT, BY_BALANCER = range(6)
 TWO = """
@@ -44,7 +44,6 @@ def double() -> Iterator[FleetDouble]:
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout_follow, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(rollout_progress, "SETTLED_S", 0.05)
 
 
 @pytest.fixture
@@ -170,6 +169,32 @@ def test_a_bad_file_is_a_usage_error_and_nothing_is_asked(
     assert ended.exit_code == USAGE
     assert words in " ".join(ended.stderr.replace("│", "").split())
     assert double.requests == []
+
+
+def test_a_repository_becomes_a_file_and_a_commit_where_the_command_runs(
+    double: FleetDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    text = '[[deployments]]\nname = "coder"\nmodel = "hf:org/repo:Q4_K_M"\n'
+    unknown = run(double, "fleet", "diff", "-", stdin=text)
+    assert unknown.exit_code == USAGE
+    assert "deployment 'coder'" in unknown.stderr
+    assert double.requests == []
+
+    commit = "c0ffee" * 6 + "c0de"
+    snapshot = tmp_path / "models--org--repo" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "m-Q4_K_M.gguf").write_bytes(b"GGUF")
+    refs = tmp_path / "models--org--repo" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(commit)
+    ended = run(double, "fleet", "diff", "-", stdin=text)
+    assert ended.stdout.splitlines() == [
+        "coder: added: agents load it",
+        f"  model: not set -> hf:org/repo/m-Q4_K_M.gguf@{commit}",
+    ]
+    assert ended.stderr == "choosing a file of hf:org/repo:Q4_K_M\n"
 
 
 def test_a_missing_file_is_a_usage_error(double: FleetDouble, tmp_path: Path) -> None:
@@ -383,6 +408,8 @@ def test_watching_ends_with_the_rollouts(double: FleetDouble) -> None:
     double.connections, double.streams = [[frames[0]]], 0
     assert run(double, "rollout", "--watch", "--timeout", 0.1).exit_code == TIMED_OUT
     assert run(double, "rollout", "--timeout", 0.1).exit_code == USAGE
+    double.connections, double.streams = [[shown(rollout("paused", reason="a1: it crashed"))]], 0
+    assert run(double, "rollout", "--watch").exit_code == FAILED
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "abort", "undo"])

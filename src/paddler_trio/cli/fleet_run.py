@@ -71,7 +71,6 @@ def apply_fleet(
         specs,
         told,
         unchanged=_unchanged(changes, specs),
-        is_new=bool(changes),
         timeout_s=timeout_s,
         as_json=as_json,
     )
@@ -150,7 +149,6 @@ def undo_fleet(
         specs,
         told,
         unchanged=_unchanged(changes, specs),
-        is_new=True,
         timeout_s=timeout_s,
         as_json=as_json,
     )
@@ -242,7 +240,6 @@ def _finish(
     told: dict[str, object],
     *,
     unchanged: frozenset[str],
-    is_new: bool,
     timeout_s: float | None,
     as_json: bool,
 ) -> int:
@@ -252,7 +249,6 @@ def _finish(
         progress = RolloutProgress(
             revision.revision,
             {name: None if spec is None else _plain(spec) for name, spec in specs.items()},
-            is_new=is_new,
             unchanged=unchanged,
         )
         waited = wait_and_show(

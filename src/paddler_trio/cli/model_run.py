@@ -181,7 +181,9 @@ def store_desired_state(
     }
     code = DONE
     fleet = FleetClient(client)
-    if timeout_s is not None and fleet.shows_rollout("default"):
+    # to give up a model is no rollout: it is over for the balancer when all have been told
+    is_rolled_out = timeout_s is not None and not isinstance(desired.model, NoModel)
+    if timeout_s is not None and is_rolled_out and fleet.shows_rollout("default"):
         from paddler_trio.cli.swap_rollout import wait_for_swap
 
         code = wait_for_swap(

@@ -1,9 +1,9 @@
 """When a wait for a revision ends, and how; decided from what the balancer shows, without a clock.
 
 Each deployment that is waited for has one ending. A deployment whose rollout is not shown is looked
-up in the state of the fleet: its rollout may not have begun, may be over and forgotten (the
-balancer was started again), or another revision may have come. Nothing has ended that is not seen
-so for ``SETTLED_S``: right after a revision is stored its rollouts are not there yet.
+up in the state of the fleet: its rollout may not have begun, none may be needed (agents serve it
+already, or only their number changes), or another revision may have come. That state counts agents
+that serve exactly what the newest revision has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import attrs
 from paddler_trio.cli.exit_codes import DONE, FAILED, ROLLED_BACK, TIMED_OUT
 from paddler_trio.cli.fleet_views import FleetStateView, RolloutsView, RolloutView
 
-SETTLED_S: Final = 1.0
 STUCK_S: Final = 5.0
 """How long agents may do nothing after one failed: a rollback or another attempt begins earlier."""
 WORKING: Final = frozenset({"prefetching", "draining", "loading", "probing"})
@@ -65,19 +64,17 @@ class RolloutProgress:
       revision: the one that is waited for.
       specs: the deployments that are waited for, as plain JSON of that revision; None for one that
         it removes.
-      is_new: the revision was stored just now.
       unchanged: those that serve what they did before that revision, so that a rollout to an older
         one is theirs.
     """
 
     revision: int
     specs: Mapping[str, Mapping[str, object] | None]
-    is_new: bool = True
     unchanged: frozenset[str] = frozenset()
     _shown: RolloutsView = attrs.field(factory=lambda: RolloutsView(rollouts=[]), init=False)
     _ended: dict[str, Ended] = attrs.field(factory=dict, init=False)
-    _since_s: dict[tuple[str, str], float] = attrs.field(factory=dict, init=False)
-    """Since when something is so that must be so for a while."""
+    _stuck_s: dict[str, float] = attrs.field(factory=dict, init=False)
+    """Since when nothing happens, after a failure."""
 
     @property
     def ended(self) -> list[Ended] | None:
@@ -133,11 +130,10 @@ class RolloutProgress:
                 continue
             is_there = shown is not None and _is_served(shown.replicas)
             has_failed = shown is not None and shown.phase == "failed"
-            if self._lasts((name, "stuck"), has_failed, now_s, STUCK_S):
+            if self._is_stuck(name, has_failed, now_s):
                 self._end(name, Ending.FAILED, "`paddler-trio agents` shows why")
                 continue
-            is_so = is_there or wanted is None
-            if self._lasts((name, "served"), is_so, now_s, SETTLED_S if self.is_new else 0.0):
+            if is_there or wanted is None:
                 self._end(name, Ending.COMPLETE)
 
     def give_up(self) -> list[Ended]:
@@ -163,22 +159,30 @@ class RolloutProgress:
                 self._end(name, Ending.ROLLED_BACK, reason or _problems(rollout))
             case "aborted":
                 self._end(name, Ending.ABORTED, reason)
-            case "paused" if failed or not reason.startswith(PAUSED_REASON):
+            case "paused" if needs_operator(rollout):
                 self._end(name, Ending.PAUSED, reason or _problems(rollout))
             case "paused" | "rolling_back":
-                self._lasts((name, "stuck"), False, now_s)
+                self._is_stuck(name, False, now_s)
             case _:
-                if self._lasts((name, "stuck"), bool(failed) and is_idle, now_s, STUCK_S):
+                if self._is_stuck(name, bool(failed) and is_idle, now_s):
                     self._end(name, Ending.FAILED, _problems(rollout))
 
-    def _lasts(self, what: tuple[str, str], is_so: bool, now_s: float, long_s: float = 0.0) -> bool:
+    def _is_stuck(self, name: str, is_so: bool, now_s: float) -> bool:
+        """Whether it has been so for ``STUCK_S``."""
         if not is_so:
-            self._since_s.pop(what, None)
+            self._stuck_s.pop(name, None)
             return False
-        return now_s - self._since_s.setdefault(what, now_s) >= long_s
+        return now_s - self._stuck_s.setdefault(name, now_s) >= STUCK_S
 
     def _end(self, name: str, ending: Ending, reason: str = "") -> None:
         self._ended[name] = Ended(name, ending, reason)
+
+
+def needs_operator(rollout: RolloutView) -> bool:
+    """It pauses though nobody ordered that, or an agent has failed: it does not go on by itself."""
+    is_ordered = (rollout.reason or "").startswith(PAUSED_REASON)
+    has_failed = any(each.phase == "failed" for each in rollout.agents)
+    return rollout.phase == "paused" and (has_failed or not is_ordered)
 
 
 def exit_code(ended: list[Ended]) -> int:

@@ -14,6 +14,7 @@ from paddler_trio.cli.fleet_views import RolloutsView, RolloutView
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.rollout_display import RolloutDisplay, rollout_display, rollouts_shown
 from paddler_trio.cli.rollout_follow import followed
+from paddler_trio.cli.rollout_progress import needs_operator
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 
 NOTHING: Final = "no rollout is under way; `paddler-trio fleet show` shows what is served"
@@ -80,7 +81,7 @@ def _watch(
     give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
     for view in followed(client, give_up_s=give_up_s, tell=tell):
         show(view)
-        if not any(rollout.is_live for rollout in view.rollouts):
+        if not any(each.is_live and not needs_operator(each) for each in view.rollouts):
             if not view.rollouts:
                 tell(NOTHING)
             return _code(view.rollouts)
@@ -92,4 +93,4 @@ def _code(rollouts: Sequence[RolloutView]) -> int:
     phases = {rollout.phase for rollout in rollouts}
     if "rolled_back" in phases:
         return ROLLED_BACK
-    return FAILED if "aborted" in phases else DONE
+    return FAILED if phases & {"aborted", "paused"} else DONE

@@ -22,7 +22,7 @@ from paddler_trio.cli.swap_progress import Outcome
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, NoModel
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
 from paddler_trio.wire.trio.default_deployment import with_default
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import FitQuestion
@@ -59,7 +59,6 @@ def wait_for_swap(
     progress = RolloutProgress(
         number,
         {DEFAULT: spec},
-        is_new=is_new,
         unchanged=frozenset() if is_new else frozenset({DEFAULT}),
     )
     waited = wait_and_show(client, progress, timeout_s=timeout_s, needs_agents=True)
@@ -163,11 +162,7 @@ def _served(
         (view for view in agents if view.phase is None or view.served_state == digest),
         key=lambda view: view.label,
     )
-    names = ", ".join(view.label for view in serving)
-    if isinstance(desired.model, NoModel):
-        yield f"no model is served by {names}"
-        return
-    yield f"served by {names}: {text_of(desired.model)}"
+    yield f"served by {', '.join(view.label for view in serving)}: {text_of(desired.model)}"
     for view in serving:
         if words := chosen_words(view):
             yield f"{view.label} chose {words}"

@@ -20,7 +20,6 @@ from paddler_trio.cli.fleet_views import (
     RolloutView,
 )
 from paddler_trio.cli.rollout_progress import (
-    SETTLED_S,
     STUCK_S,
     Ended,
     Ending,
@@ -37,8 +36,8 @@ AGENT_PHASES = st.sampled_from(
 )
 
 
-def progress(*names: str, is_new: bool = True) -> RolloutProgress:
-    return RolloutProgress(OURS, {name: SPECS[name] for name in names}, is_new=is_new)
+def progress(*names: str) -> RolloutProgress:
+    return RolloutProgress(OURS, {name: SPECS[name] for name in names})
 
 
 def view(*rollouts: RolloutView) -> RolloutsView:
@@ -157,17 +156,16 @@ def test_a_rollout_to_the_state_that_an_older_revision_brought_is_waited_for() -
         waiting = RolloutProgress(OURS, {"default": SPECS["default"]}, unchanged=unchanged)
         waiting.observe(view(rollout("paused", "failed", to=OURS - 2)), 0.0)
         waiting.look_at(fleet(SPECS["default"], serving=1), 0.0)
-        waiting.look_at(fleet(SPECS["default"], serving=1), SETTLED_S)
         assert (waiting.ended is not None) == bool(unchanged)
 
 
-def test_what_serves_without_a_rollout_must_last_if_it_was_stored_just_now() -> None:
-    for is_new in (True, False):
-        waiting = progress("default", is_new=is_new)
-        waiting.observe(view(), 0.0)
-        waiting.look_at(fleet(SPECS["default"], serving=1), 0.0)
-        assert (waiting.ended is None) == is_new
-    waiting.look_at(fleet(SPECS["default"], serving=1), SETTLED_S)
+def test_what_serves_without_a_rollout_has_ended() -> None:
+    waiting = progress("default")
+    waiting.observe(view(), 0.0)
+    waiting.look_at(fleet(SPECS["default"], serving=1, wanted=2), 0.0)
+    assert waiting.ended is None
+    waiting.look_at(fleet(SPECS["default"], serving=2, wanted=2), 1.0)
+    assert waiting.ended == [Ended("default", Ending.COMPLETE)]
 
 
 def test_agents_that_fail_without_a_rollout_end_the_wait_after_a_while() -> None:
@@ -186,9 +184,8 @@ def test_agents_that_fail_without_a_rollout_end_the_wait_after_a_while() -> None
 def test_what_is_removed_has_ended_when_the_balancer_lists_it_no_more() -> None:
     waiting = RolloutProgress(OURS, {"coder": None})
     waiting.observe(view(), 0.0)
-    for now_s in (0.0, SETTLED_S):
-        assert waiting.ended is None
-        waiting.look_at(fleet(SPECS["default"]), now_s)
+    assert waiting.ended is None
+    waiting.look_at(fleet(SPECS["default"]), 0.0)
     assert waiting.ended == [Ended("coder", Ending.COMPLETE)]
 
 
@@ -198,9 +195,7 @@ def test_a_newer_revision_takes_the_place_of_ours_only_where_it_differs() -> Non
     other = {"name": "coder", "model": "other"}
     waiting.look_at(fleet(SPECS["default"], other, revision=OURS + 1), 0.0)
     waiting.observe(view(rollout("complete", to=OURS + 1)), 1.0)
-    for now_s in (1.0, 1.0 + SETTLED_S):
-        shown = fleet(SPECS["default"], other, revision=OURS + 1, serving=1)
-        waiting.look_at(shown, now_s)
+    waiting.look_at(fleet(SPECS["default"], other, revision=OURS + 1, serving=1), 1.0)
     assert waiting.ended == [
         Ended("default", Ending.COMPLETE),
         Ended("coder", Ending.SUPERSEDED, f"revision {OURS + 1} by bob took its place"),
