@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_processes
 import httpx
 import pytest
 import trio
@@ -34,17 +35,7 @@ def small_fleet() -> Iterator[Fleet]:
 
 
 def cli(fleet: Fleet, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "paddler_trio", "model"),
-            *map(str, arguments),
-            *("--management-addr", fleet.management),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return forked_processes.run("model", *arguments, "--management-addr", fleet.management)
 
 
 def agent_of(view: Any) -> dict[str, Any]:
