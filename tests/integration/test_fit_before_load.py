@@ -17,7 +17,7 @@ import forked_processes
 import httpx
 import pytest
 import trio
-from fleet import BUNDLED_MODEL, END_S, Fleet
+from fleet import BUNDLED_MODEL, END_S, Fleet, serving
 from streams import CONVERSATION, RAW, Heard, listen, song, story, until_first_tokens
 
 LIMIT_MIB = 200
@@ -89,9 +89,11 @@ def test_what_does_not_fit_is_refused_with_numbers_and_the_old_model_goes_on_ser
     assert fleet.agents["a1"].engine_pid == engine
     back = fleet.desire(BUNDLED_MODEL, context_size=8192, **F16)
     assert back == old
-    agent = agent_of(fleet.wait_serving())
-    assert agent["issues"] == []
-    assert agent["detail"] is None
+    view = fleet.wait_until(
+        lambda view: serving(view, 1) and not agent_of(view)["issues"],
+        what="the old model is the wanted one, and nothing is wrong with it",
+    )
+    assert agent_of(view)["detail"] is None
     assert fleet.agents["a1"].engine_pid == engine, "it never went"
 
 
