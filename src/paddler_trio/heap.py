@@ -24,10 +24,8 @@ _M_MMAP_THRESHOLD: Final = -3
 def freeze_heap() -> None:
     """Collect once, now, and leave all that survives out of later collections.
 
-    Call it where nothing waits: before the listeners open, when a model was loaded. What was frozen
-    earlier and has become garbage since is found too.
+    Call it where nothing waits: before a tree runs, when a model was loaded.
     """
-    gc.unfreeze()
     gc.collect()
     gc.freeze()
 

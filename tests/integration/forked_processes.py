@@ -28,8 +28,10 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import IO, NamedTuple, Self
 
@@ -108,9 +110,9 @@ def start(
     arguments: Sequence[str] = (),
     *,
     env: Mapping[str, str],
-    stdin: int = subprocess.DEVNULL,
-    stdout: int = subprocess.DEVNULL,
-    stderr: int = subprocess.DEVNULL,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stdout: int | IO[bytes] = subprocess.DEVNULL,
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
 ) -> ForkedProcess:
     """Fork ``python -m PACKAGE ARGUMENTS`` with this whole environment; streams as of Popen."""
     wanted = {"arguments": [*arguments], "env": {**env}, "folder": str(Path.cwd())}
@@ -124,6 +126,10 @@ def start(
                 files.append(null.fileno())
                 pipes.append(None)
                 continue
+            if not isinstance(wish, int):
+                files.append(wish.fileno())
+                pipes.append(None)
+                continue
             assert wish == subprocess.PIPE
             reading, writing = os.pipe()
             his, mine = (reading, writing) if is_input else (writing, reading)
@@ -134,6 +140,31 @@ def start(
     answer, (pidfd,), _, _ = socket.recv_fds(ours, _NUMBER.size, 1)
     (pid,) = _NUMBER.unpack(answer)
     return ForkedProcess(pid, *pipes, pidfd, ours)
+
+
+def run(
+    *arguments: object, env: Mapping[str, str] | None = None, stdin: str = "", timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """``paddler-trio ARGUMENTS``; ``env`` comes over this process's. As ``subprocess.run``."""
+    words = [str(argument) for argument in arguments]
+    environment = {**os.environ, **({} if env is None else env)}
+    with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as errors:
+        given.write(stdin.encode())
+        given.seek(0)
+        process = start(
+            "paddler_trio", words, env=environment, stdin=given, stdout=out, stderr=errors
+        )
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        written = []
+        for file in (out, errors):
+            file.seek(0)
+            written.append(file.read().decode())
+    return subprocess.CompletedProcess(words, status, *written)
 
 
 @functools.cache
@@ -240,7 +271,24 @@ def _main(descriptor: str, package: str) -> None:
     if request is not None:
         control.detach()
         _become(request)
+        _run(package)
+
+
+def _run(package: str) -> None:
+    """To its end, and to the process's: an interpreter that is not taken apart ends sooner."""
+    try:
         runpy.run_module(package, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    else:
+        status = 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import anthropic
+import forked_processes
 import httpx
 import openai
 import pytest
@@ -24,21 +22,8 @@ BALANCER = ("balancer", "--inference-addr=127.0.0.1:0", "--management-addr=127.0
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 
 
-def run_cli(
-    *arguments: str, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "paddler_trio", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **(env or {})},
-        timeout=60,
-        check=False,
-    )
-
-
 def new_key(file: Path, name: str, scope: str) -> str:
-    made = run_cli("key", "new", name, "--scope", scope, "--file", str(file))
+    made = forked_processes.run("key", "new", name, "--scope", scope, "--file", str(file))
     assert made.returncode == 0, made.stderr
     secret = made.stdout.strip()
     assert secret.startswith("pt-")
@@ -47,8 +32,10 @@ def new_key(file: Path, name: str, scope: str) -> str:
 
 
 @contextmanager
-def daemon(name: str, *arguments: str) -> Iterator[Daemon]:
-    started = Daemon.start_command(name, [*arguments, "--log-json", "--log-level=debug"], {})
+def daemon(name: str, *arguments: str, is_command: bool = False) -> Iterator[Daemon]:
+    """``is_command``: with a command line of its own in the list of processes."""
+    start = Daemon.start_command if is_command else Daemon.start
+    started = start(name, [*arguments, "--log-json", "--log-level=debug"], {})
     try:
         yield started
     finally:
@@ -71,17 +58,20 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) ->
     secret = new_key(file, "alice", "inference,management")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert secret not in file.read_text()
-    listed = run_cli("key", "list", "--file", str(file), "--json")
+    listed = forked_processes.run("key", "list", "--file", str(file), "--json")
     (only,) = json.loads(listed.stdout)["keys"]
     assert (only["name"], only["scopes"]) == ("alice", ["inference", "management"])
-    again = run_cli("key", "new", "alice", "--file", str(file))
+    again = forked_processes.run("key", "new", "alice", "--file", str(file))
     assert (again.returncode, again.stdout) == (1, "")
     assert "'alice' already" in again.stderr
-    assert run_cli("key", "new", "bob", "--scope", "all", "--file", str(file)).returncode == 2
-    assert run_cli("key", "revoke", "alice", "--file", str(file)).returncode == 0
-    left = run_cli("key", "list", "--file", str(file))
+    assert (
+        forked_processes.run("key", "new", "bob", "--scope", "all", "--file", str(file)).returncode
+        == 2
+    )
+    assert forked_processes.run("key", "revoke", "alice", "--file", str(file)).returncode == 0
+    left = forked_processes.run("key", "list", "--file", str(file))
     assert (left.stdout, left.stderr) == ("", "keys are asked for: inference, management\n")
-    assert run_cli("key", "revoke", "alice", "--file", str(file)).returncode == 1
+    assert forked_processes.run("key", "revoke", "alice", "--file", str(file)).returncode == 1
 
 
 def test_inference_takes_keys_by_name_and_a_revoked_one_ends_with_sighup(tmp_path: Path) -> None:
@@ -124,7 +114,7 @@ def test_inference_takes_keys_by_name_and_a_revoked_one_ends_with_sighup(tmp_pat
         metrics = get(f"{fleet.management_url}/metrics").text
         assert 'paddler_api_key_requests_total{key="alice"} 4' in metrics
 
-        assert run_cli("key", "revoke", "alice", "--file", str(file)).returncode == 0
+        assert forked_processes.run("key", "revoke", "alice", "--file", str(file)).returncode == 0
         secrets["carol"] = new_key(file, "carol", "inference")
         fleet.balancer.signal(signal.SIGHUP)
         read = fleet.balancer.wait_for_log("keys read again")
@@ -136,8 +126,8 @@ def test_inference_takes_keys_by_name_and_a_revoked_one_ends_with_sighup(tmp_pat
         key_file = tmp_path / "carol.key"
         key_file.write_text(secrets["carol"] + "\n")
         chat = ["chat", "hi", "--max-tokens=3", f"--inference-addr={fleet.inference}"]
-        assert run_cli(*chat).returncode == 1
-        asked = run_cli(*chat, env={"PADDLER_TRIO_KEY_FILE": str(key_file)})
+        assert forked_processes.run(*chat).returncode == 1
+        asked = forked_processes.run(*chat, env={"PADDLER_TRIO_KEY_FILE": str(key_file)})
         assert asked.returncode == 0, asked.stderr
 
         logs = fleet.balancer.tail(5000) + fleet.agents["a1"].tail(5000)
@@ -228,9 +218,9 @@ def test_management_and_agents_need_a_key_of_their_own(tmp_path: Path) -> None:
         assert get(f"{url}/metrics").status_code == 401
 
         host = url.removeprefix("http://")
-        listed = run_cli("agents", f"--management-addr={host}", f"--key-file={token}")
+        listed = forked_processes.run("agents", f"--management-addr={host}", f"--key-file={token}")
         assert listed.returncode == 0, listed.stderr
-        bare = run_cli("agents", f"--management-addr={host}")
+        bare = forked_processes.run("agents", f"--management-addr={host}")
         assert bare.returncode == 1
         assert "--key-file" in bare.stderr
 
@@ -239,13 +229,15 @@ def test_management_and_agents_need_a_key_of_their_own(tmp_path: Path) -> None:
             reason = str(without.wait_for_log("no link to the balancer")["reason"])
             assert "401" in reason
             assert "--token-file" in reason
-        with daemon("with", *agent, "--name=with", f"--token-file={token}") as with_token:
+        linked = (*agent, "--name=with", f"--token-file={token}")
+        with daemon("with", *linked, is_command=True) as with_token:
             with_token.wait_for_log("linked to the balancer")
             balancer.wait_for_log("agent joined")
             (view,) = get(f"{url}/api/v2/agents", manage).json()["agents"]
             assert view["name"] == "with"
             assert manage not in with_token.tail(5000)
-            (arguments,) = [Path(f"/proc/{pid}/cmdline").read_text() for pid in [with_token.pid]]
+            arguments = Path(f"/proc/{with_token.pid}/cmdline").read_text()
+            assert str(token) in arguments
             assert manage not in arguments
             assert all(
                 manage not in Path(f"/proc/{pid}/environ").read_text()
@@ -262,7 +254,7 @@ def test_management_and_agents_need_a_key_of_their_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_balancer_that_would_stand_open_does_not_start(options: list[str], says: str) -> None:
-    ended = run_cli(*BALANCER, *options)
+    ended = forked_processes.run(*BALANCER, *options)
     assert ended.returncode == 1
     assert says in ended.stderr
 

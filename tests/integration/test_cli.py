@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked_processes
 import httpx
 import pytest
 from fleet import Fleet
@@ -30,15 +31,8 @@ def command(*arguments: object) -> list[str]:
 
 
 def paddler_trio(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command in pipes."""
-    return subprocess.run(
-        command(*arguments),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    """Run a command to its end, on no terminal."""
+    return forked_processes.run(*arguments, stdin=stdin, timeout_s=LIMIT_S)
 
 
 def managed(fleet: Fleet, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import forked_processes
 import httpx
 import pytest
 from fleet import END_S, Fleet, serving
@@ -190,15 +190,6 @@ def test_the_command_line_sets_and_shows_them(tuned_fleet: Fleet, tmp_path: Path
 
 
 def cli(fleet: Fleet, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "paddler_trio", "model"),
-            *map(str, arguments),
-            *("--management-addr", fleet.management),
-        ],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    return forked_processes.run(
+        "model", *arguments, "--management-addr", fleet.management, stdin=stdin
     )

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_processes
 import httpx
 import pytest
 import trio
-from fleet import BUNDLED_MODEL, END_S, Fleet
+from fleet import BUNDLED_MODEL, END_S, Fleet, serving
 from streams import CONVERSATION, RAW, Heard, listen, song, story, until_first_tokens
 
 LIMIT_MIB = 200
@@ -34,17 +35,7 @@ def small_fleet() -> Iterator[Fleet]:
 
 
 def cli(fleet: Fleet, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "paddler_trio", "model"),
-            *map(str, arguments),
-            *("--management-addr", fleet.management),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return forked_processes.run("model", *arguments, "--management-addr", fleet.management)
 
 
 def agent_of(view: Any) -> dict[str, Any]:
@@ -98,9 +89,11 @@ def test_what_does_not_fit_is_refused_with_numbers_and_the_old_model_goes_on_ser
     assert fleet.agents["a1"].engine_pid == engine
     back = fleet.desire(BUNDLED_MODEL, context_size=8192, **F16)
     assert back == old
-    agent = agent_of(fleet.wait_serving())
-    assert agent["issues"] == []
-    assert agent["detail"] is None
+    view = fleet.wait_until(
+        lambda view: serving(view, 1) and not agent_of(view)["issues"],
+        what="the old model is the wanted one, and nothing is wrong with it",
+    )
+    assert agent_of(view)["detail"] is None
     assert fleet.agents["a1"].engine_pid == engine, "it never went"
 
 
