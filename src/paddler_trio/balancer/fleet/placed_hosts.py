@@ -224,7 +224,9 @@ class PlacedHost:
         """The instance of this deployment, new if it has none."""
         placed = self.instances.get(deployment)
         if placed is None:
-            placed = self.instances[deployment] = PlacedInstance(self.id, deployment, self.dispatcher)
+            placed = self.instances[deployment] = PlacedInstance(
+                self.id, deployment, self.dispatcher
+            )
         return placed
 
     def assign(self, deployment: str, state: State) -> None:
