@@ -343,19 +343,26 @@ async def test_what_is_wrong_with_a_model_is_an_issue_until_it_is_right(tmp_path
             "it was refused before the old model went, which serves on"
         )
         path = {"model_path": str(bare)}
-        assert await issue(state(bare)) == [{"UnableToFindChatTemplate": path}]
+        assert await issue(state(bare), slots=SLOTS) == [{"UnableToFindChatTemplate": path}], (
+            "it was loaded beside the old model, which serves on"
+        )
         await link.set_state(state(bare, template="{{ messages[0].content }}"))
-        status = await link.wait_serving(SLOTS)
+        status = await link.wait_status(applied, "a template for it")
         assert (status["issues"], status["uses_chat_template_override"]) == ([], True)
 
-        (found,) = await issue(state(BUNDLED_MODEL, template=broken))
+        (found,) = await issue(state(BUNDLED_MODEL, template=broken), slots=SLOTS)
         details = found["ChatTemplateDoesNotCompile"]
         assert details.keys() == {"error", "model_path", "template_content"}
         assert details["model_path"] == {"model_path": str(BUNDLED_MODEL)}
         assert details["template_content"] == broken
         assert details["error"]
         await link.set_state(state(BUNDLED_MODEL))
-        assert (await link.wait_serving(SLOTS))["issues"] == []
+        status = await link.wait_status(applied, "the model's own template")
+        assert (status["issues"], status["slots_total"]) == ([], SLOTS)
+
+
+def applied(status: Json) -> bool:
+    return bool(status["state_application_status"] == "Applied")
 
 
 @pytest.mark.parametrize(("reads_s", "forwards_s"), [(0.0, 0.002), (0.02, 0.001)])

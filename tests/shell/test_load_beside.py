@@ -129,7 +129,7 @@ async def test_the_first_decode_is_a_phase_of_its_own(tmp_path: Path) -> None:
         await world.serves("new.gguf")
 
 
-@pytest.mark.parametrize("why", ["no room", "unknown", "off", "rpc"])
+@pytest.mark.parametrize("why", ["no room", "unknown", "off", "rpc", "another kind"])
 async def test_otherwise_the_old_model_ends_first(why: str, tmp_path: Path) -> None:
     machine = DryRunDouble(free=1000 * MIB)
     async with serving_old(tmp_path, dry_runs=machine, loads_beside=why != "off") as world:
@@ -142,7 +142,8 @@ async def test_otherwise_the_old_model_ends_first(why: str, tmp_path: Path) -> N
         agent.server.gate.held = held
         machine.free = {"no room": NEEDED - 50 * MIB, "unknown": 0}.get(why, 1000 * MIB)
         extras = Extras(engine=EngineOverrides(rpc=("host:1",))) if why == "rpc" else Extras()
-        agent.server.set_desired(state(agent.file("new.gguf")), extras)
+        desired = state(agent.file("new.gguf"), enable_embeddings=why == "another kind")
+        agent.server.set_desired(desired, extras)
         await agent.loaded(2)
         assert len(engines.alive) == 1
         assert agent.server.serving is None

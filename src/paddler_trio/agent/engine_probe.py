@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from paddler_trio.wire.engine.engine_pipe import (
+    PROBE_KEY,
     EmbeddingStep,
     EmbedDocuments,
     Ready,
@@ -24,8 +25,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     Step,
 )
 
-PROBE_KEY: Final = 0
-"""Requests have keys from 1 on."""
 PROMPT_TOKENS: Final = 8
 GENERATED_TOKENS: Final = 3
 _GREEDY: Final = Sampling(

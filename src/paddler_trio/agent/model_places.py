@@ -179,9 +179,9 @@ class ModelPlaces:
                 serves=self.offered is not None and self.offered.serving is not None,
                 loads_now=True,
             )
-            if judged is not None and self._may_stay(wanted):
+            if judged is not None and self._may_stay(wanted, desired):
                 beside = await self.gate.beside(judged)
-        is_beside = beside is not None and self._may_stay(wanted)
+        is_beside = beside is not None and self._may_stay(wanted, desired)
         if is_beside:
             judged = beside
         else:
@@ -200,14 +200,18 @@ class ModelPlaces:
         engines.start_soon(model.run, name="engine")
         return model
 
-    def _may_stay(self, wanted: WantedLoad) -> bool:
-        """The current model may stay while ``wanted`` is loaded, if both fit. A server of
-        llama.cpp's RPC talks to one engine at a time."""
+    def _may_stay(self, wanted: WantedLoad, desired: AgentDesiredState) -> bool:
+        """The current model may stay while ``wanted`` is loaded, if both fit. One that answers
+        another kind of requests is of no use to those that come now, and a server of llama.cpp's
+        RPC talks to one engine at a time."""
         current = self.offered
         return (
             self.loads_beside
             and current is not None
             and current.serving is not None
+            and current.in_force is not None
+            and current.in_force.desired.inference_parameters.enable_embeddings
+            == desired.inference_parameters.enable_embeddings
             and not wanted.load.settings.rpc
             and not current.load.settings.rpc
         )

@@ -40,6 +40,7 @@ from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
+    PROBE_KEY,
     Ending,
     Progress,
     SampledToken,
@@ -414,6 +415,8 @@ class DecodeLoop:
             raise EngineError(f"{_MAX_FAILURES} sequences failed in a row, the last: {detail}")
 
     def _measure(self, chunks: tuple[ScheduledChunk, ...], pass_ms: float) -> None:
+        if chunks[0].sequence.key == PROBE_KEY:
+            return  # it is alone, and the first pass is no measure of the others
         generating = sum(chunk.sequence.num_sampled > 0 and chunk.count == 1 for chunk in chunks)
         tokens = sum(chunk.count + len(chunk.drafts) for chunk in chunks)
         prompt_tokens = sum(chunk.count for chunk in chunks) - generating
@@ -469,7 +472,7 @@ class DecodeLoop:
         if request.first_sampled_s is None:
             request.first_sampled_s = time.perf_counter()
         sequence.tokens.append(token)
-        self.counters.now.drawn_tokens += 1
+        self.counters.now.drawn_tokens += sequence.key != PROBE_KEY
         report = SampledToken(sequence.key, token, self.llama.token_bytes(token))
         if request.start.logprobs >= 0:
             report = attrs.evolve(

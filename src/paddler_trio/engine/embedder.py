@@ -24,6 +24,7 @@ from paddler_trio.engine.stats import Counters
 from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
+    PROBE_KEY,
     Embedded,
     EmbeddingStep,
     EmbedDocuments,
@@ -161,11 +162,12 @@ class Embedder:
             self._compute(pack[:middle])
             self._compute(pack[middle:])
             return
-        self.counters.embedded(
-            documents=len(pack),
-            tokens=sum(document.length for document in pack),
-            pass_ms=1000 * (time.perf_counter() - started_s),
-        )
+        if pack[0].key != PROBE_KEY:  # that one is alone
+            self.counters.embedded(
+                documents=len(pack),
+                tokens=sum(document.length for document in pack),
+                pass_ms=1000 * (time.perf_counter() - started_s),
+            )
         for document, values in zip(pack, vectors, strict=True):
             self._answer(document, values)
 

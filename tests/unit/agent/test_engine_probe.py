@@ -8,8 +8,9 @@ import attrs
 import numpy as np
 import pytest
 
-from paddler_trio.agent.engine_probe import GENERATED_TOKENS, PROBE_KEY, EngineProbe
+from paddler_trio.agent.engine_probe import GENERATED_TOKENS, EngineProbe
 from paddler_trio.wire.engine.engine_pipe import (
+    PROBE_KEY,
     Embedded,
     EmbeddingShape,
     EmbeddingStep,
