@@ -106,6 +106,7 @@ class World:
         deployment: str = "default",
         serves: str | None = None,
         name: str | None = None,
+        host: str | None = None,
     ) -> Peer:
         self.agents += 1
         outgoing, frames = trio.open_memory_channel[bytes](100)
@@ -120,6 +121,7 @@ class World:
             health=self.dispatcher.health,
             deployment=deployment,
         )
+        connection.host = host or connection.id
         if ours:
             connection.report = Report("serving", serves, serves, model, None, None)
         self.dispatcher.join(connection)

@@ -366,3 +366,26 @@ async def test_a_part_goes_on_where_its_revision_returns_in_time(
         back.says("1.2", done=True)
         assert await heard(part) == ("", None)
         assert not pin.is_lost
+
+
+# ----------------------------------------------------------------------------------- drains
+
+
+async def test_the_first_link_of_a_host_is_drained_with_all_instances_on_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        here.dispatcher.set_deployments([DEFAULT, CODER])
+        first = here.agent(serves="d1")
+        instance = here.agent(serves="c1", deployment="coder", host="id1")
+        other = here.agent(serves="c1", deployment="coder")
+        here.dispatcher.drain_agent(first.connection, drained=True)
+        late = here.agent(serves="c1", deployment="coder", host="id1")
+        drained = [each.connection.is_drained for each in (first, instance, other, late)]
+        assert drained == [True, True, False, True]
+        here.dispatcher.drain_agent(instance.connection, drained=True)
+        here.dispatcher.drain_agent(first.connection, drained=False)
+        drained = [each.connection.is_drained for each in (first, instance, other, late)]
+        assert drained == [False, True, False, False], "it was drained by itself, too"
+        here.dispatcher.drain_agent(instance.connection, drained=False)
+        assert instance.connection.is_accepting

@@ -223,20 +223,26 @@ class Dispatcher:
         """An agent of a deployment that there is not stays, and gets no work."""
         self.agents[agent.key] = agent
         self.health.joined(agent.label, trio.current_time())
-        agent.is_drained = agent.id in self._drained
+        agent.is_drained = self._is_drained(agent)
         self.pools.joined_by(agent).join(agent)
         self.update(agent)
 
     def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
         """Give the agent nothing new while ``drained``; what it has, it finishes. Remembered across
-        its reconnects, not across restarts of the balancer."""
-        agent.is_drained = drained
+        its reconnects, not across restarts of the balancer. The first link of a host stands for
+        all instances on it."""
         if drained:
             self._drained.add(agent.id)
         else:
             self._drained.discard(agent.id)
-        agent.refresh_readiness()
-        self.update(agent)
+        for each in list(self.agents.values()):
+            if agent.id in (each.id, each.host):
+                each.is_drained = self._is_drained(each)
+                each.refresh_readiness()
+                self.update(each)
+
+    def _is_drained(self, agent: AgentConnection) -> bool:
+        return agent.id in self._drained or agent.host in self._drained
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
