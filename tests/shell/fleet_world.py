@@ -215,6 +215,12 @@ class PlayedInstance:
                 await trio.sleep(0.5)
                 self.crash(name)
 
+    def try_again(self) -> None:
+        """As an agent does by itself when its file changes, or after a while."""
+        assert self.wanted is not None
+        self._effort = trio.CancelScope()
+        self.host.nursery.start_soon(self.load, self.wanted, self._effort)
+
     def crash(self, name: str) -> None:
         """Its engine dies; what it worked on goes back to the balancer."""
         connection = self.connection

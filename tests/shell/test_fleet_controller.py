@@ -9,7 +9,7 @@ from fleet_world import FleetWorld, Manners, fleet_world, spec
 from trio.testing import MockClock
 
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
-from paddler_trio.wire.trio.fleet_state import DEFAULT, ReplicaRange, RolloutSpec
+from paddler_trio.wire.trio.fleet_state import DEFAULT, OnFailure, ReplicaRange, RolloutSpec
 
 
 async def until(world: FleetWorld, is_so: Callable[[], bool], within_s: float = 600) -> None:
@@ -215,3 +215,53 @@ async def test_a_file_that_is_missing_for_one_host_leaves_the_old_revision_every
         await until_served(world, "a")
         await until(world, lambda: world.keeper.current.revision == 3)
         assert "no https://models.example/b.gguf to fetch" in world.keeper.current.note
+
+
+async def test_a_rollout_that_paused_by_itself_goes_on_when_the_agent_serves_after_all(
+    autojump_clock: MockClock,
+) -> None:
+    rules = RolloutSpec(min_ready_s=5, on_failure=OnFailure.PAUSE)
+    model = "https://models.example/b.gguf"
+    async with fleet_world(spec("a", rollout=rules), hosts=2) as world:
+        await until_served(world, "a")
+        for host in world.hosts.values():
+            host.manners = Manners(outcomes={model: "fails"})
+        await world.apply(spec(model, rollout=rules))
+        await until(world, lambda: phase(world) is RolloutPhase.PAUSED)
+        assert world.keeper.current.state.deployments == (spec(model, rollout=rules),)
+        assert world.free_slots() == 4, "the other one serves the old model"
+        for host in world.hosts.values():
+            host.manners = Manners()
+        (failed,) = (
+            host.instances[DEFAULT]
+            for host in world.hosts.values()
+            if host.instances[DEFAULT].phase == "failed"
+        )
+        failed.try_again()
+        await until_served(world, model)
+        await until(world, lambda: phase(world) is RolloutPhase.COMPLETE)
+
+
+async def test_after_the_drain_deadline_others_go_on_with_the_answers(
+    autojump_clock: MockClock,
+) -> None:
+    rules = RolloutSpec(min_ready_s=5, drain_deadline_s=4)
+    async with fleet_world(spec("a", rollout=rules), hosts=3) as world:
+        await until_served(world, "a")
+        world.tokens = 100
+        answers: list[tuple[list[str], object]] = []
+
+        async def ask() -> None:
+            answers.append(await world.request())
+
+        async with trio.open_nursery() as requests:
+            for _ in range(6):
+                requests.start_soon(ask)
+            await trio.sleep(1)
+            began_s = trio.current_time()
+            await world.apply(spec("b", rollout=rules))
+            await until(world, lambda: "b" in world.served().values())
+            assert trio.current_time() - began_s < 4 + Manners().load_s + 1
+        assert [problem for _, problem in answers] == [None] * 6
+        assert [models for models, _ in answers] == [["a"] * 100] * 6
+        await until_served(world, "b")

@@ -256,6 +256,10 @@ class AgentConnection:
             if not self._leases:
                 self.idle_since_s = now_s
 
+    def leases(self) -> list[Lease]:
+        """The requests that it works on."""
+        return list(self._leases.values())
+
     def lease(self, wire_id: str) -> Lease | None:
         return self._leases.get(wire_id)
 

@@ -298,6 +298,38 @@ class Dispatcher:
         self._note_stranded(pool)
         self.agents_changed.notify()
 
+    def move_requests(self, agent: AgentConnection, reason: str) -> int:
+        """Let other agents with the same model go on with what this one answers, as far as they
+        have free slots and the answers can be continued; how many were moved. The others finish
+        here."""
+        pool = self.pools.of(agent)
+        free = sum(
+            max(0, other.usable_slots - other.slots_processing)
+            for other in pool.agents.values()
+            if other is not agent and other.is_accepting and other.model == agent.model
+        )
+        movable = [
+            lease
+            for lease in agent.leases()
+            if not lease.request.is_over and self._refusal(lease.request, suspects=0) is None
+        ]
+        moved = movable[: free if agent.model is not None else 0]
+        for lease in moved:
+            agent.stop(lease)
+            self.hand_back(lease, reason, suspects=0)
+        return len(moved)
+
+    def _refusal(self, request: Request, suspects: int) -> str | None:
+        """Why another agent may not go on with it; None if one may."""
+        loss = Loss(
+            has_output=request.num_results > 0 or bool(request.tokens),
+            is_continuable=request.is_continuable,
+            continuations=request.continuations,
+            suspicions=request.suspicions,
+            suspects=suspects,
+        )
+        return refusal(loss, self.limits.continuation)
+
     def _lose_slot(self, request: Request, suspects: int) -> None:
         """The slot of this request is gone: it queues again, in this very step, or ends.
 
@@ -308,14 +340,7 @@ class Dispatcher:
             return
         if suspects:
             request.suspicions += 1
-        loss = Loss(
-            has_output=request.num_results > 0 or bool(request.tokens),
-            is_continuable=request.is_continuable,
-            continuations=request.continuations,
-            suspicions=request.suspicions,
-            suspects=suspects,
-        )
-        refused = refusal(loss, self.limits.continuation)
+        refused = self._refusal(request, suspects)
         log.warning(
             "agent lost under a request",
             request=request.id,

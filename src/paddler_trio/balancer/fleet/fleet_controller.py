@@ -38,6 +38,7 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Step,
     Unload,
 )
+from paddler_trio.scheduler.fleet.rollout_orders import resumed
 from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
 
 log = structlog.get_logger("fleet")
@@ -46,6 +47,8 @@ SHARE: Final = 0.1
 """Of the event loop's time, at most, for looks."""
 SETTLE_S: Final = 5.0
 """How long after the start agents may be on their way back: nothing that serves is given up."""
+PAUSED_BY: Final = "paused by "
+"""Begins the reason of a rollout that an operator paused."""
 IDLE_LOOKS: Final = 10
 """In the time after which something idle is unloaded."""
 LEAST_IDLE_PAUSE_S: Final = 1.0
@@ -145,8 +148,9 @@ class FleetController:
             self.knowledge.forget(host)
         self._adopt()
         now_s = trio.current_time()
-        self.view = self._observation.view(self.rollouts, is_settling=now_s < self._settled_s)
-        self.last = made = plan(self.view)
+        seen = self._observation.view(self.rollouts, is_settling=now_s < self._settled_s)
+        self.view = view = attrs.evolve(seen, rollouts=with_repaired_resumed(seen))
+        self.last = made = plan(view)
         self._open_pools(made)
         for step in made.steps:
             self._carry_out(step)
@@ -156,7 +160,7 @@ class FleetController:
         if made.steps or phases_of(made.rollouts) != phases:
             self._look.notify()  # one step of each host, and of each rollout, at a time
         self.changed.notify()
-        times = [made.look_again_s, self.hosts.forgets_at_s(), idle_look_s(self.view)]
+        times = [made.look_again_s, self.hosts.forgets_at_s(), idle_look_s(view), self._drain()]
         if now_s < self._settled_s:
             times.append(self._settled_s)
         return min((each for each in times if each is not None), default=None)
@@ -174,6 +178,17 @@ class FleetController:
                 spec = None if wanted is None else self.keeper.spec(placed.deployment, wanted)
                 if spec is not None:
                     placed.assign(State.of(spec.agent_state, spec.extras, spec.slots))
+
+    def _drain(self) -> float | None:
+        """See to the drain deadlines; when the next one passes."""
+        deadlines = (
+            placed.drain_by(spec.rollout.drain_deadline_s)
+            for spec in self.keeper.current.state.deployments
+            for host in self.hosts.known.values()
+            for placed in [host.instances.get(spec.name)]
+            if placed is not None
+        )
+        return min((each for each in deadlines if each is not None), default=None)
 
     def _empty_default(self) -> None:
         """Agents are sent that ``default`` has no model, since Paddler's agents want to know."""
@@ -287,6 +302,25 @@ class FleetController:
             target=rollout.target[:12],
             reason=rollout.reason,
         )
+
+
+def is_ordered(rollout: Rollout) -> bool:
+    """An operator paused it."""
+    return (rollout.reason or "").startswith(PAUSED_BY)
+
+
+def with_repaired_resumed(view: FleetView) -> Mapping[str, Rollout]:
+    """A rollout that paused by itself goes on when all agents that failed serve after all: agents
+    try again by themselves, so a file that was missing only needs to appear."""
+    rollouts = dict(view.rollouts)
+    for name, rollout in view.rollouts.items():
+        if rollout.phase is not RolloutPhase.PAUSED or is_ordered(rollout):
+            continue
+        placed = (host.instances.get(name) for host in view.hosts)
+        sent = [each for each in placed if each and each.assigned == rollout.target]
+        if sent and all(each.serving == rollout.target for each in sent):
+            rollouts[name] = resumed(rollout, now_s=view.now_s) or rollout
+    return rollouts
 
 
 def phases_of(rollouts: Mapping[str, Rollout]) -> dict[str, tuple[str, RolloutPhase]]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import attrs
+import structlog
 import trio
 
 from paddler_trio.balancer.fleet.host_knowledge import Digest, HostId
@@ -29,6 +30,8 @@ from paddler_trio.wire.trio.trio_link import (
     InstanceWanted,
     render_extension,
 )
+
+log = structlog.get_logger("fleet")
 
 CONNECTING: Final = "connecting"
 """The phase of an instance that is wanted and has no connection yet."""
@@ -80,6 +83,8 @@ class PlacedInstance:
     agent: AgentConnection | None = attrs.field(default=None, init=False)
     is_unloading: bool = attrs.field(default=False, init=False)
     """It shall be gone; what it answers now is finished first."""
+    has_moved: bool = attrs.field(default=False, init=False)
+    """Its requests were given to others, since it was assigned its state."""
     nothing: State = attrs.field(default=NOTHING, init=False)
     """What it is sent then, on the first connection of a host."""
     assigned_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -127,7 +132,7 @@ class PlacedInstance:
     def assign(self, state: State) -> None:
         """Serve this from now on; sent at once if it is connected."""
         if self.state is None or self.state.digest != state.digest:
-            self.assigned_s, self.crashes = trio.current_time(), 0
+            self.assigned_s, self.crashes, self.has_moved = trio.current_time(), 0, False
         self.state, self.is_unloading = state, False
         self._send(state)
 
@@ -144,6 +149,19 @@ class PlacedInstance:
         state = self.nothing if self.is_unloading else self.state
         if state is not None:
             self._send(state)
+
+    def drain_by(self, deadline_s: float) -> float | None:
+        """If it still drains ``deadline_s`` after it was assigned its state, others go on with its
+        requests, as far as they can; when to look again, None for not at all."""
+        agent = self.agent
+        if agent is None or self.has_moved or self.phase != "draining":
+            return None
+        if trio.current_time() < self.assigned_s + deadline_s:
+            return self.assigned_s + deadline_s
+        self.has_moved = True
+        moved = self.dispatcher.move_requests(agent, "the drain deadline has passed")
+        log.info("drain deadline", agent=agent.label, moved=moved, left=agent.slots_processing)
+        return None
 
     def _send(self, state: State) -> None:
         """An agent that hears of a state it does not serve gets no work from this very step on."""

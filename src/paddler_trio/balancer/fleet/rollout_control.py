@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import trio
 
-from paddler_trio.balancer.fleet.fleet_controller import FleetController
+from paddler_trio.balancer.fleet.fleet_controller import PAUSED_BY, FleetController
 from paddler_trio.balancer.fleet.rollout_document import rollout_document, rollouts_document
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.nursery_tree.synchronization import Changes
@@ -38,7 +38,7 @@ class FleetRollouts:
 
     async def pause(self, deployment: str, *, author: str) -> None:
         """Begin no further step; raises RolloutRefusedError, as the others do."""
-        reason = f"paused by {author}"
+        reason = f"{PAUSED_BY}{author}"
         self._order(deployment, "paused", lambda r, now_s: paused(r, now_s=now_s, reason=reason))
 
     async def resume(self, deployment: str, *, author: str) -> None:
