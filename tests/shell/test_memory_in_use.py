@@ -11,7 +11,7 @@ from fit_world import Agent, LivingEngines, state
 from dry_run_double import MIB, DryRunDouble
 from paddler_trio.agent import fit_gate, memory_in_use
 from paddler_trio.agent.engine_process import EngineProcess
-from paddler_trio.agent.memory_in_use import MemoryInUse, note_room
+from paddler_trio.agent.memory_in_use import MemoryInUse
 from paddler_trio.agent.model_fit import Held
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
@@ -85,9 +85,11 @@ async def test_locked_weights_do_not_count_as_free_and_engines_that_ended_hold_n
     assert await memory.held(mine, "/x") == Held({}, beside={"host": 0}, in_use={"host": 0})
 
 
-async def test_the_room_for_all_models_is_reported_with_what_they_hold() -> None:
+async def test_every_instance_reports_the_room_for_all_models_together() -> None:
     machine = DryRunDouble(free=500 * MIB)
-    memory, status = MemoryInUse(), AgentStatus(2)
+    memory, first = MemoryInUse(), AgentStatus(2)
+    memory.show_room_in(first)
+    assert first.report().room == ()
     memory.begins(engine("/a"), object())
     memory.begins(engine("/b"), object())
 
@@ -95,10 +97,14 @@ async def test_the_room_for_all_models_is_reported_with_what_they_hold() -> None
         need = machine.need(engine("/x").load)
 
     limits = MemoryLimits(host_reserve_bytes=100 * MIB)
-    await note_room(memory, status, limits, Judged)  # type: ignore[arg-type]
-    assert [(room.device, room.most) for room in status.report().room] == [("host", 420 * MIB)]
-    await note_room(memory, status, attrs.evolve(limits, host_limit_bytes=300 * MIB), Judged)  # type: ignore[arg-type]
-    assert status.room[0].most == 300 * MIB
+    await memory.note_room(limits, Judged)  # type: ignore[arg-type]
+    later = AgentStatus(1)
+    memory.show_room_in(later)
+    for status in (first, later):
+        assert [(room.device, room.most) for room in status.report().room] == [("host", 420 * MIB)]
+    limits = attrs.evolve(limits, host_limit_bytes=300 * MIB)
+    await memory.note_room(limits, Judged)  # type: ignore[arg-type]
+    assert first.room[0].most == later.room[0].most == 300 * MIB
 
 
 async def test_one_instance_is_refused_what_another_one_computes_with(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Two engines that map the same file have its pages together.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 
 import attrs
@@ -25,6 +26,13 @@ class MemoryInUse:
     """Of all instances of one agent; ``owner`` is the model server that an engine belongs to."""
 
     _engines: dict[EngineProcess, object] = attrs.field(factory=dict, init=False)
+    _statuses: weakref.WeakSet[AgentStatus] = attrs.field(factory=weakref.WeakSet, init=False)
+    _room: tuple[DeviceRoom, ...] = attrs.field(default=(), init=False)
+
+    def show_room_in(self, status: AgentStatus) -> None:
+        """Report what models may take in all in this status, from now on, as long as it lives."""
+        status.room = self._room
+        self._statuses.add(status)
 
     def begins(self, engine: EngineProcess, owner: object) -> None:
         """This engine is being loaded."""
@@ -56,9 +64,16 @@ class MemoryInUse:
         total = _sum(given_back)
         return attrs.evolve(total, beside=beside, in_use={HOST: in_use})
 
-    async def held_by_all(self) -> Held:
-        """What all engines of the agent hold."""
-        return _sum([await held_memory(engine) for engine in list(self._engines)])
+    async def note_room(self, limits: MemoryLimits, judged: Judged) -> None:
+        """Report what models may take in all, from what a dry run saw of the devices."""
+        everything = _sum([await held_memory(engine) for engine in list(self._engines)])
+        self._room = tuple(
+            DeviceRoom(device=name, most=room.available_bytes)
+            for name, room in rooms_of(judged.need, limits, everything).items()
+            if room.free_bytes is not None and room.available_bytes is not None
+        )
+        for status in self._statuses:
+            status.room = self._room
 
 
 def _mapped_bytes(engine: EngineProcess) -> int:
@@ -83,16 +98,3 @@ def _added(parts: list[Held], device: str) -> int | None:
             return None
         total += size
     return total
-
-
-async def note_room(
-    memory: MemoryInUse, status: AgentStatus, limits: MemoryLimits, judged: Judged
-) -> None:
-    """Report what models may take in all, from what a dry run saw of the devices."""
-    everything = await memory.held_by_all()
-    rooms = rooms_of(judged.need, limits, everything)
-    status.room = tuple(
-        DeviceRoom(device=name, most=room.available_bytes)
-        for name, room in rooms.items()
-        if room.free_bytes is not None and room.available_bytes is not None
-    )

@@ -38,7 +38,7 @@ from paddler_trio.agent.loaded_model import (
     LoadedModel,
     WantedLoad,
 )
-from paddler_trio.agent.memory_in_use import MemoryInUse, note_room
+from paddler_trio.agent.memory_in_use import MemoryInUse
 from paddler_trio.agent.memory_promises import MemoryPromises
 from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
@@ -118,6 +118,7 @@ class ModelServer:
 
     def __attrs_post_init__(self) -> None:
         self._shown = ModelShown(self.status)
+        self.memory.show_room_in(self.status)
         self._fetch = ModelFetch(self.hub, self._shown.download)
         self._rules = LoadRules(
             slots=self.status.slots, threads=self.threads, settings=self.settings
@@ -129,7 +130,7 @@ class ModelServer:
                 held=self._held_memory,
                 promises=MemoryPromises(self.hub.url_cache.parent / "loading"),
                 refuses=self.checks_fit,
-                on_judged=partial(note_room, self.memory, self.status, self.fit.limits),
+                on_judged=partial(self.memory.note_room, self.fit.limits),
             )
         children = Children(
             self.supervise,
