@@ -32,14 +32,11 @@ def plan(view: FleetView) -> Plan:
     """Decide what is to be done now. Changes nothing."""
     index = FleetIndex(view)
     deployments: list[Deployment] = []
-    new: set[str] = set()
     for goal in sorted(view.goals, key=_by_priority):
         previous = view.rollouts.get(goal.deployment)
         placed = index.usable(goal)
         rollout = rollout_of(goal, previous, index, placed)
-        if previous is None or previous.target != rollout.target:
-            new.add(goal.deployment)
-        is_new = goal.deployment in new
+        is_new = previous is None or previous.target != rollout.target
         rollout = advance(goal, rollout, index, placed, is_new=is_new)
         deployments.append(
             Deployment(
@@ -59,7 +56,7 @@ def plan(view: FleetView) -> Plan:
         rollouts[d.name] = go_over(d.goal, d.rollout, index, d.placed, d.admissible)
     clear(deployments, index)
     for d in deployments:
-        prefetch(d.goal, rollouts[d.name], index, d.placed, is_new=d.name in new)
+        prefetch(d.goal, rollouts[d.name], index, d.placed)
     return Plan(
         steps=tuple(index.steps),
         rollouts=rollouts,
