@@ -16,7 +16,7 @@ import attrs
 from paddler_trio.scheduler.fleet.eviction import Spare, room_on, spares_of
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState
 from paddler_trio.scheduler.fleet.fleet_values import Goal
-from paddler_trio.scheduler.fleet.host_memory import fits_within
+from paddler_trio.scheduler.fleet.memory_account import fits_within
 
 MOST_LOOKED_AT: Final = 16
 """Hosts on which evictions are compared, of those with the file and of those without."""

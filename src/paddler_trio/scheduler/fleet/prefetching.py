@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
 from paddler_trio.scheduler.fleet.fleet_values import Goal, Prefetch, Rollout, RolloutPhase
-from paddler_trio.scheduler.fleet.rollout_progress import needs_fetch
+from paddler_trio.scheduler.fleet.rollout_phases import needs_fetch
 
 
 def prefetch(goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed]) -> None:

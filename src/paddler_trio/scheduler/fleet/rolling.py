@@ -25,8 +25,8 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Rollout,
     RolloutPhase,
 )
-from paddler_trio.scheduler.fleet.host_memory import need_of
 from paddler_trio.scheduler.fleet.instance_state import is_available, is_moving, loads_beside
+from paddler_trio.scheduler.fleet.memory_account import need_of
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 
 STILL_PHASES: Final = (RolloutPhase.PREFETCHING, RolloutPhase.PAUSED)
