@@ -175,16 +175,20 @@ def room_on(
 ) -> tuple[Spare, ...] | None:
     """The instances that must go from there for ``goal`` to fit; None if that is not enough.
 
+    To be asked only where it does not fit as things are, or where a step is under way.
+
     Args:
       need: what it takes there; None for unknown.
       busy_too: count those that would first have to finish what they do.
     """
-    fits = _fits_without(state, goal.deployment, need, index)
     chosen = [
         spare
         for spare in spares_of(state, index)
         if spare.goal is not goal and spare.may_go(goal, index, overdue=overdue, busy_too=busy_too)
     ]
+    if not chosen and state.moving is None:
+        return None
+    fits = _fits_without(state, goal.deployment, need, index)
     if not fits(chosen):
         return None
     for spare in reversed(chosen[:]):  # those worth most are kept where that is possible

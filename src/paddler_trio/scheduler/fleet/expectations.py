@@ -20,7 +20,7 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Unload,
 )
 from paddler_trio.scheduler.fleet.instance_state import is_available, is_moving
-from paddler_trio.scheduler.fleet.placement import Deployment
+from paddler_trio.scheduler.fleet.replica_placement import Deployment
 
 LATE_S: Final = 5.0
 

@@ -21,8 +21,8 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Queue,
     Step,
 )
-from paddler_trio.scheduler.fleet.host_memory import HostMemory, memory_of
 from paddler_trio.scheduler.fleet.instance_state import is_moving, is_placed
+from paddler_trio.scheduler.fleet.memory_account import HostMemory, memory_of
 
 if TYPE_CHECKING:
     from paddler_trio.scheduler.fleet.eviction import Spare

@@ -19,11 +19,11 @@ from paddler_trio.scheduler.fleet.expectations import expectations
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex
 from paddler_trio.scheduler.fleet.fleet_values import FleetView, Goal, Plan
 from paddler_trio.scheduler.fleet.instance_state import is_available
-from paddler_trio.scheduler.fleet.placement import Deployment, clear, clear_unwanted, place
 from paddler_trio.scheduler.fleet.prefetching import prefetch
+from paddler_trio.scheduler.fleet.replica_placement import Deployment, clear, clear_unwanted, place
 from paddler_trio.scheduler.fleet.rolling import go_over
 from paddler_trio.scheduler.fleet.rollout_begin import rollout_of
-from paddler_trio.scheduler.fleet.rollout_progress import advance
+from paddler_trio.scheduler.fleet.rollout_phases import advance
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -32,14 +32,11 @@ def plan(view: FleetView) -> Plan:
     """Decide what is to be done now. Changes nothing."""
     index = FleetIndex(view)
     deployments: list[Deployment] = []
-    new: set[str] = set()
     for goal in sorted(view.goals, key=_by_priority):
         previous = view.rollouts.get(goal.deployment)
         placed = index.usable(goal)
         rollout = rollout_of(goal, previous, index, placed)
-        if previous is None or previous.target != rollout.target:
-            new.add(goal.deployment)
-        is_new = goal.deployment in new
+        is_new = previous is None or previous.target != rollout.target
         rollout = advance(goal, rollout, index, placed, is_new=is_new)
         deployments.append(
             Deployment(
@@ -59,7 +56,7 @@ def plan(view: FleetView) -> Plan:
         rollouts[d.name] = go_over(d.goal, d.rollout, index, d.placed, d.admissible)
     clear(deployments, index)
     for d in deployments:
-        prefetch(d.goal, rollouts[d.name], index, d.placed, is_new=d.name in new)
+        prefetch(d.goal, rollouts[d.name], index, d.placed)
     return Plan(
         steps=tuple(index.steps),
         rollouts=rollouts,

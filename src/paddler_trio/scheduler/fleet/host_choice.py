@@ -16,7 +16,7 @@ import attrs
 from paddler_trio.scheduler.fleet.eviction import Spare, room_on, spares_of
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState
 from paddler_trio.scheduler.fleet.fleet_values import Goal
-from paddler_trio.scheduler.fleet.host_memory import fits_within
+from paddler_trio.scheduler.fleet.memory_account import fits_within
 
 MOST_LOOKED_AT: Final = 16
 """Hosts on which evictions are compared, of those with the file and of those without."""
@@ -49,8 +49,7 @@ class _Tier:
     """Hosts that are equally good by their files.
 
     Args:
-      states: those that were looked at and could hold the deployment; all of them once ``free``
-        has come to its end.
+      states: those that may have the deployment and were looked at; all once ``free`` has ended.
       free: those on which it fits now, the best first.
     """
 
@@ -99,7 +98,7 @@ class HostChoice:
     @property
     def is_hopeless(self) -> bool:
         """Is there no host that could hold the deployment if it were empty?"""
-        return not any(tier.states for tier in self._tiers)
+        return not any(self._could_hold(s) for tier in self._tiers for s in tier.states)
 
     def candidates_for_eviction(self) -> Iterator[HostState]:
         """Hosts that could hold the deployment if others went."""
@@ -110,28 +109,30 @@ class HostChoice:
         return state.busy, self._index.load_s(self._digest, state.host), state.order
 
     def _tier(self, states: Sequence[HostState]) -> _Tier:
-        could: list[HostState] = []
-        return _Tier(could, self._free(states, could))
+        looked_at: list[HostState] = []
+        return _Tier(looked_at, self._free(states, looked_at))
 
-    def _free(self, states: Sequence[HostState], could: list[HostState]) -> Iterator[HostState]:
-        """Those on which it fits beside everything else; ``could``: if nothing else were there."""
+    def _could_hold(self, state: HostState) -> bool:
+        """Would it fit if nothing else were there?"""
+        need = self._needs.get(state.host.id)
+        return need is None or fits_within(need, state.host.memory)
+
+    def _free(self, states: Sequence[HostState], looked_at: list[HostState]) -> Iterator[HostState]:
+        """Those on which it fits beside everything else; all others are ``looked_at`` too."""
         index, needs, allowed = self._index, self._needs, self._allowed
         name = self._goal.deployment
         for state in states:
             host = state.host
             if (allowed is not None and state not in allowed) or host.is_drained:
                 continue
-            need = needs.get(host.id)
-            if need is not None and not fits_within(need, host.memory):
-                continue
             if name in host.instances and state.has(name):
                 continue
-            could.append(state)
+            looked_at.append(state)
             if (
                 state.step is None
                 and state.moving is None
                 and not state.is_claimed
-                and state.memory(index).fits_beside(need)
+                and state.memory(index).fits_beside(needs.get(host.id))
             ):
                 yield state
 
@@ -177,7 +178,9 @@ class HostChoice:
         """
         found = 0
         for state in states:
-            if state.is_free and not state.is_claimed and spares_of(state, self._index):
+            if not state.is_free or state.is_claimed or not self._could_hold(state):
+                continue
+            if spares_of(state, self._index):
                 found += 1
                 yield state
                 if found == MOST_LOOKED_AT:

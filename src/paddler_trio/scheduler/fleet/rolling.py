@@ -25,8 +25,8 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Rollout,
     RolloutPhase,
 )
-from paddler_trio.scheduler.fleet.host_memory import need_of
 from paddler_trio.scheduler.fleet.instance_state import is_available, is_moving, loads_beside
+from paddler_trio.scheduler.fleet.memory_account import need_of
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 
 STILL_PHASES: Final = (RolloutPhase.PREFETCHING, RolloutPhase.PAUSED)
@@ -281,11 +281,10 @@ def _makes_room(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> b
     if placed.instance.serving == digest or len(host.instances) == 1:
         return True
     need = need_of(goal, index.view.rollouts.get(goal.deployment), digest, host.id)
-    if need is None or state.memory(index).is_alone(goal.deployment):
+    memory, name = state.memory(index), goal.deployment
+    if need is None or memory.is_alone(name) or memory.fits(name, need):
         return True
     victims = room_on(state, goal, index, overdue=True, need=need)
-    if victims == ():
-        return True
     if victims and state.moving is None:
         evict(state, victims[0].instance, index)
     index.problems[goal.deployment] = f"no memory on {state.name} beside the others"

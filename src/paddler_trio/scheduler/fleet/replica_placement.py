@@ -28,8 +28,8 @@ from paddler_trio.scheduler.fleet.host_choice import (
     LoadThere,
     WaitFor,
 )
-from paddler_trio.scheduler.fleet.host_memory import need_of
 from paddler_trio.scheduler.fleet.instance_state import is_available
+from paddler_trio.scheduler.fleet.memory_account import need_of
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK, GOING_ON
 
 MOST_SEARCHES: Final = 2

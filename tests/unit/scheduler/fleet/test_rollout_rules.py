@@ -159,6 +159,18 @@ def test_a_host_that_loads_beside_costs_no_capacity() -> None:
     assert serving(fleet) == ["new", "new"]
 
 
+def test_a_host_that_refused_a_target_still_serves_and_takes_its_turn() -> None:
+    fleet = fleet_of(3, min_capacity=8)
+    want(fleet, "new")
+    (step,) = fleet.plan().steps
+    engine = fleet.agents[step.host].engines[DEFAULT]
+    engine.phase, engine.problem, engine.due_s = "failed", "does not fit", None
+    want(fleet, "newer")
+    (step,) = fleet.plan().steps  # no host is unavailable, so a canary may begin
+    assert isinstance(step, Assign)
+    assert step.digest == "newer"
+
+
 def test_hosts_that_load_beside_still_take_turns() -> None:
     fleet = fleet_of(4, gib=6, canary=0)
     want(fleet, "new")
