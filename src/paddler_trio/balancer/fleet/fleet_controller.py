@@ -77,6 +77,8 @@ class FleetController:
     _observation: FleetObservation = attrs.field(init=False)
     _pools: list[PoolSettings] = attrs.field(factory=list, init=False)
     """As they were opened last."""
+    _specs: dict[tuple[str, str], DeploymentSpec] = attrs.field(factory=dict, init=False)
+    """By deployment and digest."""
     _kept: Mapping[str, Rollout] = attrs.field(factory=dict, init=False)
     """The rollouts as they were stored last."""
     _settled_s: float = attrs.field(default=math.inf, init=False)
@@ -94,7 +96,9 @@ class FleetController:
         """Look, act, wait for a change; until cancelled."""
         now_s = trio.current_time()
         self.rollouts = {
-            name: restored(name, kept, now_s) for name, kept in self.keeper.rollouts.items()
+            name: restored(name, kept, now_s)
+            for name, kept in self.keeper.rollouts.items()
+            if kept.good is None or self.keeper.spec(name, kept.good) is not None
         }
         self._kept = self.rollouts
         self._settled_s = now_s + SETTLE_S if self.keeper.good else now_s
@@ -111,8 +115,9 @@ class FleetController:
             while True:
                 ordinal, began_s = self._look.ordinal, time.perf_counter()
                 again_s = self.look()
+                took_s = time.perf_counter() - began_s
                 await self._keep()
-                await trio.sleep((time.perf_counter() - began_s) / SHARE)
+                await trio.sleep(took_s / SHARE)
                 with trio.move_on_at(math.inf if again_s is None else again_s):
                     await self._look.wait_beyond(ordinal)
 
@@ -146,6 +151,7 @@ class FleetController:
         """
         for host in self.hosts.follow():
             self.knowledge.forget(host)
+        self._remember_specs()
         self._adopt()
         now_s = trio.current_time()
         seen = self._observation.view(self.rollouts, is_settling=now_s < self._settled_s)
@@ -240,9 +246,20 @@ class FleetController:
                 self.knowledge.prefetch(host.connections[0], digest, fetched_models(spec))
 
     def _spec(self, deployment: str, digest: str) -> DeploymentSpec:
-        spec = self.keeper.spec(deployment, digest)
-        assert spec is not None, f"the planner made up {digest[:12]} of {deployment}"
-        return spec
+        return self._specs[deployment, digest]
+
+    def _remember_specs(self) -> None:
+        """Those that a plan may name: what is desired, and what rollouts come from and go to. Many
+        revisions in the middle of a rollout drop the older ones from the history."""
+        wanted = {(spec.name, spec.digest): spec for spec in self.keeper.current.state.deployments}
+        for name, rollout in self.rollouts.items():
+            for digest in (rollout.good, rollout.target):
+                if digest is None or (name, digest) in wanted:
+                    continue
+                spec = self._specs.get((name, digest)) or self.keeper.spec(name, digest)
+                if spec is not None:
+                    wanted[name, digest] = spec
+        self._specs = wanted
 
     # ------------------------------------------------------------ what is kept
 
@@ -257,9 +274,9 @@ class FleetController:
             return
         rollouts, good = dict(self.rollouts), dict(self.keeper.good)
         went_back: dict[str, str] = {}
-        for name, rollout in rollouts.items():
-            known = before.get(name)
-            if known is not None and known.phase is rollout.phase:
+        for name, phase in phases_of(rollouts).items():
+            rollout = rollouts[name]
+            if phases_of(before).get(name) == phase:
                 continue
             self._log(rollout)
             if rollout.phase is RolloutPhase.COMPLETE:
@@ -286,7 +303,7 @@ class FleetController:
         rollout = self.rollouts[name]
         current = self.keeper.current
         spec = current.state.find(name)
-        good = None if rollout.good is None else self.keeper.spec(name, rollout.good)
+        good = None if rollout.good is None else self._specs.get((name, rollout.good))
         if spec is None or good is None or spec.digest != rollout.target:
             return  # a newer state is desired already
         deployments = tuple(good if each is spec else each for each in current.state.deployments)

@@ -11,7 +11,7 @@ import trio
 
 from paddler_trio.balancer.fleet.fleet_diff import change_between
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.host_knowledge import Bytes, HostKnowledge
+from paddler_trio.balancer.fleet.host_knowledge import NONE_KNOWN, Bytes, HostKnowledge
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost, PlacedHosts
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.fleet.fleet_values import (
@@ -53,7 +53,7 @@ class FleetObservation:
         """
         specs = self.keeper.current.state.deployments
         hosts = tuple(self._host(host) for host in self.hosts.known.values())
-        goals = tuple(self._goal(spec, hosts) for spec in specs)
+        goals = tuple(self._goal(spec) for spec in specs)
         self._ask_fits(specs, goals)
         return FleetView(
             now_s=trio.current_time(),
@@ -67,13 +67,8 @@ class FleetObservation:
             is_settling=is_settling,
         )
 
-    def _goal(self, spec: DeploymentSpec, hosts: Iterable[Host]) -> Goal:
+    def _goal(self, spec: DeploymentSpec) -> Goal:
         rules, good = spec.rollout, self.keeper.good.get(spec.name)
-        needs = {}
-        for host in hosts:
-            need = self.knowledge.of(host.id).needs.get(spec.digest)
-            if need is not None:
-                needs[host.id] = need
         return Goal(
             deployment=spec.name,
             target=spec.digest,
@@ -98,7 +93,7 @@ class FleetObservation:
                 prefetch=rules.prefetch,
             ),
             fetches=bool(fetched_models(spec)),
-            needs=needs,
+            needs=self.knowledge.needs.get(spec.digest, NONE_KNOWN),
             change=Change.WEIGHTS
             if good is None
             else Change(change_between(good.spec, spec).value),
@@ -123,27 +118,36 @@ class FleetObservation:
             is_drained=any(agent.is_drained for agent in agents),
             memory=known.memory,
             held=held_by(host),
-            on_disk=frozenset(known.on_disk),
+            on_disk=frozenset(known.on_disk if agents else {*known.on_disk, *self._targets()}),
             fetching=frozenset(known.fetching),
             fetch_failed=dict(known.fetch_failed),
             load_s=dict(known.load_s),
             instances=instances,
         )
 
+    def _targets(self) -> Iterable[str]:
+        """A host whose connections are lost for a moment is asked to fetch nothing."""
+        return (spec.digest for spec in self.keeper.current.state.deployments)
+
     def _ask_fits(self, specs: Iterable[DeploymentSpec], goals: Iterable[Goal]) -> None:
         """Ask for predictions where they decide something: where several deployments may meet on a
         host, and before a load that may happen beside the model in force."""
         loaded = [spec for spec in specs if not spec.is_empty]
         changes = {goal.deployment: goal.change for goal in goals}
-        for spec in loaded:
-            if len(loaded) < 2 and changes[spec.name] not in LOADS:
+        wanted = {
+            spec.digest: spec for spec in loaded if len(loaded) > 1 or changes[spec.name] in LOADS
+        }
+        for host in self.hosts.known.values():
+            agent = host.first
+            if agent is None or not agent.speaks_trio:
                 continue
-            question = FitQuestion(state=desired_state(spec), extras=spec.extras, slots=spec.slots)
-            for host in self.hosts.known.values():
-                agent = host.first
-                if agent is not None and agent.speaks_trio:
-                    others = sum_of(held for name, held in held_by(host).items() if name != DEFAULT)
-                    self.knowledge.ask_fit(agent, spec.digest, question, others=others)
+            for digest in self.knowledge.fit_questions(host.id, wanted)[:1]:
+                spec = wanted[digest]
+                others = sum_of(held for name, held in held_by(host).items() if name != DEFAULT)
+                question = FitQuestion(
+                    state=desired_state(spec), extras=spec.extras, slots=spec.slots
+                )
+                self.knowledge.ask_fit(agent, digest, question, others=others)
 
 
 def desired_state(spec: DeploymentSpec) -> BalancerDesiredState:

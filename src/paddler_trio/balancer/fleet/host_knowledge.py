@@ -6,7 +6,7 @@ is asked for again after a pause, as long as it is still wanted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import attrs
@@ -29,6 +29,7 @@ Digest: TypeAlias = str
 Bytes: TypeAlias = Mapping[str, int]
 """By device; ``host`` is the memory of the machine."""
 
+NONE_KNOWN: Final[Mapping[HostId, Bytes]] = {}
 FIT_TIMEOUT_S: Final = 60.0
 FIT_AGAIN_S: Final = 60.0
 FITS_AT_ONCE: Final = 8
@@ -39,13 +40,12 @@ PREFETCHES_AT_ONCE: Final = 64
 class KnownHost:
     """Of one host, by the digests of states.
 
-    ``needs``: predicted memory. ``memory``: what models may take, all instances together.
+    ``memory``: what models may take, all instances together.
     ``fetching``: how far each download is. ``fetch_failed``: why files could not be fetched.
     ``load_s``: how long each state took to load.
     """
 
     memory: Bytes = attrs.field(factory=dict)
-    needs: dict[Digest, Bytes] = attrs.field(factory=dict)
     on_disk: set[Digest] = attrs.field(factory=set)
     fetching: dict[Digest, CacheProgress | None] = attrs.field(factory=dict)
     fetch_failed: dict[Digest, str] = attrs.field(factory=dict)
@@ -57,8 +57,12 @@ class KnownHost:
 
 @attrs.define(eq=False)
 class HostKnowledge:
-    """See the module docstring. ``open`` gives the questions their nursery."""
+    """See the module docstring. ``open`` gives the questions their nursery.
 
+    ``needs``: predicted memory of a state, by host.
+    """
+
+    needs: dict[Digest, dict[HostId, Bytes]] = attrs.field(factory=dict, init=False)
     changed: Changes = attrs.field(factory=Changes, init=False)
     _hosts: dict[HostId, KnownHost] = attrs.field(factory=dict, init=False)
     _fits: trio.CapacityLimiter = attrs.field(
@@ -80,6 +84,10 @@ class HostKnowledge:
     def forget(self, host: HostId) -> None:
         """The host has left; it may come back with other hardware and another disk."""
         self._hosts.pop(host, None)
+        for digest, needs in list(self.needs.items()):
+            needs.pop(host, None)
+            if not needs:
+                del self.needs[digest]
 
     def forget_failed_fetches(self, digest: Digest) -> None:
         """They may succeed now."""
@@ -88,18 +96,27 @@ class HostKnowledge:
 
     # ------------------------------------------------------------------- fit
 
+    def fit_questions(self, host: HostId, digests: Iterable[Digest]) -> list[Digest]:
+        """Those states of which it is not known what they need there, and may be asked now."""
+        known, now_s = self.of(host), trio.current_time()
+        if known.asking:
+            return []
+        return [
+            digest
+            for digest in digests
+            if host not in self.needs.get(digest, NONE_KNOWN)
+            and now_s >= known.ask_again_s.get(digest, 0.0)
+        ]
+
     def ask_fit(
         self, agent: AgentConnection, digest: Digest, question: FitQuestion, *, others: Bytes
     ) -> None:
-        """Learn what this state needs on the host of ``agent``, unless that is known.
+        """Learn what this state needs on the host of ``agent``.
 
         Args:
           others: bytes that other instances of the host hold now.
         """
         known = self.of(agent.host)
-        again_s = known.ask_again_s.get(digest, 0.0)
-        if known.asking or digest in known.needs or trio.current_time() < again_s:
-            return
         assert self._nursery is not None, "asked before the tree was built"
         known.asking = True
         self._nursery.start_soon(
@@ -128,7 +145,10 @@ class HostKnowledge:
             self.changed.notify()
         if report.fits is None:
             return
-        known.needs[digest] = {device.device: device.needed for device in report.devices}
+        if self._hosts.get(agent.host) is not known:
+            return  # it left
+        need = {device.device: device.needed for device in report.devices}
+        self.needs.setdefault(digest, {})[agent.host] = need
         known.memory = {
             device.device: device.available + others.get(device.device, 0)
             for device in report.devices
