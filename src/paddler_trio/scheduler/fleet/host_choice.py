@@ -70,6 +70,7 @@ class HostChoice:
         self._goal, self._index, self._overdue = goal, index, overdue
         self._digest = digest
         self._needs = goal.needs if digest == goal.target else goal.good_needs
+        self._usual_s = index.load_s(digest)
         eligible = index.eligible(goal)
         self._allowed = None if len(eligible) == len(index.states) else set(eligible)
         self._tiers: list[_Tier] = []
@@ -106,7 +107,8 @@ class HostChoice:
             yield from self._with_spares(tier.states)
 
     def _cost(self, state: HostState) -> tuple[float, ...]:
-        return state.busy, self._index.load_s(self._digest, state.host), state.order
+        measured_s = state.host.load_s.get(self._digest)
+        return state.busy, self._usual_s if measured_s is None else measured_s, state.order
 
     def _tier(self, states: Sequence[HostState]) -> _Tier:
         looked_at: list[HostState] = []

@@ -103,7 +103,9 @@ def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Roll
             continue  # the usual case, and there are many
         if is_placed(instance):
             charges[name] = _charge(instance, host, goal, rollouts.get(name))
-    return account(host.memory, {n: c for n, c in charges.items() if c is None or c})
+    for name in [name for name, charge in charges.items() if charge is not None and not charge]:
+        del charges[name]
+    return account(host.memory, charges)
 
 
 def need_of(
