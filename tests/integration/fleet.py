@@ -215,6 +215,7 @@ class Fleet:
                 "--inference-addr=127.0.0.1:0",
                 "--management-addr=127.0.0.1:0",
                 "--drain-timeout=2000",
+                "--rollout-min-ready=0",
                 "--log-json",
                 *balancer_options,
             ],

@@ -154,8 +154,14 @@ class FleetController:
         self._remember_specs()
         self._adopt()
         now_s = trio.current_time()
-        seen = self._observation.view(self.rollouts, is_settling=now_s < self._settled_s)
-        self.view = view = attrs.evolve(seen, rollouts=with_repaired_resumed(seen))
+        seen = self._observation.view(
+            self.rollouts, self._specs, is_settling=now_s < self._settled_s
+        )
+        self.view = view = attrs.evolve(
+            seen,
+            rollouts=with_repaired_resumed(seen),
+            last_served_s=self.last.last_served_s,
+        )
         self.last = made = plan(view)
         self._open_pools(made)
         for step in made.steps:
@@ -279,11 +285,11 @@ class FleetController:
             if phases_of(before).get(name) == phase:
                 continue
             self._log(rollout)
-            if rollout.phase is RolloutPhase.COMPLETE:
-                revision = self.keeper.revision_of(name, rollout.target)
+            if rollout.phase is RolloutPhase.COMPLETE and rollout.good is not None:
+                revision = self.keeper.revision_of(name, rollout.good)
                 good[name] = GoodRevision(
                     revision=self.keeper.current.revision if revision is None else revision,
-                    spec=self._spec(name, rollout.target),
+                    spec=self._spec(name, rollout.good),
                 )
             elif rollout.phase in (RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED):
                 went_back[name] = rollout.reason or rollout.phase.value

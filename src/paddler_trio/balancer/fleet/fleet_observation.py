@@ -46,15 +46,24 @@ class FleetObservation:
     hosts: PlacedHosts
     knowledge: HostKnowledge
 
-    def view(self, rollouts: Mapping[str, Rollout], *, is_settling: bool) -> FleetView:
+    def view(
+        self,
+        rollouts: Mapping[str, Rollout],
+        known: Mapping[tuple[str, str], DeploymentSpec],
+        *,
+        is_settling: bool,
+    ) -> FleetView:
         """As it is now; synchronous, with no change in between.
 
-        ``is_settling``: agents are on their way back to a balancer that has just started.
+        Args:
+          known: by deployment and digest, also what rollouts come from.
+          is_settling: agents are on their way back to a balancer that has just started.
         """
         specs = self.keeper.current.state.deployments
         hosts = tuple(self._host(host) for host in self.hosts.known.values())
-        goals = tuple(self._goal(spec) for spec in specs)
-        self._ask_fits(specs, goals)
+        before = {name: known.get((name, each.good or "")) for name, each in rollouts.items()}
+        goals = tuple(self._goal(spec, before.get(spec.name)) for spec in specs)
+        self._ask_fits(goals, [*specs, *(spec for spec in before.values() if spec is not None)])
         return FleetView(
             now_s=trio.current_time(),
             goals=goals,
@@ -67,8 +76,9 @@ class FleetObservation:
             is_settling=is_settling,
         )
 
-    def _goal(self, spec: DeploymentSpec) -> Goal:
-        rules, good = spec.rollout, self.keeper.good.get(spec.name)
+    def _goal(self, spec: DeploymentSpec, good: DeploymentSpec | None) -> Goal:
+        """``good``: what its rollout goes back to."""
+        rules, needs = spec.rollout, self.knowledge.needs
         return Goal(
             deployment=spec.name,
             target=spec.digest,
@@ -93,10 +103,9 @@ class FleetObservation:
                 prefetch=rules.prefetch,
             ),
             fetches=bool(fetched_models(spec)),
-            needs=self.knowledge.needs.get(spec.digest, NONE_KNOWN),
-            change=Change.WEIGHTS
-            if good is None
-            else Change(change_between(good.spec, spec).value),
+            needs=needs.get(spec.digest, NONE_KNOWN),
+            good_needs=NONE_KNOWN if good is None else needs.get(good.digest, NONE_KNOWN),
+            change=Change.WEIGHTS if good is None else change_between(good, spec),
         )
 
     def _host(self, host: PlacedHost) -> Host:
@@ -129,13 +138,14 @@ class FleetObservation:
         """A host whose connections are lost for a moment is asked to fetch nothing."""
         return (spec.digest for spec in self.keeper.current.state.deployments)
 
-    def _ask_fits(self, specs: Iterable[DeploymentSpec], goals: Iterable[Goal]) -> None:
+    def _ask_fits(self, goals: Iterable[Goal], specs: Iterable[DeploymentSpec]) -> None:
         """Ask for predictions where they decide something: where several deployments may meet on a
         host, and before a load that may happen beside the model in force."""
-        loaded = [spec for spec in specs if not spec.is_empty]
-        changes = {goal.deployment: goal.change for goal in goals}
+        changes = {goal.deployment: goal.change for goal in goals if not goal.is_empty}
         wanted = {
-            spec.digest: spec for spec in loaded if len(loaded) > 1 or changes[spec.name] in LOADS
+            spec.digest: spec
+            for spec in specs
+            if not spec.is_empty and (len(changes) > 1 or changes.get(spec.name) in LOADS)
         }
         for host in self.hosts.known.values():
             agent = host.first

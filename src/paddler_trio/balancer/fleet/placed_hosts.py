@@ -190,7 +190,8 @@ class PlacedInstance:
             idle_s=None if agent is None else agent.idle_since_s,
             crashes=self.crashes,
             is_ours=agent is None or agent.speaks_trio,
-            is_unloading=self.is_unloading and serving is not None,
+            is_unloading=self.is_unloading
+            and (serving is not None or self.deployment != DEFAULT_DEPLOYMENT),
         )
 
     def _serving_now(self, agent: AgentConnection) -> Digest | None:
