@@ -277,6 +277,7 @@ class _Link:
         trio.lowlevel.current_task().name = f"agent {agent.label}"
         if self.socket.store_path is not None and self.speaks_trio:
             agent.send(render_extension(Store(self.socket.store_path)))
+        agent.awaits_state = not agent.speaks_trio
         dispatcher.join(agent)
         log.info(
             "agent joined",

@@ -114,6 +114,8 @@ class AgentConnection:
     """It deregistered: the end of the connection is no loss."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
+    awaits_state: bool = attrs.field(default=False, init=False)
+    """A Paddler agent that has just registered: what its slots serve shows after the next state."""
     idle_since_s: float | None = attrs.field(default=None, init=False)
     """Since when no request is on it; None while one is, and before it joins."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
@@ -175,6 +177,7 @@ class AgentConnection:
         Paddler's agents are not sent extras, so a change of them is none for them.
         """
         sent = extras if self.speaks_trio else NO_EXTRAS
+        self.awaits_state = False
         digest = extended_digest(state, sent)
         self._sent_revision = digest if sent == extras else extended_digest(state, extras)
         if digest == self._sent_digest:
@@ -202,7 +205,7 @@ class AgentConnection:
             if self._was_applied and not applied:  # it begins to apply a state that was delayed
                 self._gate.close(slots_total=self.status.slots_total, now_s=now_s)
             self._was_applied = applied
-            serves = self._sent_digest is not None and self._gate.is_open(
+            serves = not self.awaits_state and self._gate.is_open(
                 slots_total=self.status.slots_total,
                 slots_processing=self.slots_processing,
                 now_s=now_s,

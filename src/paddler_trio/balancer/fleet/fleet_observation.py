@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import attrs
 import trio
@@ -34,8 +33,6 @@ from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.trio.fit_messages import FitQuestion
 from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec
 
-LOADS: Final = frozenset({Change.CONTEXT, Change.WEIGHTS})
-
 
 @attrs.define(eq=False)
 class FleetObservation:
@@ -63,7 +60,7 @@ class FleetObservation:
         hosts = tuple(self._host(host) for host in self.hosts.known.values())
         before = {name: known.get((name, each.good or "")) for name, each in rollouts.items()}
         goals = tuple(self._goal(spec, before.get(spec.name)) for spec in specs)
-        self._ask_fits(goals, [*specs, *(spec for spec in before.values() if spec is not None)])
+        self._ask_fits([*specs, *(spec for spec in before.values() if spec is not None)])
         return FleetView(
             now_s=trio.current_time(),
             goals=goals,
@@ -138,15 +135,12 @@ class FleetObservation:
         """A host whose connections are lost for a moment is asked to fetch nothing."""
         return (spec.digest for spec in self.keeper.current.state.deployments)
 
-    def _ask_fits(self, goals: Iterable[Goal], specs: Iterable[DeploymentSpec]) -> None:
-        """Ask for predictions where they decide something: where several deployments may meet on a
-        host, and before a load that may happen beside the model in force."""
-        changes = {goal.deployment: goal.change for goal in goals if not goal.is_empty}
-        wanted = {
-            spec.digest: spec
-            for spec in specs
-            if not spec.is_empty and (len(changes) > 1 or changes.get(spec.name) in LOADS)
-        }
+    def _ask_fits(self, specs: Iterable[DeploymentSpec]) -> None:
+        """Ask for predictions where several deployments may meet on a host. An agent that has one
+        model judges by itself whether it fits."""
+        wanted = {spec.digest: spec for spec in specs if not spec.is_empty}
+        if len({spec.name for spec in wanted.values()}) < 2:
+            return
         for host in self.hosts.known.values():
             agent = host.first
             if agent is None or not agent.speaks_trio:
