@@ -82,14 +82,18 @@ def state(model: Path, context_size: int = 2048) -> AgentDesiredState:
     )
 
 
+_OTHERS: frozenset[int] = frozenset()
+
+
 def engines() -> list[int]:
-    """Of the agent in this process, oldest first."""
-    return [pid for pid in children(os.getpid()) if is_engine(pid)]
+    """Of the agent in this process, oldest first; other tests may have engines here as well."""
+    return [pid for pid in children(os.getpid()) if is_engine(pid) and pid not in _OTHERS]
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADDLER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setitem(globals(), "_OTHERS", frozenset(children(os.getpid())))
     monkeypatch.setattr(model_server, "FIRST_RETRY_S", 0.05)
 
 
