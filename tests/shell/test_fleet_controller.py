@@ -123,6 +123,13 @@ async def test_on_demand_the_first_request_loads_and_idleness_unloads(
         assert not world.served("rare")
 
 
+async def test_two_deployments_of_the_same_state_share_a_host(autojump_clock: MockClock) -> None:
+    twin = spec("a", name="twin", replicas=ReplicaRange(1, 1))
+    async with fleet_world(spec("a"), twin, hosts=1) as world:
+        await until_served(world, "a")
+        await until_served(world, "a", "twin")
+
+
 async def test_a_balancer_that_is_killed_goes_on_with_the_rollout(
     autojump_clock: MockClock,
 ) -> None:

@@ -138,9 +138,10 @@ class FleetObservation:
     def _ask_fits(self, specs: Iterable[DeploymentSpec]) -> None:
         """Ask for predictions where several deployments may meet on a host. An agent that has one
         model judges by itself whether it fits."""
-        wanted = {spec.digest: spec for spec in specs if not spec.is_empty}
-        if len({spec.name for spec in wanted.values()}) < 2:
+        loaded = [spec for spec in specs if not spec.is_empty]
+        if len({spec.name for spec in loaded}) < 2:
             return
+        wanted = {spec.digest: spec for spec in loaded}
         for host in self.hosts.known.values():
             agent = host.first
             if agent is None or not agent.speaks_trio:
