@@ -110,6 +110,7 @@ class PlayedInstance:
     _effort: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _answers: dict[str, trio.CancelScope] = attrs.field(factory=dict)
     _answered: dict[str, trio.Event] = attrs.field(factory=dict)
+    """Those that the model in force works on."""
     loads: int = 0
 
     @property
@@ -157,7 +158,12 @@ class PlayedInstance:
             case Want() as want:
                 self.follow(want)
             case Start() as start:
-                nursery.start_soon(self.answer, start.id, list(start.tokens))
+                name = None if self.served is None else self.model
+                if name is None:  # it came when the model was being drained
+                    self.hand_back(start.id, "no model is loaded")
+                else:  # what comes before a newer state is answered before it
+                    self._answered[start.id] = trio.Event()
+                    nursery.start_soon(self.answer, start.id, list(start.tokens), name)
             case StopRespondingTo(wire_id):
                 if wire_id in self._answers:
                     self._answers.pop(wire_id).cancel()
@@ -223,16 +229,12 @@ class PlayedInstance:
 
     def crash(self, name: str) -> None:
         """Its engine dies; what it worked on goes back to the balancer."""
-        connection = self.connection
         self.model = None
         self.report("failed", served=None, detail=f"the engine of {name} crashed")
-        if connection is not None:
-            for wire_id, scope in list(self._answers.items()):
-                scope.cancel()
-                lease = connection.lease(wire_id)
-                if lease is not None:
-                    self.dispatcher.hand_back(lease, "engine died", suspects=0)
-            self._answers.clear()
+        for wire_id, scope in list(self._answers.items()):
+            scope.cancel()
+            self.hand_back(wire_id, "engine died")
+        self._answers.clear()
 
     async def drain(self) -> None:
         self.report("draining", served=None)
@@ -252,12 +254,9 @@ class PlayedInstance:
         self.host.disk |= names
         self.reply(Answer(wire_id, {"files": []}, None, 200))
 
-    async def answer(self, wire_id: str, tokens: list[int]) -> None:
+    async def answer(self, wire_id: str, tokens: list[int], name: str) -> None:
         """One token after the other, each of which names the model."""
-        name = self.model
-        assert name is not None, f"{self.host.id} got a request and serves nothing"
         scope = self._answers[wire_id] = trio.CancelScope()
-        answered = self._answered[wire_id] = trio.Event()
         try:
             with scope:
                 for _ in range(len(tokens), self.host.world.tokens):
@@ -266,8 +265,14 @@ class PlayedInstance:
                 del self._answers[wire_id]
                 self.deliver(wire_id, [], done=True)
         finally:
-            del self._answered[wire_id]
-            answered.set()
+            answered = self._answered.pop(wire_id, None)
+            if answered is not None:
+                answered.set()
+
+    def hand_back(self, wire_id: str, reason: str) -> None:
+        lease = None if self.connection is None else self.connection.lease(wire_id)
+        if lease is not None:
+            self.dispatcher.hand_back(lease, reason, suspects=0)
 
     def deliver(self, wire_id: str, texts: list[str], *, done: bool = False) -> None:
         lease = None if self.connection is None else self.connection.lease(wire_id)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
+import pytest
 import trio
 from fleet_world import FleetWorld, Manners, fleet_world, spec
 from trio.testing import MockClock
 
+from paddler_trio.nursery_tree.request import Failure
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
+from paddler_trio.wire.paddler.desired_state import LocalToAgent
 from paddler_trio.wire.trio.fleet_state import DEFAULT, OnFailure, ReplicaRange, RolloutSpec
+
+A = LocalToAgent("a")
 
 
 async def until(world: FleetWorld, is_so: Callable[[], bool], within_s: float = 600) -> None:
@@ -272,3 +278,71 @@ async def test_after_the_drain_deadline_others_go_on_with_the_answers(
         assert [problem for _, problem in answers] == [None] * 6
         assert [models for models, _ in answers] == [["a"] * 100] * 6
         await until_served(world, "b")
+
+
+@pytest.mark.parametrize("outcome", ["hangs", "crashes", "fails"])
+async def test_a_load_that_goes_wrong_ends_on_the_old_revision_everywhere(
+    outcome: str, autojump_clock: MockClock
+) -> None:
+    rules = RolloutSpec(min_ready_s=5, progress_deadline_s=30)
+    async with fleet_world(spec("a", rollout=rules), hosts=3) as world:
+        await until_served(world, "a")
+        for host in world.hosts.values():
+            host.manners = Manners(outcomes={"b": outcome})
+        answers: list[tuple[list[str], object]] = []
+
+        async def ask() -> None:
+            answers.append(await world.request())
+
+        async with trio.open_nursery() as requests:
+            await world.apply(spec("b", rollout=rules))
+            for _ in range(60):
+                requests.start_soon(ask)
+                await trio.sleep(1)
+        await until(world, lambda: world.keeper.current.state.deployments[0].model == A)
+        await until_served(world, "a")
+        failed = [models for models, problem in answers if problem]
+        assert all(set(models) == {"b"} for models in failed), "no other agent has that model"
+        assert not failed or outcome == "crashes"
+        assert {tuple(sorted(set(models))) for models, _ in answers} <= {("a",), ("b",)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_happens_answers_are_of_one_model_and_the_fleet_comes_to_rest(
+    seed: int, autojump_clock: MockClock
+) -> None:
+    """Agents are killed and come back, connections break, the balancer is killed, operators change
+    their minds, models turn out to be bad."""
+    dice = random.Random(seed)
+    rules = RolloutSpec(min_ready_s=2, progress_deadline_s=30)
+    manners = Manners(outcomes={"bad1": "fails", "bad2": "crashes", "bad3": "hangs"})
+    models = ["b", "c", "d", "bad1", "bad2", "bad3"]
+    async with fleet_world(spec("a", rollout=rules), hosts=4, manners=manners) as world:
+        await until_served(world, "a")
+        answers: list[tuple[list[str], Failure | None]] = []
+
+        async def ask() -> None:
+            answers.append(await world.request())
+
+        async with trio.open_nursery() as requests:
+            for step in range(40):
+                match dice.choice(["wait", "wait", "apply", "kill", "cut", "balancer"]):
+                    case "apply":
+                        await world.apply(spec(dice.choice(models), rollout=rules))
+                    case "kill":
+                        world.hosts[dice.choice(sorted(world.hosts))].kill()
+                        await world.host(f"new{step}", manners=manners)
+                    case "cut":
+                        world.hosts[dice.choice(sorted(world.hosts))].cut()
+                    case "balancer" if step % 3 == 0:
+                        world.kill_balancer()
+                        await trio.sleep(dice.uniform(0, 3))
+                        await world.start_balancer()
+                for _ in range(dice.randrange(4)):
+                    requests.start_soon(ask)
+                await trio.sleep(dice.uniform(0, 4))
+        assert all(len(set(models)) <= 1 for models, _ in answers), "a mixture"
+        await world.apply(spec("e", rollout=rules))
+        await until_served(world, "e")
+        await until(world, lambda: phase(world) is RolloutPhase.COMPLETE)
+        assert (await world.request()) == (["e"] * 10, None)

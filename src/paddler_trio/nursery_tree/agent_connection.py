@@ -197,7 +197,7 @@ class AgentConnection:
             self.serves_desired = report is not None and (
                 report.served_state == self._sent_digest
                 if self.admissible is None
-                else report.served_state in self.admissible
+                else report.served_state in self.admissible and self._has_heard(report)
             )
             serves = self.serves_desired or (self.may_stand_in and self._keeps_old_model)
         else:
@@ -215,6 +215,10 @@ class AgentConnection:
         self.is_accepting = serves and not is_ejected and not self.is_drained
         self.usable_slots = self.health.usable_slots(self.label, self.status.slots_total, now_s)
         return (self.is_accepting, self.usable_slots) != before
+
+    def _has_heard(self, report: Report) -> bool:
+        """It reported after it was sent its newest state: until then it may be about to drain."""
+        return self._sent_digest in (None, report.wanted_state, report.served_state)
 
     @property
     def _keeps_old_model(self) -> bool:
