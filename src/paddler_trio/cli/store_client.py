@@ -53,13 +53,16 @@ class StoreClient:
 
     def here_bytes(self, sha256: str) -> int | None:
         """How much of a file has arrived; None if all of it is there and its hash was compared."""
+        path = f"{STORE_PATH}/blobs/sha256/{sha256}"
         with clear_errors(self.address):
-            answer = self._http.head(f"{STORE_PATH}/blobs/sha256/{sha256}")
+            answer = self._http.head(path)
+        if answer.status_code >= 400 and UPLOAD_OFFSET not in answer.headers:
+            with clear_errors(self.address):  # the answer to a HEAD has no text: ask again for it
+                text = self._http.get(path)
+                # a store that was being started may be up by now
+                answer = text if text.status_code == answer.status_code else self._http.head(path)
         if answer.status_code == 404 and UPLOAD_OFFSET in answer.headers:
             return _number(answer)
-        if answer.status_code >= 400:  # the answer to a HEAD has no text: ask again for it
-            with clear_errors(self.address):
-                answer = self._http.get(f"{STORE_PATH}/blobs/sha256/{sha256}")
         refuse_unless_success(answer)
         return None
 
