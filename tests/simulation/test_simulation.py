@@ -25,19 +25,32 @@ from world import World
 SEEDS = 200
 GROUP = 20
 TAIL_LINES = 40
+RARE = (
+    4661,  # a request on an inference socket is refused in the tick in which the balancer stops
+)
+"""Seeds of defects that take thousands to find."""
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, GROUP))
 def test_every_request_ends_as_promised_whatever_agents_and_clients_do(start: int) -> None:
     for seed in range(start, start + GROUP):
-        world = World(draw(seed))
-        try:
-            run(world)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001  # its failures are no Exceptions
-            trace = "\n".join(world.trace[-TAIL_LINES:])
-            pytest.fail(f"seed {seed} ({world.scenario.temper}): {error!r}\n{trace}")
+        _passes(seed)
+
+
+@pytest.mark.parametrize("seed", RARE)
+def test_what_was_rare_stays_mended(seed: int) -> None:
+    _passes(seed)
+
+
+def _passes(seed: int) -> None:
+    world = World(draw(seed))
+    try:
+        run(world)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # its failures are no Exceptions
+        trace = "\n".join(world.trace[-TAIL_LINES:])
+        pytest.fail(f"seed {seed} ({world.scenario.temper}): {error!r}\n{trace}")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS, SEEDS + 10))

@@ -84,6 +84,8 @@ class InferenceSocket:
                         )
                         await client.read(receive)
                         reading.cancel_scope.cancel(reason="the client closed the connection")
+                    if self.goodbye.is_set() and client.unsent is not None:
+                        await frames.send(client.unsent)
                     if not self.goodbye.is_set():
                         connection.cancel_scope.cancel(reason="the client is gone")
                 # from here on the requests have ended and their frames are written
@@ -123,6 +125,8 @@ class _Client:
     refusal: str | None = None
     """Why this client may send nothing here."""
     nursery: trio.Nursery = attrs.field(init=False)
+    unsent: bytes | None = attrs.field(default=None, init=False)
+    """The answer to the last frame, if reading ended before the writer took it."""
     _in_flight: dict[str, Request] = attrs.field(factory=dict, init=False)
 
     async def read(self, receive: Receive) -> None:
@@ -134,7 +138,9 @@ class _Client:
                 continue
             reply = self._handle(await self._read(text))
             if reply is not None:
+                self.unsent = reply
                 await self.frames.send(reply)
+                self.unsent = None
 
     def stop_all(self) -> None:
         """The client is gone: stop all of its requests."""
