@@ -22,6 +22,7 @@ import trio
 from paddler_trio.agent.engine_crash import Suspects, crash_record_file, suspects_in
 from paddler_trio.agent.engine_probe import EngineProbe
 from paddler_trio.errors import EngineError
+from paddler_trio.nursery_tree.process_end import end_process
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EmbedDocuments,
@@ -149,7 +150,7 @@ class EngineProcess:
             finally:
                 self.pid = None
                 self._frames.close()
-                await _end(process)
+                await end_process(process, name="engine", grace_s=GOODBYE_S)
 
     async def _converse(self, process: trio.Process, record: int) -> None:
         failure: EngineError | None = None
@@ -307,22 +308,6 @@ class LoadFailedError(EngineError):
         super().__init__(reason + said, permanent=True)
         self.stage = stage
         self.reason = reason
-
-
-async def _end(process: trio.Process) -> None:
-    """Close the pipe, give the engine a moment, then kill it; reap it in any case."""
-    with trio.move_on_after(GOODBYE_S, shield=True):
-        assert process.stdin is not None
-        await process.stdin.aclose()
-        await process.wait()
-    if process.returncode is None:
-        log.error("the engine did not end by itself: killing it", pid=process.pid)
-        process.kill()
-    with trio.move_on_after(GOODBYE_S, shield=True):
-        await process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            await trio.aclose_forcefully(stream)
 
 
 def _how(status: int) -> str:

@@ -7,7 +7,6 @@ its workers are gone: the kernel ends a worker with the server that forked it.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import trio
 from paddler_trio.agent.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PaddlerError, PreparationError, WireError
 from paddler_trio.language.language_source import LanguageSource
+from paddler_trio.nursery_tree.process_end import end_process
 from paddler_trio.preparation.messages import (
     LENGTH,
     LanguageFacts,
@@ -33,7 +33,6 @@ log = structlog.get_logger("preparation")
 
 LOAD_S = 120.0
 """A vocabulary takes a second; a template that runs for ever is stopped by its own limits."""
-END_S = 2.0
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """A process that forks must not have threads."""
 
@@ -110,7 +109,7 @@ class PreparationServer:
             self._control = None
             ours.close()
             if process is not None:
-                await _end(process)
+                await end_process(process, name="preparation")
 
     async def fork(self) -> PreparationWorker:
         """A new worker; PreparationError.
@@ -201,13 +200,3 @@ async def _log(process: trio.Process) -> None:
         rest = rest[-65536:]
         for line in lines:
             log.warning("preparation", text=line.decode(errors="replace")[:2000])
-
-
-async def _end(process: trio.Process) -> None:
-    """Kill it and reap it: it has nothing to finish."""
-    if process.returncode is None:
-        process.send_signal(signal.SIGKILL)
-    with trio.move_on_after(END_S, shield=True):
-        await process.wait()
-    if process.stderr is not None:
-        await trio.aclose_forcefully(process.stderr)

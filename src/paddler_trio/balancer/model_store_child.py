@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import logging
-import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from paddler_trio.model_store.store_messages import (
     decode_message,
     encode_message,
 )
+from paddler_trio.nursery_tree.process_end import end_process
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.json_text import loads
 
@@ -165,7 +165,7 @@ class ModelStoreChild:
             self._passed.clear()
             ours.close()
             if process is not None:
-                await _end(process)
+                await end_process(process, name="model store", grace_s=END_S)
 
     async def _greet(self, control: trio.socket.SocketType) -> None:
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel()).lower()
@@ -262,16 +262,3 @@ def _log_line(line: str) -> None:
     number = logging.getLevelNamesMapping().get(str(level).upper(), logging.WARNING)
     fields = {name: value for name, value in record.items() if name not in {"timestamp", "logger"}}
     log.log(number, event, **fields)
-
-
-async def _end(process: trio.Process) -> None:
-    """It ends when its socket is closed; then kill it. Reap it in any case."""
-    with trio.move_on_after(END_S, shield=True):
-        await process.wait()
-    if process.returncode is None:
-        log.error("the model store did not end by itself: killing it", pid=process.pid)
-        process.send_signal(signal.SIGKILL)
-    with trio.move_on_after(END_S, shield=True):
-        await process.wait()
-    if process.stderr is not None:
-        await trio.aclose_forcefully(process.stderr)
