@@ -1,4 +1,4 @@
-"""How a child process ends: with a moment to do it by itself, then killed, and always reaped."""
+"""How a child ends: with a moment to do it by itself, then killed, and reaped in any case."""
 
 from __future__ import annotations
 
