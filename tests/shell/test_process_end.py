@@ -1,4 +1,4 @@
-"""Children that end by themselves, children that do not, and whoever waits for them is cancelled."""
+"""Children that end by themselves and children that do not, also when their owner is cancelled."""
 
 from __future__ import annotations
 
