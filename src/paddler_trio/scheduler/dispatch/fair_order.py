@@ -14,7 +14,6 @@ Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM '96), with unit 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 from typing import NewType, TypeAlias
 
@@ -27,6 +26,7 @@ Place: TypeAlias = "tuple[int, RequestKey]"
 """Where a request stands: sorts before all that are served after it."""
 
 _REMEMBERED_CLIENTS = 1024
+"""Those with nothing ahead of them are forgotten when there are twice as many as the last time."""
 
 
 class Priority(Enum):
@@ -43,13 +43,14 @@ class FairOrder:
 
     _turn: int = attrs.field(default=0, init=False)
     _last_tags: dict[str, int] = attrs.field(factory=dict, init=False)
+    _forget_at: int = attrs.field(default=_REMEMBERED_CLIENTS, init=False)
 
     def place(self, request: RequestKey, *, client: str, priority: Priority) -> Place:
         """Where a newly arrived request stands; it keeps this place until it ends."""
         last = self._last_tags.get(client)
         tag = self._turn if last is None else max(self._turn, last + 1)
         self._last_tags[client] = tag
-        if len(self._last_tags) > _REMEMBERED_CLIENTS:
+        if len(self._last_tags) > self._forget_at:
             self._forget_the_served()
         return (tag + priority.value, request)
 
@@ -57,17 +58,19 @@ class FairOrder:
         """The request at this place got a slot: its turn is the current one."""
         self._turn = max(self._turn, place[0] - priority.value)
 
-    def gave_up(self, client: str, still_waiting: Iterable[tuple[Place, Priority]]) -> None:
+    def gave_up(self, client: str, last_turn: int | None) -> None:
         """A request of this client left the queue unserved: the turn it had is its client's again.
 
-        ``still_waiting`` are the client's other ones; what arrives next stands behind them. Without
-        this, a client whose requests time out while no agent serves would pay for them later.
+        ``last_turn`` is the largest tag of those that the client has waiting, if any; what arrives
+        next stands behind them. Without this, a client whose requests time out while no agent
+        serves would pay for them later.
         """
         last = self._last_tags.get(client)
         if last is not None:
-            tags = (place[0] - priority.value for place, priority in still_waiting)
-            self._last_tags[client] = min(last, max([self._turn, *tags]))
+            now = self._turn if last_turn is None else max(self._turn, last_turn)
+            self._last_tags[client] = min(last, now)
 
     def _forget_the_served(self) -> None:
         """A client with nothing ahead of the current turn is as one that never asked."""
         self._last_tags = {c: tag for c, tag in self._last_tags.items() if tag > self._turn}
+        self._forget_at = max(_REMEMBERED_CLIENTS, 2 * len(self._last_tags))

@@ -7,40 +7,23 @@ a burst over idle agents visits every one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fractions import Fraction
-from typing import NewType
-
-import attrs
+from typing import NewType, TypeAlias
 
 AgentKey = NewType("AgentKey", int)
 """One *connection* of an agent. A reconnect gets a new key, so nothing stale can be confused."""
 
-
-@attrs.frozen
-class AgentLoad:
-    """What placement may know of one agent."""
-
-    agent: AgentKey
-    slots_busy: int
-    slots_total: int
-    last_chosen: int
-    """Ordinal of the latest grant to this agent; 0 if it never had one."""
-
-    @property
-    def has_capacity(self) -> bool:
-        return self.slots_busy < self.slots_total
+Load: TypeAlias = "tuple[float, int, AgentKey]"
+"""Relative load, ordinal of the latest grant, agent: the least comes first."""
 
 
-def least_loaded(agents: Iterable[AgentLoad]) -> AgentKey | None:
-    """The agent that should take one more request, or None when none has a free slot."""
-    best = min(
-        (load for load in agents if load.has_capacity),
-        key=lambda load: (
-            Fraction(load.slots_busy, load.slots_total),
-            load.last_chosen,
-            load.agent,
-        ),
-        default=None,
-    )
-    return None if best is None else best.agent
+def load_of(agent: AgentKey, *, slots_busy: int, slots_total: int, last_chosen: int) -> Load | None:
+    """The load of an agent; None if it has no free slot.
+
+    Args:
+      last_chosen: ordinal of the latest grant to this agent; 0 if it never had one.
+
+    Two fractions of at most 4,096 slots are the same float only where they are equal.
+    """
+    if slots_busy >= slots_total:
+        return None
+    return slots_busy / slots_total, last_chosen, agent

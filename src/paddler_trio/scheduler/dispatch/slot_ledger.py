@@ -16,18 +16,24 @@ Invariants (``tests/unit/scheduler/dispatch`` checks them after every step of a 
 * no client keeps others out of a full buffer: while another has fewer requests waiting, its last
   one makes room. A re-queued request never does;
 * a request is unknown, waiting, or holding exactly one slot, never two of these.
+
+No event looks at all agents or at all that wait, so it costs the same with 5,000 agents and 100,000
+waiting as with one (``benchmarks/dispatch.py``). ``reference_ledger.py`` beside the tests is the
+same in few words: it looks at everything, and decides the same.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from collections import Counter
 from collections.abc import Iterable
 from typing import TypeAlias
 
 import attrs
 
+from paddler_trio.scheduler.dispatch.agent_index import ANY, AgentClass, AgentIndex, Constraint
 from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
-from paddler_trio.scheduler.dispatch.placement import AgentKey, AgentLoad, least_loaded
+from paddler_trio.scheduler.dispatch.placement import AgentKey, load_of
+from paddler_trio.scheduler.dispatch.wait_queue import Waiting, WaitQueue
 
 __all__ = [
     "BufferFull",
@@ -72,12 +78,10 @@ Decision: TypeAlias = Granted | Queued | BufferFull
 
 @attrs.define
 class _Agent:
-    slots_total: int
-    accepting: bool
-    kind: str | None
-    offers: frozenset[str] = frozenset()
-    revision: str | None = None
+    serves: AgentClass = attrs.field(factory=AgentClass)
     next_revision: str | None = None
+    slots_total: int = 0
+    is_accepting: bool = False
     holders: dict[RequestKey, None] = attrs.field(factory=dict)
     """In the order the slots were granted (a dict is an ordered set)."""
     last_chosen: int = 0
@@ -88,12 +92,7 @@ class _Request:
     client: str
     place: Place
     priority: Priority
-    needs: frozenset[str] = frozenset()
-    """Only agents that offer all of these may have it."""
-    kind: str | None = None
-    """The only kind of agent that may have it; None for any."""
-    revision: str | None = None
-    """Only agents that serve this revision may have it; None for any."""
+    wanted: Constraint
     agent: AgentKey | None = None
     """Whose slot it holds; None while it waits."""
     was_granted: bool = False
@@ -120,9 +119,14 @@ class SlotLedger:
     max_buffered: int
     _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
     _requests: dict[RequestKey, _Request] = attrs.field(factory=dict, init=False)
-    _waiting: list[Place] = attrs.field(factory=list, init=False)
+    _index: AgentIndex = attrs.field(factory=AgentIndex, init=False)
+    _queue: WaitQueue = attrs.field(factory=WaitQueue, init=False)
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
+    _next_revisions: Counter[str | None] = attrs.field(factory=Counter, init=False)
+    """What agents are to serve, and how many of them."""
     _grants: int = attrs.field(default=0, init=False)
+    _slots_processing: int = attrs.field(default=0, init=False)
+    _slots_total: int = attrs.field(default=0, init=False)
 
     # ------------------------------------------------------------- requests
 
@@ -138,24 +142,19 @@ class SlotLedger:
         """A new request wants a slot of an agent that offers what it ``needs``, and serves
         ``revision`` if that is given. If one is free, no request that waits may have it."""
         assert request not in self._requests, f"request {request} asks twice"
+        wanted = Constraint(revision=revision, needs=needs)
+        chosen = self._index.least_loaded(wanted)
         displaced: RequestKey | None = None
-        if (
-            self._free_agent(None, needs, revision) is None
-            and len(self._waiting) >= self.max_buffered
-        ):
-            displaced = self._displaceable(client, priority)
+        if chosen is None and len(self._queue) >= self.max_buffered:
+            displaced = self._queue.displaceable(client, priority)
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
         place = self._order.place(request, client=client, priority=priority)
-        self._requests[request] = entry = _Request(
-            client, place, priority, needs, revision=revision
-        )
-        granted = self._grant(request, entry)
-        if granted is not None:
-            return granted
-        insort(self._waiting, place)
-        return Queued(request, self._waiting.index(place), displaced)
+        self._requests[request] = entry = _Request(client, place, priority, wanted)
+        if chosen is not None:
+            return self._grant(request, entry, chosen)
+        return Queued(request, self._wait(entry), displaced)
 
     def ask_again(
         self,
@@ -171,22 +170,17 @@ class SlotLedger:
         join those it had.
         """
         entry = self._requests[request]
-        entry.needs |= needs
         assert entry.agent is None, f"request {request} holds a slot"
-        assert entry.place not in self._waiting, f"request {request} waits already"
-        entry.kind, entry.revision = kind, revision
-        granted = self._grant(request, entry)
-        if granted is not None:
-            return granted  # no earlier request may have this slot, or it would not be free
-        insort(self._waiting, entry.place)
-        return Queued(request, self._waiting.index(entry.place))
+        assert request not in self._queue, f"request {request} waits already"
+        entry.wanted = Constraint(kind, revision, entry.wanted.needs | needs)
+        chosen = self._index.least_loaded(entry.wanted)
+        if chosen is not None:  # no earlier request may have this slot, or it would not be free
+            return self._grant(request, entry, chosen)
+        return Queued(request, self._wait(entry))
 
     def give_back(self, request: RequestKey) -> list[Granted]:
         """The request returns its slot and may :meth:`ask_again`."""
-        entry = self._requests[request]
-        if entry.agent is not None:
-            del self._agents[entry.agent].holders[request]
-            entry.agent = None
+        self._release(request, self._requests[request])
         return self._grant_waiting()
 
     def end(self, request: RequestKey) -> list[Granted]:
@@ -194,25 +188,21 @@ class SlotLedger:
         entry = self._requests.get(request)
         if entry is None:
             return []
-        if entry.agent is None and entry.place in self._waiting:
+        if request in self._queue:
             self._forget_waiting(request)
-            return self._grant_waiting()
-        if entry.agent is not None:
-            del self._agents[entry.agent].holders[request]
-        del self._requests[request]
+        else:
+            self._release(request, entry)
+            del self._requests[request]
         return self._grant_waiting()
 
     def position(self, request: RequestKey) -> int | None:
         """How many stand before this request; None if it does not wait."""
-        entry = self._requests.get(request)
-        if entry is None or entry.place not in self._waiting:
-            return None
-        return self._waiting.index(entry.place)
+        return self._queue.position(request)
 
     def is_hopeless(self, needs: frozenset[str]) -> bool:
         """There are agents, and none of them offers all of this, however long one waits."""
         return bool(self._agents) and not any(
-            needs <= agent.offers for agent in self._agents.values()
+            needs <= agents.offers for agents in self._index.classes()
         )
 
     def stranded(self) -> list[RequestKey]:
@@ -220,25 +210,28 @@ class SlotLedger:
         kind, and those of a revision that is neither served nor about to be. An agent that only
         loads keeps its kind; of one that offers what continuations need and has served nothing yet
         the kind is not known."""
-        waiting = [(key, self._requests[key]) for _, key in self._waiting]
-        agents = self._agents.values()
-        kinds = {agent.kind for agent in agents if agent.offers or agent.kind}
-        if None in kinds and all(entry.revision is None for _, entry in waiting):
+        wanted = [each for each in self._queue.wanted() if not each.admits_any_model]
+        if not wanted:
             return []
-        revisions = {agent.revision for agent in agents} | {agent.next_revision for agent in agents}
-        return [
+        classes = list(self._index.classes())
+        kinds = {agents.kind for agents in classes if agents.offers or agents.kind}
+        revisions = {agents.revision for agents in classes} | self._next_revisions.keys()
+        return self.in_order(
             key
-            for key, entry in waiting
-            if (entry.kind is not None and None not in kinds and entry.kind not in kinds)
-            or (entry.revision is not None and entry.revision not in revisions)
-        ]
+            for each in wanted
+            if (each.kind is not None and None not in kinds and each.kind not in kinds)
+            or (each.revision is not None and each.revision not in revisions)
+            for key in self._queue.that_want(each)
+        )
 
     # --------------------------------------------------------------- agents
 
     def join(self, agent: AgentKey) -> None:
         """A registered agent, not accepting until :meth:`update`."""
         assert agent not in self._agents, f"agent {agent} joined twice"
-        self._agents[agent] = _Agent(slots_total=0, accepting=False, kind=None)
+        self._agents[agent] = record = _Agent()
+        self._index.join(record.serves)
+        self._next_revisions[None] += 1
 
     def update(
         self,
@@ -256,11 +249,19 @@ class SlotLedger:
         ``revision`` is what it serves, ``next_revision`` what it is to serve.
         """
         record = self._agents[agent]
-        record.kind = kind
-        record.offers = offers
-        record.revision, record.next_revision = revision, next_revision
+        serves = AgentClass(kind, revision, offers)
+        if serves != record.serves:
+            self._index.leave(record.serves, agent)
+            self._index.join(serves)
+            record.serves = serves
+        if next_revision != record.next_revision:
+            self._forget_revision(record)
+            self._next_revisions[next_revision] += 1
+            record.next_revision = next_revision
+        self._slots_total += max(0, slots_total) - record.slots_total
         record.slots_total = max(0, slots_total)
-        record.accepting = accepting
+        record.is_accepting = accepting
+        self._place(agent, record)
         return self._grant_waiting()
 
     def leave(self, agent: AgentKey) -> list[RequestKey]:
@@ -270,10 +271,14 @@ class SlotLedger:
           The requests that held its slots, in the order they were granted; they hold nothing now
           and either ask again or end.
         """
-        lost = list(self._agents.pop(agent).holders)
-        for request in lost:
+        record = self._agents.pop(agent)
+        self._index.leave(record.serves, agent)
+        self._forget_revision(record)
+        self._slots_total -= record.slots_total
+        self._slots_processing -= len(record.holders)
+        for request in record.holders:
             self._requests[request].agent = None
-        return lost
+        return list(record.holders)
 
     def in_order(self, requests: Iterable[RequestKey]) -> list[RequestKey]:
         """These requests, sorted by their places."""
@@ -285,74 +290,85 @@ class SlotLedger:
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
-            slots_processing=sum(len(agent.holders) for agent in self._agents.values()),
-            slots_total=sum(agent.slots_total for agent in self._agents.values()),
-            requests_buffered=len(self._waiting),
+            slots_processing=self._slots_processing,
+            slots_total=self._slots_total,
+            requests_buffered=len(self._queue),
         )
 
     # -------------------------------------------------------------- private
 
-    def _displaceable(self, client: str, priority: Priority) -> RequestKey | None:
-        """The last in the queue of the client with the most waiting requests, if these are at least
-        two more than ``client`` has, and its class is not above ``priority``."""
-        waiting: dict[str, list[RequestKey]] = {}
-        for _, key in self._waiting:
-            entry = self._requests[key]
-            if not entry.was_granted:
-                waiting.setdefault(entry.client, []).append(key)
-        own = len(waiting.get(client, ()))
-        for keys in sorted(waiting.values(), key=len, reverse=True):
-            if len(keys) < own + 2:
-                return None
-            if self._requests[keys[-1]].priority.value >= priority.value:
-                return keys[-1]
-        return None
+    def _wait(self, entry: _Request) -> int:
+        """It waits; how many stand before it."""
+        return self._queue.add(
+            Waiting(
+                entry.client,
+                entry.place,
+                entry.priority,
+                entry.wanted,
+                can_be_displaced=not entry.was_granted,
+            )
+        )
 
     def _forget_waiting(self, request: RequestKey) -> None:
-        entry = self._requests.pop(request)
-        self._waiting.remove(entry.place)
-        others = (self._requests[key] for _, key in self._waiting)
-        same = [(o.place, o.priority) for o in others if o.client == entry.client]
-        self._order.gave_up(entry.client, same)
+        client = self._queue.remove(request).client
+        del self._requests[request]
+        self._order.gave_up(client, self._queue.last_turn(client))
 
     def _grant_waiting(self) -> list[Granted]:
-        """Grant slots in the order of the places, while any is free."""
+        """Grant slots in the order of the places, while any is free.
+
+        What cannot be granted to the first of those that ask for the same cannot be granted to the
+        others, and no grant frees a slot: such a group is out for good.
+        """
         grants: list[Granted] = []
-        passed_by = 0
-        while passed_by < len(self._waiting):
-            (_, request) = self._waiting[passed_by]
-            entry = self._requests[request]
-            granted = self._grant(request, entry)
-            if granted is not None:
-                del self._waiting[passed_by]
-                grants.append(granted)
-            elif entry.kind is not None or entry.needs or entry.revision is not None:
-                passed_by += 1  # others may have what this one may not
+        hopeless: set[Constraint] = set()
+        while (first := self._queue.first(hopeless)) is not None:
+            chosen = self._index.least_loaded(first.wanted)
+            if chosen is not None:
+                request = first.place[1]
+                self._queue.remove(request)
+                grants.append(self._grant(request, self._requests[request], chosen))
+            elif first.wanted == ANY:
+                break  # nothing is free
             else:
-                break
+                hopeless.add(first.wanted)
         return grants
 
-    def _grant(self, request: RequestKey, entry: _Request) -> Granted | None:
-        chosen = self._free_agent(entry.kind, entry.needs, entry.revision)
-        if chosen is None:
-            return None
+    def _grant(self, request: RequestKey, entry: _Request, chosen: AgentKey) -> Granted:
         self._grants += 1
         agent = self._agents[chosen]
         agent.last_chosen = self._grants
         agent.holders[request] = None
+        self._slots_processing += 1
+        self._place(chosen, agent)
         entry.agent = chosen
         entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
         return Granted(request, chosen)
 
-    def _free_agent(
-        self, kind: str | None, needs: frozenset[str], revision: str | None
-    ) -> AgentKey | None:
-        return least_loaded(
-            AgentLoad(key, len(agent.holders), agent.slots_total, agent.last_chosen)
-            for key, agent in self._agents.items()
-            if agent.accepting
-            and (kind is None or agent.kind == kind)
-            and (revision is None or agent.revision == revision)
-            and needs <= agent.offers
+    def _release(self, request: RequestKey, entry: _Request) -> None:
+        if entry.agent is None:
+            return
+        agent = self._agents[entry.agent]
+        del agent.holders[request]
+        self._slots_processing -= 1
+        self._place(entry.agent, agent)
+        entry.agent = None
+
+    def _place(self, key: AgentKey, agent: _Agent) -> None:
+        """Its slots, its load or its readiness has changed."""
+        load = load_of(
+            key,
+            slots_busy=len(agent.holders),
+            slots_total=agent.slots_total,
+            last_chosen=agent.last_chosen,
         )
+        if agent.is_accepting and load is not None:
+            self._index.put(agent.serves, load)
+        else:
+            self._index.take_out(agent.serves, key)
+
+    def _forget_revision(self, agent: _Agent) -> None:
+        self._next_revisions[agent.next_revision] -= 1
+        if not self._next_revisions[agent.next_revision]:
+            del self._next_revisions[agent.next_revision]

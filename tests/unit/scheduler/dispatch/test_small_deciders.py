@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.scheduler.dispatch.agent_index import ANY, AgentClass, AgentIndex
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits, Loss, refusal
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.scheduler.dispatch.health import HealthLimits, HealthTracker
-from paddler_trio.scheduler.dispatch.placement import AgentKey, AgentLoad, least_loaded
+from paddler_trio.scheduler.dispatch.placement import AgentKey, load_of
 from paddler_trio.scheduler.dispatch.service_rate import LONGEST_S, SHORTEST_S, ServiceRate
 from paddler_trio.scheduler.dispatch.swap_gate import UNCHANGED_AFTER_S, SwapGate
 
 # ---------------------------------------------------------------------------- placement
 
-loads = st.builds(
-    AgentLoad,
-    agent=st.integers(1, 50).map(AgentKey),
-    slots_busy=st.integers(0, 8),
-    slots_total=st.integers(0, 8),
-    last_chosen=st.integers(0, 100),
+loads = st.tuples(
+    st.integers(1, 50).map(AgentKey), st.integers(0, 8), st.integers(0, 8), st.integers(0, 100)
 )
 
 
-@given(st.lists(loads, unique_by=lambda load: load.agent))
-def test_the_least_relative_load_is_chosen_and_a_full_agent_never(agents: list[AgentLoad]) -> None:
+def least_loaded(agents: list[tuple[AgentKey, int, int, int]]) -> AgentKey | None:
+    index, served = AgentIndex(), AgentClass()
+    for agent, busy, total, last in agents:
+        index.join(served)
+        load = load_of(agent, slots_busy=busy, slots_total=total, last_chosen=last)
+        if load is not None:
+            index.put(served, load)
+    return index.least_loaded(ANY)
+
+
+@given(st.lists(loads, unique_by=lambda load: load[0]))
+def test_the_least_relative_load_is_chosen_and_a_full_agent_never(
+    agents: list[tuple[AgentKey, int, int, int]],
+) -> None:
     chosen = least_loaded(agents)
-    free = [load for load in agents if load.slots_busy < load.slots_total]
+    free = {agent: Fraction(busy, total) for agent, busy, total, _ in agents if busy < total}
     if not free:
         assert chosen is None
         return
-    (load,) = (load for load in free if load.agent == chosen)
-    ratio = load.slots_busy / load.slots_total
-    assert all(ratio <= other.slots_busy / other.slots_total for other in free)
+    assert chosen is not None
+    assert free[chosen] == min(free.values())
 
 
 def test_a_tie_goes_to_whom_was_chosen_longest_ago() -> None:
-    tied = [AgentLoad(AgentKey(n), 1, 4, last) for n, last in ((1, 9), (2, 3), (3, 7))]
+    tied = [(AgentKey(n), 1, 4, last) for n, last in ((1, 9), (2, 3), (3, 7))]
     assert least_loaded(tied) == AgentKey(2)
 
 
 def test_load_is_relative_to_the_slots() -> None:
-    big = AgentLoad(AgentKey(1), 4, 16, 1)
-    small = AgentLoad(AgentKey(2), 3, 4, 0)
+    big, small = (AgentKey(1), 4, 16, 1), (AgentKey(2), 3, 4, 0)
     assert least_loaded([big, small]) == AgentKey(1)
+
+
+@given(st.integers(0, 4095), st.integers(1, 4096), st.integers(0, 4095), st.integers(1, 4096))
+def test_loads_are_ordered_as_fractions_are(a: int, b: int, c: int, d: int) -> None:
+    first = load_of(AgentKey(1), slots_busy=a, slots_total=b, last_chosen=0)
+    second = load_of(AgentKey(1), slots_busy=c, slots_total=d, last_chosen=0)
+    if first is not None and second is not None:
+        assert (first < second) == (Fraction(a, b) < Fraction(c, d))
 
 
 # ------------------------------------------------------------------------------- health
