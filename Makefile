@@ -74,6 +74,15 @@ lint: setup
 llama: | $(BIN)/python
 	@$(BIN)/python tools/setup_llama.py
 
+# The web admin panel needs node >= 20, and only here: what is built is committed.
+.PHONY: panel
+panel:
+	cd panel && npm ci --no-audit --no-fund && npm run build
+
+.PHONY: panel.check
+panel.check:
+	cd panel && npm ci --no-audit --no-fund && npm run check && npm run compare
+
 .PHONY: setup
 setup: $(VENV)/installed
 

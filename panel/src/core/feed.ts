@@ -1,0 +1,232 @@
+/**
+ * The stream of the balancer's events: one connection for the page, whatever is shown.
+ *
+ * It is read with `fetch`, since an EventSource hides the status of a refusal, and cannot resume once its topics change.
+ */
+
+import { signal } from "@preact/signals";
+import type { FeedEvent, Topic } from "../types";
+import { ApiError, request } from "./api";
+import { EventStreamParser } from "./event_stream";
+
+export type Connection =
+  | { state: "connecting"; since: number }
+  | { state: "live"; since: number }
+  /** Times are the browser's `Date.now()`; `retryAt` is null while the next try is under way. */
+  | { state: "lost"; since: number; retryAt: number | null; reason: string };
+
+export interface FeedReader {
+  /** What `Last-Event-ID` resumes, null to begin anew. */
+  lastEventId(): string | null;
+  /** False if the event cannot be used: the feed begins anew. */
+  receive(event: FeedEvent, topics: readonly Topic[]): boolean;
+}
+
+/** The balancer sends a comment after 3 s without news. */
+const SILENCE_MS = 10_000;
+const FIRST_RETRY_MS = 500;
+const MAX_RETRY_MS = 8_000;
+/** A page that leaves and one that comes change the topics at once. */
+const TOPICS_SETTLE_MS = 20;
+
+/** How long to wait before try number `attempt`, from 0; `random` is 0..1. */
+export function backOff(attempt: number, random: number): number {
+  const most = Math.min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** Math.min(attempt, 10));
+  return Math.round(most * (0.5 + random / 2));
+}
+
+export class Feed {
+  readonly connection = signal<Connection>({ state: "connecting", since: Date.now() });
+
+  readonly #reader: FeedReader;
+  readonly #wanted = new Map<Topic, number>();
+  #running = false;
+  #topics: readonly Topic[] = [];
+  #current: AbortController | undefined;
+  /** Streams are counted; events count only if no newer stream had one. */
+  #streams = 0;
+  #newest = 0;
+  #attempt = 0;
+  #retry: ReturnType<typeof setTimeout> | undefined;
+  #settle: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(reader: FeedReader) {
+    this.#reader = reader;
+  }
+
+  /** Receive these topics until the returned function is called. */
+  want(topics: readonly Topic[]): () => void {
+    for (const topic of topics) {
+      this.#wanted.set(topic, (this.#wanted.get(topic) ?? 0) + 1);
+    }
+    this.#topicsMayDiffer();
+    return () => {
+      for (const topic of topics) {
+        const left = (this.#wanted.get(topic) ?? 0) - 1;
+        if (left > 0) {
+          this.#wanted.set(topic, left);
+        } else {
+          this.#wanted.delete(topic);
+        }
+      }
+      this.#topicsMayDiffer();
+    };
+  }
+
+  start(): void {
+    if (!this.#running) {
+      this.#running = true;
+      this.#attempt = 0;
+      this.connection.value = { state: "connecting", since: Date.now() };
+      this.#topicsMayDiffer();
+    }
+  }
+
+  stop(): void {
+    this.#running = false;
+    this.#topics = [];
+    clearTimeout(this.#retry);
+    clearTimeout(this.#settle);
+    this.#current?.abort();
+    this.#current = undefined;
+  }
+
+  /** Try at once: the viewer asked for it, or the network is back. */
+  retryNow(): void {
+    if (this.#running && this.connection.value.state === "lost") {
+      this.#attempt = 0;
+      this.#connect(this.#topics, true);
+    }
+  }
+
+  #topicsMayDiffer(): void {
+    clearTimeout(this.#settle);
+    this.#settle = setTimeout(() => {
+      const topics = [...this.#wanted.keys()].sort();
+      if (this.#running && topics.length && topics.join() !== this.#topics.join()) {
+        this.#topics = topics;
+        this.#connect(topics, false);
+      }
+    }, TOPICS_SETTLE_MS);
+  }
+
+  #connect(topics: readonly Topic[], resumes: boolean): void {
+    clearTimeout(this.#retry);
+    const before = this.#current;
+    const mine = new AbortController();
+    this.#current = mine;
+    this.#streams += 1;
+    const known = this.connection.value;
+    if (known.state === "lost") {
+      this.connection.value = { ...known, retryAt: null };
+    }
+    // The stream with the topics before goes on until this one has shown its first event.
+    const takeOver = (): void => {
+      before?.abort();
+    };
+    this.#read(topics, resumes, mine, takeOver).then(
+      () => this.#lost(mine, "The balancer ended the stream.", takeOver),
+      (error: unknown) => this.#lost(mine, reasonOf(error), takeOver),
+    );
+  }
+
+  async #read(
+    topics: readonly Topic[],
+    resumes: boolean,
+    mine: AbortController,
+    takeOver: () => void,
+  ): Promise<void> {
+    const id = resumes ? this.#reader.lastEventId() : null;
+    const number = this.#streams;
+    const silence = new Deadline(SILENCE_MS, () => mine.abort(new Error("The balancer is silent.")));
+    try {
+      const response = await request(`api/v2/events?topics=${topics.join(",")}`, {
+        headers: { accept: "text/event-stream", ...(id === null ? {} : { "Last-Event-ID": id }) },
+        signal: mine.signal,
+      });
+      if (response.body === null) {
+        throw new Error("The stream has no body.");
+      }
+      const parser = new EventStreamParser();
+      const text = new TextDecoder();
+      const reader = response.body.getReader();
+      for (;;) {
+        const { done, value } = await reader.read();
+        silence.extend();
+        if (done) {
+          return;
+        }
+        for (const event of parser.feed(text.decode(value, { stream: true }))) {
+          if (number < this.#newest || !this.#running) {
+            return; // another stream has taken over meanwhile
+          }
+          if (number > this.#newest) {
+            this.#newest = number;
+            takeOver();
+          }
+          this.#receive(JSON.parse(event.data) as FeedEvent, topics);
+        }
+      }
+    } catch (error) {
+      throw mine.signal.aborted && mine.signal.reason instanceof Error ? mine.signal.reason : error;
+    } finally {
+      silence.end();
+    }
+  }
+
+  #receive(event: FeedEvent, topics: readonly Topic[]): void {
+    if (!this.#reader.receive(event, topics)) {
+      this.#connect(topics, false);
+      return;
+    }
+    this.#attempt = 0;
+    if (this.connection.value.state !== "live") {
+      this.connection.value = { state: "live", since: Date.now() };
+    }
+  }
+
+  #lost(mine: AbortController, reason: string, takeOver: () => void): void {
+    takeOver();
+    if (this.#current !== mine || !this.#running) {
+      return;
+    }
+    const delay_ms = backOff(this.#attempt, Math.random());
+    this.#attempt += 1;
+    const known = this.connection.value;
+    this.connection.value = {
+      state: "lost",
+      since: known.state === "lost" ? known.since : Date.now(),
+      retryAt: Date.now() + delay_ms,
+      reason,
+    };
+    this.#retry = setTimeout(() => this.#connect(this.#topics, true), delay_ms);
+  }
+}
+
+class Deadline {
+  readonly #ms: number;
+  readonly #then: () => void;
+  #timer: ReturnType<typeof setTimeout>;
+
+  constructor(ms: number, then: () => void) {
+    this.#ms = ms;
+    this.#then = then;
+    this.#timer = setTimeout(then, ms);
+  }
+
+  extend(): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(this.#then, this.#ms);
+  }
+
+  end(): void {
+    clearTimeout(this.#timer);
+  }
+}
+
+function reasonOf(error: unknown): string {
+  if (error instanceof ApiError) {
+    return error.text;
+  }
+  return error instanceof TypeError ? "The connection broke." : String((error as Error)?.message ?? error);
+}

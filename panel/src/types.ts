@@ -1,0 +1,384 @@
+/** The JSON that the balancer sends. Times end in `_ms` and are its monotonic clock, see core/time.ts. */
+
+export type Topic =
+  | "balancer"
+  | "agents"
+  | "deployments"
+  | "requests"
+  | "rollouts"
+  | "metrics"
+  | "logs";
+
+/** One event of `GET api/v2/events`. */
+export interface FeedEvent {
+  epoch: string;
+  seq: number;
+  full: boolean;
+  now_ms: number;
+  time: string;
+  set: Partial<Record<Topic, Record<string, unknown>>>;
+  gone: Partial<Record<Topic, string[]>>;
+}
+
+export interface Balancer {
+  version: string;
+  started: string;
+  draining: boolean;
+  addresses: Record<"inference" | "management" | "openai" | "panel", string[]>;
+  buffer: { waiting: number; limit: number; timeout_ms: number };
+  slots: { busy: number; total: number };
+  loop_lag_ms: number;
+  capture: boolean;
+  revision: number;
+}
+
+export type StateApplication =
+  | "Fresh"
+  | "AttemptedAndRetrying"
+  | "Stuck"
+  | "AttemptedAndNotAppliable"
+  | "Applied";
+
+/** `{"ModelCannotBeLoaded": {"model_path": …}}`, one name and what it carries. */
+export type AgentIssue = Record<string, Record<string, unknown>>;
+
+export interface Download {
+  source: string;
+  phase: string;
+  file_index: number;
+  file_count: number;
+  bytes_per_s: number | null;
+  remaining_s: number | null;
+}
+
+export interface DeviceMemory {
+  device: string;
+  predicted: number | null;
+  actual: number | null;
+}
+
+export interface AgentMemory {
+  context_size: number;
+  n_gpu_layers: number;
+  chosen: string[];
+  devices: DeviceMemory[];
+}
+
+/** What an engine did since its model was loaded; counts are tokens unless named otherwise. */
+export interface EngineStats {
+  passes: number;
+  prompt_tokens: number;
+  cached_tokens: number;
+  drawn_tokens: number;
+  drafted_tokens: number;
+  accepted_tokens: number;
+  preemptions: number;
+  busy_ms: number;
+  draw_ms: number;
+  last_sequences: number;
+  last_tokens: number;
+  last_ms: number;
+  running: number;
+  waiting: number;
+  cells_total: number;
+  cells_used: number;
+  cells_resident: number;
+  stored_tokens: number;
+  stored_bytes: number;
+  embedding_documents: number;
+  embedding_tokens: number;
+  embedding_passes: number;
+  embedding_ms: number;
+}
+
+/** q: in the engine's queue, p: prefill, d: decode, s: stopping. */
+export type LanePhase = "q" | "p" | "d" | "s";
+/** Request key, phase, since when; the place in the list is no lane: see `Placement.lane`. */
+export type Lane = [request: number, phase: LanePhase, since_ms: number];
+
+export interface AgentRates {
+  prompt_tokens_per_s: number;
+  generated_tokens_per_s: number;
+  /** 0..1, null where no prompt was computed. */
+  cached_ratio: number | null;
+}
+
+export interface Agent {
+  key: number;
+  label: string;
+  id: string;
+  name: string | null;
+  host: string;
+  deployment: string;
+  labels: Record<string, string>;
+  protocol: "paddler-trio.1" | "paddler-4.1";
+  is_accepting: boolean;
+  is_drained: boolean;
+  usable_slots: number;
+  phase: string | null;
+  wanted_state: string | null;
+  served_state: string | null;
+  progress: number | null;
+  detail: string | null;
+  load_s: number | null;
+  engine: Partial<EngineStats> | null;
+  download: Download | null;
+  memory: AgentMemory | null;
+  desired_slots_total: number;
+  download_current: number;
+  download_filename: string | null;
+  download_indeterminate: boolean;
+  download_total: number;
+  issues: AgentIssue[];
+  model_path: string | null;
+  slots_processing: number;
+  slots_total: number;
+  state_application_status: StateApplication;
+  uses_chat_template_override: boolean;
+  joined_ms: number;
+  rates: AgentRates | null;
+  ejected_until_ms: number | null;
+  engine_restarts: number;
+  lanes: Lane[];
+}
+
+export interface Deployment {
+  aliases: string[];
+  phase: string;
+  waiting: number;
+  oldest_wait_ms: number | null;
+  running: number;
+  slots: number;
+  serving: number;
+  held: { reason: string; until_ms: number | null } | null;
+  target: string | null;
+}
+
+export type RequestPhase = "buffered" | "leased" | "streaming" | "stopping" | "ended";
+
+export interface QueueStay {
+  since_ms: number;
+  until_ms: number | null;
+  positions: [ms: number, position: number][];
+}
+
+export interface Placement {
+  agent: string;
+  agent_key: number;
+  lane: number;
+  at_ms: number;
+  why: string;
+  prepared_ms: number | null;
+  first_ms: number | null;
+  prompt_tokens: number | null;
+  cached_tokens: number | null;
+  wait_ms: number | null;
+  prefill_ms: number | null;
+  template_ms: number | null;
+  ended_ms: number | null;
+  ending: string | null;
+}
+
+export interface Ending {
+  kind: "done" | "failed" | "stopped";
+  code: number | null;
+  text: string | null;
+}
+
+export interface RequestView {
+  key: number;
+  id: string;
+  client: string;
+  deployment: string;
+  kind: "generation" | "embedding" | "rank";
+  route: string | null;
+  phase: RequestPhase;
+  arrived_ms: number;
+  position: number | null;
+  queue: QueueStay[];
+  placements: Placement[];
+  first_result_ms: number | null;
+  tokens: number;
+  /** Absent in the feed. */
+  progress?: [ms: number, tokens: number][];
+  continuations: number;
+  ended_ms: number | null;
+  ending: Ending | null;
+  /** Absent in the feed. */
+  capture?: { request: string; answer: string } | null;
+}
+
+export interface Moment {
+  now_ms: number;
+  time: string;
+}
+
+export interface RequestList extends Moment {
+  requests: RequestView[];
+  next: number | null;
+}
+
+export interface RequestDetail extends Moment {
+  request: RequestView;
+  explanation: string[];
+}
+
+export interface AgentEvent {
+  agent: string;
+  agent_key: number;
+  at_ms: number;
+  event: "joined" | "left" | "phase";
+  phase: string | null;
+  detail: string | null;
+}
+
+export interface AgentHistory extends Moment {
+  events: AgentEvent[];
+}
+
+export type RolloutPhase =
+  | "prefetching"
+  | "canary"
+  | "rolling"
+  | "paused"
+  | "rolling_back"
+  | "complete"
+  | "rolled_back"
+  | "aborted";
+
+export interface RolloutAgent {
+  agent: string;
+  host: string;
+  deployment: string;
+  phase: string;
+  detail: string | null;
+  progress: number | null;
+}
+
+export interface Rollout {
+  deployment: string;
+  phase: RolloutPhase;
+  reason: string | null;
+  from: number | null;
+  to: number | null;
+  started: string | null;
+  waits_for: string | null;
+  ready_in_s: number | null;
+  agents: RolloutAgent[];
+}
+
+export type MetricsField =
+  | "start_ms"
+  | "requests"
+  | "failed"
+  | "ttft_p50_ms"
+  | "ttft_p95_ms"
+  | "itl_p50_ms"
+  | "itl_p95_ms"
+  | "queue_p50_ms"
+  | "queue_p95_ms"
+  | "prompt_tokens"
+  | "cached_tokens"
+  | "generated_tokens"
+  | "waiting_max"
+  | "busy_max"
+  | "slots";
+
+/** The newest row of the metrics history, in the order of its `fields`; null where nothing was measured. */
+export type MetricsRow = (number | null)[];
+
+export interface MetricsHistory extends Moment {
+  bucket_ms: number;
+  fields: MetricsField[];
+  rows: MetricsRow[];
+}
+
+export interface LogsLast {
+  seq: number;
+  warnings: number;
+  errors: number;
+}
+
+export interface LogEntry {
+  seq: number;
+  time: string;
+  level: string;
+  logger: string;
+  event: string;
+  fields: Record<string, unknown>;
+}
+
+export interface LogList {
+  entries: LogEntry[];
+}
+
+export interface ApiKey {
+  name: string;
+  scopes: string[];
+  deployments: string[];
+  requests: number;
+}
+
+export interface KeyList {
+  /** Whether the balancer has a file of keys (`--api-key-file`). */
+  file: boolean;
+  keys: ApiKey[];
+}
+
+export interface NewKey {
+  name: string;
+  key: string;
+}
+
+export interface HubFile {
+  path: string;
+  size_bytes: number;
+}
+
+export interface HubModels {
+  repo: string;
+  revision: string;
+  commit: string;
+  quantizations: { name: string; files: HubFile[]; size_bytes: number; is_default: boolean }[];
+  projections: HubFile[];
+}
+
+export interface TemplatePreview {
+  prompt: string;
+  num_tokens: number;
+}
+
+export interface FleetDeployment {
+  name: string;
+  target: string | null;
+  phase: string;
+  replicas: { wanted: number; serving: number };
+  rollout: Rollout | null;
+}
+
+export interface Revision {
+  revision: number;
+  author: string;
+  time: string;
+  note: string | null;
+  state: { deployments: Record<string, unknown>[] };
+}
+
+export interface FleetDocument {
+  revision: Revision;
+  deployments: FleetDeployment[];
+}
+
+export interface Session {
+  required: boolean;
+  signed_in: boolean;
+  name: string | null;
+  csrf: string | null;
+}
+
+export interface Info {
+  version: string;
+  addresses: Record<"inference" | "management" | "openai" | "panel", string | string[] | null>;
+  join: { address: string | null; problem: string | null; needs_key: boolean };
+  capture: boolean;
+}
