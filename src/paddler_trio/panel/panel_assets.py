@@ -1,14 +1,14 @@
-"""The files of the panel: read once at the start, compressed once, served from memory.
+"""The files of the panel: read once at the start, served from memory.
 
-``index.html`` is asked for anew at each visit, and answered 304 while it is the same. Everything
-else lies under ``assets/`` with a digest of its content in its name, so a browser never asks for it
-twice. The files are what ``make panel`` builds from ``panel/``; they are in the wheel.
+``index.html`` is asked for anew at each visit, and answered 304 while it is the same. What has a
+digest of its content in its name a browser never asks for twice. The files are what ``make panel``
+builds from ``panel/``, with a compressed copy ``NAME.gz`` beside each text; they are in the wheel.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ FOLDER: Final = Path(__file__).parent / "assets"
 INDEX: Final = "index.html"
 MAX_FILE_BYTES: Final = 4 * 1024**2
 MAX_FILES: Final = 500
-MIN_COMPRESSED_BYTES: Final = 512
+PACKED: Final = ".gz"
 TYPES: Final[Mapping[str, bytes]] = {
     ".css": b"text/css; charset=utf-8",
     ".html": b"text/html; charset=utf-8",
@@ -37,7 +37,6 @@ TYPES: Final[Mapping[str, bytes]] = {
     ".txt": b"text/plain; charset=utf-8",
     ".woff2": b"font/woff2",
 }
-COMPRESSIBLE: Final = frozenset({".css", ".html", ".js", ".json", ".svg", ".txt"})
 CONTENT_SECURITY_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     b"connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -52,26 +51,20 @@ SECURITY_HEADERS: Final[tuple[Header, ...]] = (
 IMMUTABLE: Final = b"public, max-age=31536000, immutable"
 ASKED_ANEW: Final = b"no-cache"
 
+_HAS_DIGEST = re.compile(r".+-[0-9A-Za-z]{8,}\.[a-z0-9]+")
+
 
 @attrs.frozen(eq=False)
 class PanelFile:
-    """One file in memory. ``packed`` is its gzip, if that is shorter."""
+    """One file in memory. ``packed`` is its gzip, if there is one."""
 
     body: bytes = attrs.field(repr=False)
     packed: bytes | None = attrs.field(repr=False)
     content_type: bytes
+    caching: bytes
     digest: str
 
-    @classmethod
-    def of(cls, name: str, body: bytes) -> PanelFile:
-        suffix = Path(name).suffix
-        packed = None
-        if suffix in COMPRESSIBLE and len(body) >= MIN_COMPRESSED_BYTES:
-            packed = gzip.compress(body, 9, mtime=0)
-        digest = hashlib.sha256(body).hexdigest()[:32]
-        return cls(body, packed, TYPES[suffix], digest)
-
-    async def send(self, scope: Scope, send: Send, *, caching: bytes) -> None:
+    async def send(self, scope: Scope, send: Send) -> None:
         """Answer GET or HEAD, compressed for clients that take it; 304 for what they have."""
         body, headers = self.body, [(b"content-type", self.content_type)]
         tag = self.digest
@@ -81,7 +74,7 @@ class PanelFile:
                 body, tag = self.packed, f"{self.digest}-gz"
                 headers.append((b"content-encoding", b"gzip"))
         quoted = f'"{tag}"'.encode()
-        headers += [(b"etag", quoted), (b"cache-control", caching), *SECURITY_HEADERS]
+        headers += [(b"etag", quoted), (b"cache-control", self.caching), *SECURITY_HEADERS]
         if has_tag(header(scope, b"if-none-match"), quoted):
             await send({"type": "http.response.start", "status": 304, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
@@ -101,20 +94,18 @@ class PanelAssets:
     @classmethod
     def read(cls, folder: Path = FOLDER) -> PanelAssets:
         """None of them where nothing was built; ConfigurationError for what cannot be served."""
-        files: dict[str, PanelFile] = {}
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            if path.is_dir() or name.startswith("."):
-                continue
-            if path.suffix not in TYPES:
-                raise ConfigurationError(f"panel file {name}: no known type for {path.suffix!r}")
-            body = path.read_bytes()
-            if len(body) > MAX_FILE_BYTES or len(files) >= MAX_FILES:
-                raise ConfigurationError(
-                    f"panel file {name}: {len(body)} bytes as number {len(files) + 1}, the limits "
-                    f"are {MAX_FILE_BYTES} bytes and {MAX_FILES} files"
-                )
-            files[name.removeprefix("assets/")] = PanelFile.of(name, body)
+        found = {
+            path.relative_to(folder).as_posix(): _read(path)
+            for path in sorted(folder.rglob("*"))[: MAX_FILES + 1]
+            if path.is_file()
+        }
+        if len(found) > MAX_FILES:
+            raise ConfigurationError(f"panel files {folder}: more than {MAX_FILES}")
+        files = {
+            name.removeprefix("assets/"): _file(name, body, found.get(name + PACKED))
+            for name, body in found.items()
+            if not name.endswith(PACKED)
+        }
         if INDEX not in files:
             log.info("the panel has no pages: they are built by `make panel`")
         return cls(files)
@@ -128,14 +119,32 @@ class PanelAssets:
                 "the pages of the panel are not built: run `make panel` (it needs node 20 or "
                 "newer), or install a released wheel, which has them",
             )
-        await index.send(scope, send, caching=ASKED_ANEW)
+        await index.send(scope, send)
 
     async def send_asset(self, scope: Scope, send: Send, name: str) -> None:
         """One of the other files; HttpProblem 404."""
         file = self.files.get(name)
         if file is None or name == INDEX:
             raise HttpProblem(404, "the panel has no such file; load the page again")
-        await file.send(scope, send, caching=IMMUTABLE)
+        await file.send(scope, send)
+
+
+def _read(path: Path) -> bytes:
+    body = path.read_bytes()
+    if len(body) > MAX_FILE_BYTES:
+        raise ConfigurationError(
+            f"panel file {path}: {len(body)} bytes, the limit is {MAX_FILE_BYTES}"
+        )
+    return body
+
+
+def _file(name: str, body: bytes, packed: bytes | None) -> PanelFile:
+    suffix = Path(name).suffix
+    if suffix not in TYPES:
+        raise ConfigurationError(f"panel file {name}: no type is known for {suffix!r}")
+    caching = IMMUTABLE if _HAS_DIGEST.fullmatch(name) else ASKED_ANEW
+    digest = hashlib.sha256(body).hexdigest()[:32]
+    return PanelFile(body, packed, TYPES[suffix], caching, digest)
 
 
 def takes_gzip(accepted: bytes | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -68,10 +69,13 @@ async def refuse_in_envelope(
 
 
 def assets_in(folder: Path) -> PanelAssets:
-    (folder / "assets").mkdir(parents=True)
+    folder.mkdir(parents=True)
+    script = b"console.log(1);\n" * 100
     (folder / "index.html").write_text(PAGE)
-    (folder / "assets" / "main-1a2b.js").write_text("console.log(1);\n" * 100)
-    (folder / "dot-3c.png").write_bytes(b"\x89PNG" + bytes(1000))
+    (folder / "main-1A2B3C4D.js").write_bytes(script)
+    (folder / "main-1A2B3C4D.js.gz").write_bytes(gzip.compress(script))
+    (folder / "dot-3c4d5e6f.png").write_bytes(b"\x89PNG" + bytes(1000))
+    (folder / "licences.txt").write_text("Apache-2.0")
     return PanelAssets.read(folder)
 
 

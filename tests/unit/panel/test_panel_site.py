@@ -58,28 +58,32 @@ async def test_the_page_is_asked_for_anew_and_its_files_never(open_site: App) ->
         open_site, "/panel/", "GET", (b"if-none-match", page.headers["etag"].encode())
     )
     assert (again.status, again.body) == (304, b"")
-    for name, kind in (("main-1a2b.js", "text/javascript"), ("dot-3c.png", "image/png")):
+    for name, kind in (("main-1A2B3C4D.js", "text/javascript"), ("dot-3c4d5e6f.png", "image/png")):
         file = await ask(open_site, f"/panel/assets/{name}")
         assert file.status == 200
         assert file.headers["content-type"].startswith(kind)
         assert file.headers["cache-control"] == "public, max-age=31536000, immutable"
         assert file.headers["x-content-type-options"] == "nosniff"
+    unnamed = await ask(open_site, "/panel/assets/licences.txt")
+    assert (unnamed.status, unnamed.headers["cache-control"]) == (200, "no-cache")
+    for name in ("index.html", "main-1A2B3C4D.js.gz", "../panel_site.py", "x.js"):
+        assert (await ask(open_site, f"/panel/assets/{name}")).status == 404
 
 
 async def test_files_are_compressed_once_for_clients_that_take_it(open_site: App) -> None:
-    plain = await ask(open_site, "/panel/assets/main-1a2b.js")
-    packed = await ask(open_site, "/panel/assets/main-1a2b.js", "GET", GZIP)
+    plain = await ask(open_site, "/panel/assets/main-1A2B3C4D.js")
+    packed = await ask(open_site, "/panel/assets/main-1A2B3C4D.js", "GET", GZIP)
     assert packed.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed.body) == plain.body
     assert len(packed.body) == int(packed.headers["content-length"]) < len(plain.body)
     assert packed.headers["vary"] == plain.headers["vary"] == "accept-encoding"
     assert packed.headers["etag"] != plain.headers["etag"]
-    image = await ask(open_site, "/panel/assets/dot-3c.png", "GET", GZIP)
+    image = await ask(open_site, "/panel/assets/dot-3c4d5e6f.png", "GET", GZIP)
     assert "content-encoding" not in image.headers
 
 
 async def test_head_is_get_without_its_body(open_site: App) -> None:
-    for path in ("/panel/", "/panel/assets/main-1a2b.js"):
+    for path in ("/panel/", "/panel/assets/main-1A2B3C4D.js"):
         head, get = await ask(open_site, path, "HEAD"), await ask(open_site, path)
         assert head.body == b""
         assert head.headers == get.headers
@@ -151,12 +155,12 @@ async def test_agents_and_the_store_are_not_reached_through_the_panel(
 
 async def test_inference_has_websockets_and_nothing_else_has(open_site: App) -> None:
     assert (await ask(open_site, "/panel/inference/api/v1/s", kind="websocket")).status == 101
-    for path in ("/panel/api/v1/x", "/panel/", "/panel/session", "/panel/assets/main-1a2b.js"):
+    for path in ("/panel/api/v1/x", "/panel/", "/panel/session", "/panel/assets/main-1A2B3C4D.js"):
         assert (await ask(open_site, path, kind="websocket")).status == 403
 
 
 async def test_files_are_read_only(open_site: App) -> None:
-    for path in ("/panel/", "/panel/assets/main-1a2b.js", "/panel"):
+    for path in ("/panel/", "/panel/assets/main-1A2B3C4D.js", "/panel"):
         refused = await ask(open_site, path, "POST")
         assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD")
 
