@@ -238,7 +238,7 @@ def test_a_panel_beyond_loopback_wants_a_key_or_a_word(
             )
         return [record["event"] for record in records]
 
-    with pytest.raises(ConfigurationError, match="panel on .*--insecure-management"):
+    with pytest.raises(ConfigurationError, match=r"panel on .*--insecure-management"):
         check(KeyRing(), everywhere)
     assert check(KeyRing(), loopback) == check(ring, everywhere) == []
     assert check(ring, everywhere, insecure=True) == []  # it asks for a login all the same
