@@ -50,6 +50,8 @@ class BalancerConfig:
     compat_openai_addr: str | None = None
     """Another port for the OpenAI-compatible surface alone, exactly as OpenAI's schema has it; with
     more in its answers it is on the inference port anyway."""
+    web_admin_panel_addr: str | None = None
+    """A port for the web admin panel alone; it is below ``/panel/`` of the management port too."""
     image_hosts: tuple[str, ...] = ()
     strict_model_names: bool = False
     strict_openai_fields: bool = False

@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "agent": {"agent", "models", "preparation", "language", "nursery_tree", *FOUNDATION},
     "balancer": {"balancer", "model_store", "http", "nursery_tree", *FOUNDATION},
     "apis": {"apis", "balancer", "http", "nursery_tree", *FOUNDATION},
+    "panel": {"panel", "http", "nursery_tree", *FOUNDATION},
     "assembly": {
         "assembly",
         "agent",
@@ -53,6 +54,7 @@ MAY_IMPORT = {
         "model_store",
         "models",
         "nursery_tree",
+        "panel",
         "language",
     }
     | FOUNDATION,

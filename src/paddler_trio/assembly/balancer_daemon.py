@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ import trio
 
 from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.assembly.panel_assembly import PANEL, panel_site
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
@@ -49,6 +50,7 @@ from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, ru
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.panel.panel_site import below
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import (
@@ -69,8 +71,9 @@ class BoundBalancer:
     """Ports are bound before anything runs: one in use is an error and nothing has started."""
 
     config: BalancerConfig
-    listeners: list[list[socket.socket]]
-    """Of inference, management and, if there is one, ``--compat-openai-addr``."""
+    listeners: Mapping[str, list[socket.socket]]
+    """By the name of the service: inference, management and, if there are such ports, compat
+    openai and web admin panel."""
     keys: KeyRing = attrs.field(factory=KeyRing)
 
     @classmethod
@@ -78,20 +81,27 @@ class BoundBalancer:
         """Raises ConfigurationError, with nothing left open; also for a port that would be open to
         a network without saying so."""
         keys = KeyRing.read(config.api_key_file)
-        listeners: list[list[socket.socket]] = []
-        addresses = (config.inference_addr, config.management_addr, config.compat_openai_addr)
+        listeners: dict[str, list[socket.socket]] = {}
+        addresses = {
+            "inference": config.inference_addr,
+            "management": config.management_addr,
+            "compat openai": config.compat_openai_addr,
+            PANEL: config.web_admin_panel_addr,
+        }
         try:
             # one by one: what was bound before an error is there to be closed
-            listeners.extend(listen(address) for address in addresses if address is not None)
-            inference, management, *apis = listeners
+            for name, address in addresses.items():
+                if address is not None:
+                    listeners[name] = listen(address)
             check_exposure(
                 keys,
-                inference=[*inference, *(each for listener in apis for each in listener)],
-                management=management,
+                inference=[*listeners["inference"], *listeners.get("compat openai", ())],
+                management=listeners["management"],
+                panel=listeners.get(PANEL, ()),
                 insecure_management=config.insecure_management,
             )
         except BaseException:
-            for bound in listeners:
+            for bound in listeners.values():
                 for each in bound:
                     each.close()
             raise
@@ -111,7 +121,7 @@ async def serve_balancer(
       ConfigurationError, StateDatabaseError: before anything is served.
     """
 
-    sockets = [each for listener in bound.listeners for each in listener]
+    sockets = [each for listener in bound.listeners.values() for each in listener]
     names = await own_names() if beyond_loopback(sockets) else frozenset[str]()
 
     def assemble() -> BalancerParts:
@@ -179,9 +189,9 @@ def balancer_parts(
         rollouts,
         AgentsProgress(dispatcher, rollouts.of),
     )
-    management_app = management.app()
+    operators_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)
-    management_app = by_path(is_store_path, store_app, otherwise=management_app)
+    management_app = by_path(is_store_path, store_app, otherwise=operators_app)
     api, exact_api = api_routers(config, dispatcher, states, deployments)
     use = Authentication(keys, KeyScope.INFERENCE)
     manage = Authentication(keys, KeyScope.MANAGEMENT, is_waived=config.insecure_management)
@@ -189,6 +199,11 @@ def balancer_parts(
     changes = Origins(origins, flag="--inference-cors-allowed-host")
     native_cors, api_cors = Cors(origins), Cors(origins, CORS_RULES)
     names = allowed_names(config.allowed_hosts) | host_names
+
+    def hosts(listener: Sequence[socket.socket], keys: Authentication) -> AllowedHosts:
+        return AllowedHosts(
+            names, is_loopback=not beyond_loopback(listener), requires_key=lambda: keys.requires_key
+        )
 
     def guarded(
         app: App,
@@ -200,12 +215,11 @@ def balancer_parts(
         refuse: Refuse = refuse_in_plain_text,
     ) -> App:
         """``app`` as its port serves it: under which names, to which pages, for which keys."""
-        hosts = AllowedHosts(
-            names, is_loopback=not beyond_loopback(listener), requires_key=lambda: keys.requires_key
-        )
-        return cors(hosts(changes(keys(app, refuse=refuse), refuse=refuse), refuse=refuse))
+        named = hosts(listener, keys)
+        return cors(named(changes(keys(app, refuse=refuse), refuse=refuse), refuse=refuse))
 
-    inference_sockets, management_sockets, *api_sockets = bound.listeners
+    inference_sockets = bound.listeners["inference"]
+    management_sockets = bound.listeners["management"]
     apps = {
         "inference": by_path(
             api.serves,
@@ -222,13 +236,33 @@ def balancer_parts(
             keys=manage,
         ),
     }
-    for listener in api_sockets:
+    if (listener := bound.listeners.get("compat openai")) is not None:
         refuse = exact_api.refuse
         apps["compat openai"] = by_path(
             PROBES.__contains__,
             guarded(inference.probes(), listener, cors=native_cors, refuse=refuse),
             otherwise=guarded(exact_api, listener, cors=api_cors, refuse=refuse),
         )
+    operators = Authentication(keys, KeyScope.MANAGEMENT)
+    pages = Origins(config.management_cors_allowed_hosts, flag="--management-cors-allowed-host")
+    site = panel_site(
+        bound.listeners,
+        keys,
+        management=operators_app,
+        inference=inference.routes(),
+        apis=api,
+        use=use,
+        operators=operators,
+        agents=manage,
+        pages=pages,
+    )
+    apps["management"] = below(
+        "/panel/",
+        hosts(management_sockets, operators)(site.at("/panel/")),
+        otherwise=apps["management"],
+    )
+    if (listener := bound.listeners.get(PANEL)) is not None:
+        apps[PANEL] = hosts(listener, operators)(site.at("/"))
     limits = HttpLimits(max_connections=config.max_connections)
     servers = [
         HttpServer(
@@ -246,7 +280,7 @@ def balancer_parts(
     return BalancerParts(
         dispatcher,
         load_state=states.load,
-        ports=list(zip(servers, bound.listeners, strict=True)),
+        ports=[(server, bound.listeners[server.name]) for server in servers],
         goodbye=goodbye,
         drain_timeout_s=config.drain_timeout_s,
         measure_lag=lag.run,

@@ -26,6 +26,7 @@ from paddler_trio.balancer.fleet.fleet_routes import FleetRoutes, author_of
 from paddler_trio.balancer.fleet.rollout_routes import NoRollouts, RolloutControl, RolloutRoutes
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.inference_routes import health
+from paddler_trio.balancer.key_routes import KeyRoutes
 from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
 from paddler_trio.errors import LinkError, StateDatabaseError
@@ -101,6 +102,7 @@ class ManagementRoutes:
         RolloutRoutes(self.rollouts, self.goodbye).add_to(router)
         FitRoutes(self._find).add_to(router)
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
+        KeyRoutes(self.keys).add_to(router)
         router.http("GET", "/health", health)
         router.http("GET", "/livez", health)
         router.websocket("/api/v1/agent_socket/{agent_id}", self._agent)

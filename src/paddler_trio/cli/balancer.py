@@ -100,6 +100,13 @@ def balancer(
             "schema does not have; the inference service has it too, with more."
         ),
     ] = None,
+    web_admin_panel_addr: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port for the web admin panel alone, such as 127.0.0.1:8062; the management "
+            "service has it at /panel/ anyway."
+        ),
+    ] = None,
     image_host: Annotated[
         list[str] | None,
         typer.Option(help="Host[:port] that images in messages may be fetched from. Repeatable."),
@@ -169,6 +176,7 @@ def balancer(
         api_key_file=api_key_file,
         insecure_management=insecure_management,
         compat_openai_addr=compat_openai_addr,
+        web_admin_panel_addr=web_admin_panel_addr,
         image_hosts=tuple(image_host or ()),
         strict_model_names=strict_model_names,
         strict_openai_fields=strict_openai_fields,

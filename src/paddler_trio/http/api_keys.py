@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -42,6 +43,7 @@ MAX_FILE_BYTES = 1_048_576
 MAX_DEPLOYMENTS = 64
 """That one key may be limited to."""
 VERSION = 1
+LOCK_PAUSE_S = 0.02
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
@@ -230,19 +232,38 @@ def write_key_file(path: Path, content: KeyFile) -> None:
 
 
 @contextmanager
-def changing(path: Path) -> Iterator[None]:
-    """Hold the lock of the file's directory; ConfigurationError if there is no directory."""
+def changing(path: Path, *, patience_s: float | None = None) -> Iterator[None]:
+    """Hold the lock of the file's directory; ConfigurationError if there is no directory, or
+    another process holds it for longer than ``patience_s``. It blocks its thread."""
     try:
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise ConfigurationError(f"cannot open {path.parent}: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, path, patience_s)
         yield
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, patience_s: float | None) -> None:
+    if patience_s is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return
+    give_up_s = time.monotonic() + patience_s
+    while True:  # flock has no time limit, and a thread in it cannot be called back
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up_s:
+                raise ConfigurationError(
+                    f"another process has held {path.parent} locked for {patience_s:g} s"
+                ) from None
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
 
 
 def _digest(salt: bytes, secret: bytes) -> bytes:

@@ -21,9 +21,11 @@ def check_exposure(
     *,
     inference: Sequence[socket.socket],
     management: Sequence[socket.socket],
+    panel: Sequence[socket.socket] = (),
     insecure_management: bool,
 ) -> None:
-    """Warn about open inference; ConfigurationError for open management without its flag.
+    """Warn about open inference; ConfigurationError for open management without its flag, on the
+    management port or through the panel's.
 
     Open means: reachable beyond the loopback, and no key is required. A client of open management
     can make agents load any model from anywhere, and can read every conversation by posing as an
@@ -42,6 +44,7 @@ def check_exposure(
             "--api-key-file with a key of the scope management (`paddler-trio key new`), bind it "
             "to 127.0.0.1, or say --insecure-management if it is meant, as Paddler 4.1 agents need"
         )
+    _check_panel(keys, beyond_loopback(panel), insecure_management=insecure_management)
     exposed = beyond_loopback(inference)
     if exposed and KeyScope.INFERENCE not in keys.guarded:
         log.warning(
@@ -49,6 +52,24 @@ def check_exposure(
             "--api-key-file with a key of the scope inference (`paddler-trio key new`)",
             addresses=exposed,
         )
+
+
+def _check_panel(keys: KeyRing, exposed: Sequence[str], *, insecure_management: bool) -> None:
+    """The panel asks for a login as soon as there is a management key, whatever the flag says."""
+    if not exposed or KeyScope.MANAGEMENT in keys.guarded:
+        return
+    if insecure_management:
+        log.warning(
+            "THE PANEL IS OPEN: every browser that reaches it may change the model and read what "
+            "the panel shows",
+            addresses=exposed,
+        )
+        return
+    raise ConfigurationError(
+        f"the panel on {', '.join(exposed)} would be open to everybody who reaches it: give "
+        "--api-key-file with a key of the scope management (`paddler-trio key new`), which people "
+        "then sign in with, bind it to 127.0.0.1, or say --insecure-management if it is meant"
+    )
 
 
 def beyond_loopback(sockets: Sequence[socket.socket]) -> list[str]:

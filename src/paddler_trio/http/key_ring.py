@@ -7,6 +7,7 @@ A scope that was guarded stays guarded for the life of the process.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -29,6 +30,16 @@ class KeyRing:
     """Requests that were let in, by the name of their key."""
     refusals: int = attrs.field(default=0, init=False)
     _file: KeyFile = attrs.field(factory=KeyFile, repr=False)
+    _watchers: list[Callable[[], None]] = attrs.field(factory=list, init=False, repr=False)
+
+    @property
+    def keys(self) -> tuple[StoredKey, ...]:
+        """Those in force, as the file has them."""
+        return self._file.keys
+
+    def on_reload(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` whenever the keys were read again."""
+        self._watchers.append(watcher)
 
     @classmethod
     def read(cls, path: Path | None) -> KeyRing:
@@ -48,7 +59,7 @@ class KeyRing:
         return cls(path, file.guarded, file)
 
     async def reload(self) -> None:
-        """Read the file again."""
+        """Read the file again, and let what depends on it follow."""
         if self.path is None:
             log.info("nothing to read again: there is no --api-key-file")
             return
@@ -67,6 +78,8 @@ class KeyRing:
             added=sorted(after - before),
             revoked=sorted(before - after),
         )
+        for watcher in self._watchers:
+            watcher()
 
     def find(self, secret: bytes) -> StoredKey | None:
         """The stored key of ``secret``, in constant time; None if there is none."""

@@ -23,9 +23,17 @@ class TokenBucket:
 
     def take(self, now_s: float) -> bool:
         """Take one token; False, and nothing taken, when there is none."""
-        self._tokens = min(self.burst, self._tokens + (now_s - self.now_s) * self.per_s)
-        self.now_s = now_s
+        self._refill(now_s)
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
+
+    def wait_s(self, now_s: float) -> float:
+        """How long until there is a token; 0 if there is one."""
+        self._refill(now_s)
+        return max(0.0, (1 - self._tokens) / self.per_s)
+
+    def _refill(self, now_s: float) -> None:
+        self._tokens = min(self.burst, self._tokens + (now_s - self.now_s) * self.per_s)
+        self.now_s = now_s

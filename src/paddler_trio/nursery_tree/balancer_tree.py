@@ -51,6 +51,7 @@ class Addresses:
     inference: list[str]
     management: list[str]
     compat_openai: list[str] = attrs.field(factory=list)
+    web_admin_panel: list[str] = attrs.field(factory=list)
 
 
 class Server(Protocol):
@@ -82,7 +83,7 @@ class BalancerParts:
 
     Args:
       load_state: reads the desired state, before any port accepts.
-      ports: every server with its bound sockets, in the order of ``Addresses``.
+      ports: every server with its bound sockets, by the names of ``Addresses``.
       goodbye: set when sockets and event streams shall end.
       measure_lag: how late the event loop is, until cancelled.
       run_fleet: makes the desired fleet true, until cancelled.
@@ -132,14 +133,14 @@ async def run_balancer(
                 async with trio.open_nursery() as requests:
                     parts.dispatcher.open(agents=agents, requests=requests)
                     async with trio.open_nursery() as listeners:
-                        listening = [
-                            await listeners.start(
+                        listening = {
+                            server.name.replace(" ", "_"): await listeners.start(
                                 partial(server.serve, sockets, connections=connections),
                                 name=f"{server.name} listener",
                             )
                             for server, sockets in parts.ports
-                        ]
-                        addresses = Addresses(*listening)
+                        }
+                        addresses = Addresses(**listening)
                         task_status.started(addresses)
                         notifier.ready(f"inference on {', '.join(addresses.inference)}")
                         log.info("balancer up", **attrs.asdict(addresses))

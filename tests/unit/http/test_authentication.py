@@ -224,6 +224,28 @@ def test_management_beyond_loopback_wants_a_key_or_a_word(
     assert [record["log_level"] for record in records] == ["warning"]
 
 
+def test_a_panel_beyond_loopback_wants_a_key_or_a_word(
+    ring: KeyRing, loopback: socket.socket, everywhere: socket.socket
+) -> None:
+    def check(keys: KeyRing, panel: socket.socket, *, insecure: bool = False) -> list[str]:
+        with structlog.testing.capture_logs() as records:
+            check_exposure(
+                keys,
+                inference=[loopback],
+                management=[loopback],
+                panel=[panel],
+                insecure_management=insecure,
+            )
+        return [record["event"] for record in records]
+
+    with pytest.raises(ConfigurationError, match=r"panel on .*--insecure-management"):
+        check(KeyRing(), everywhere)
+    assert check(KeyRing(), loopback) == check(ring, everywhere) == []
+    assert check(ring, everywhere, insecure=True) == []  # it asks for a login all the same
+    (warning,) = check(KeyRing(), everywhere, insecure=True)
+    assert "THE PANEL IS OPEN" in warning
+
+
 def test_open_inference_beyond_loopback_is_warned_about(
     ring: KeyRing, loopback: socket.socket, everywhere: socket.socket
 ) -> None:

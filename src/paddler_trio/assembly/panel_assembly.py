@@ -1,0 +1,72 @@
+"""The panel's site put together: its own routes, and the applications that it stands for."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from paddler_trio.apis.api_router import ApiRouter
+from paddler_trio.http.asgi import App
+from paddler_trio.http.authentication import Authentication
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.listening import bound_address
+from paddler_trio.http.origins import Origins
+from paddler_trio.http.router import Router, by_path
+from paddler_trio.panel.info_routes import InfoRoutes
+from paddler_trio.panel.panel_access import PanelAccess
+from paddler_trio.panel.panel_assets import PanelAssets
+from paddler_trio.panel.panel_site import PanelSite
+from paddler_trio.panel.session_routes import SessionRoutes
+
+PANEL: Final = "web admin panel"
+"""The service of ``--web-admin-panel-addr``; the same site is below ``/panel/`` of management."""
+
+
+def panel_site(
+    listeners: Mapping[str, Sequence[socket.socket]],
+    keys: KeyRing,
+    *,
+    management: App,
+    inference: App,
+    apis: ApiRouter,
+    use: Authentication,
+    operators: Authentication,
+    agents: Authentication,
+    pages: Origins,
+) -> PanelSite:
+    """The panel, over the applications of the ports that it stands for.
+
+    Args:
+      listeners: of all services, by their names.
+      keys: what people sign in with.
+      use, operators: keys that requests may bring instead of a session.
+      agents: what the management port asks of those that dial in.
+      pages: of which origins may change anything.
+    """
+    access = PanelAccess(keys)
+    own = Router()
+    SessionRoutes(access, operators).add_to(own)
+    info = Router()
+    InfoRoutes(
+        addresses={
+            called: [bound_address(each) for each in listeners.get(name, ())]
+            for called, name in (
+                ("inference", "inference"),
+                ("management", "management"),
+                ("openai", "compat openai"),
+                ("panel", PANEL),
+            )
+        },
+        agents_need_key=lambda: agents.requires_key,
+    ).add_to(info)
+    return PanelSite(
+        PanelAssets.read(),
+        own=by_path("/info".__eq__, access(info, otherwise=operators), otherwise=pages(own)),
+        management=pages(access(management, otherwise=operators)),
+        inference=by_path(
+            apis.serves,
+            pages(access(apis, otherwise=use, refuse=apis.refuse), refuse=apis.refuse),
+            otherwise=pages(access(inference, otherwise=use)),
+        ),
+    )

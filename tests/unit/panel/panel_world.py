@@ -1,0 +1,151 @@
+"""A panel over two small applications, asked without sockets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import attrs
+
+from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
+from paddler_trio.http.asgi import (
+    App,
+    HttpProblem,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    send_json,
+    send_text,
+)
+from paddler_trio.http.authentication import Authentication
+from paddler_trio.http.client_identity import allowed_deployments, named_client
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.origins import Origins
+from paddler_trio.http.router import Router
+from paddler_trio.panel.panel_access import PanelAccess
+from paddler_trio.panel.panel_assets import PanelAssets
+from paddler_trio.panel.panel_site import PanelSite
+from paddler_trio.panel.session_routes import SessionRoutes
+
+Headers = list[tuple[bytes, bytes]]
+PAGE = "<!doctype html><title>panel</title>" + "<p>text</p>" * 100
+
+
+def written(folder: Path, **names: KeyScope) -> tuple[KeyRing, dict[str, str]]:
+    """A ring of a file with these keys, and their secrets."""
+    content, secrets = KeyFile(), {}
+    for name, scope in names.items():
+        secrets[name] = new_secret()
+        key = StoredKey.of(
+            secrets[name], name=name, scopes=frozenset({scope}), created="2026-01-01"
+        )
+        content = content.having(key)
+    path = folder / "keys.json"
+    write_key_file(path, content)
+    return KeyRing.read(path), secrets
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Says what it was asked, and for whom."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        return
+    said = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "raw_path": scope["raw_path"].decode(),
+        "client": named_client(scope),
+        "deployments": sorted(allowed_deployments(scope) or ()),
+    }
+    await send_json(send, 200, said)
+
+
+async def refuse_in_envelope(
+    scope: Scope, receive: Receive, send: Send, problem: HttpProblem
+) -> None:
+    await send_text(send, problem.status, f"envelope: {problem.text}", headers=problem.headers)
+
+
+def assets_in(folder: Path) -> PanelAssets:
+    folder.mkdir(parents=True)
+    script = b"console.log(1);\n" * 100
+    (folder / "index.html").write_text(PAGE)
+    (folder / "main-1A2B3C4D.js").write_bytes(script)
+    (folder / "main-1A2B3C4D.js.gz").write_bytes(gzip.compress(script))
+    (folder / "dot-3c4d5e6f.png").write_bytes(b"\x89PNG" + bytes(1000))
+    (folder / "licences.txt").write_text("Apache-2.0")
+    return PanelAssets.read(folder)
+
+
+@attrs.frozen
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, object]:
+        value = json.loads(self.body)
+        assert isinstance(value, dict)
+        return value
+
+    @property
+    def cookie(self) -> str:
+        return self.headers["set-cookie"].partition(";")[0]
+
+
+def site_of(ring: KeyRing, assets: PanelAssets) -> tuple[PanelSite, PanelAccess]:
+    access = PanelAccess(ring)
+    operators = Authentication(ring, KeyScope.MANAGEMENT)
+    own = Router()
+    SessionRoutes(access, operators).add_to(own)
+    pages = Origins([], flag="--management-cors-allowed-host")
+    use = Authentication(ring, KeyScope.INFERENCE)
+    site = PanelSite(
+        assets,
+        own=pages(own),
+        management=pages(access(echo, otherwise=operators)),
+        inference=pages(access(echo, otherwise=use, refuse=refuse_in_envelope)),
+    )
+    return site, access
+
+
+async def ask(
+    app: App,
+    path: str,
+    method: str = "GET",
+    *headers: tuple[bytes, bytes],
+    body: object = None,
+    kind: str = "http",
+    scheme: str = "http",
+    client: str = "10.0.0.9",
+) -> Answer:
+    """One request; status 101 for an accepted WebSocket."""
+    given: Headers = [(b"host", b"panel.local:8062"), *headers]
+    text = b"" if body is None else json.dumps(body).encode()
+    if body is not None:
+        given.append((b"content-type", b"application/json"))
+    said: list[Message] = []
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": text, "more_body": False}
+
+    scope: Scope = {
+        "type": kind,
+        "method": method,
+        "scheme": scheme,
+        "path": path,
+        "raw_path": path.encode(),
+        "headers": given,
+        "client": (client, 1),
+    }
+    await app(scope, receive, send)
+    if said[0]["type"] == "websocket.accept":
+        return Answer(101, {}, b"")
+    found = {name.decode(): value.decode() for name, value in said[0]["headers"]}
+    return Answer(said[0]["status"], found, b"".join(each.get("body", b"") for each in said[1:]))
