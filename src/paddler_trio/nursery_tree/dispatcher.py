@@ -148,7 +148,7 @@ class Dispatcher:
         if isinstance(decision, BufferFull):
             request.end(OVERFLOW)
             return request
-        pool.extend(request)
+        pool.entered(request)
         self._requests[request.key] = pool.requests[request.key] = request
         request.on_move = self._moved
         if isinstance(decision, Queued) and decision.displaced is not None:
@@ -414,7 +414,7 @@ class Dispatcher:
                 assert held is not None
                 held.agent.forget(held)
                 request.timer.deadline = deadline_s
-                self.pools.of(request).extend(request)
+                self.pools.of(request).entered(request)
             case Leased(lease):
                 request.timer.deadline = now_s + self.limits.item_timeout_s
                 lease.agent.start(lease)

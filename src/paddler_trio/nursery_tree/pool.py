@@ -7,7 +7,9 @@ it is synchronous.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import attrs
@@ -85,6 +87,9 @@ class Pool:
     _stand_ins_work: bool = attrs.field(default=True, init=False)
     """There are none, so those that still serve the state before it get work."""
     _stranded: set[RequestKey] = attrs.field(factory=set, init=False)
+    _entered: deque[tuple[Request, Buffered]] = attrs.field(factory=deque, init=False)
+    """Requests in the order in which they entered the queue, with the stay; also stays that are
+    over, until they come to the front."""
 
     def __attrs_post_init__(self) -> None:
         self.ledger = SlotLedger(max_buffered=self.max_buffered)
@@ -223,12 +228,17 @@ class Pool:
                 ended_s = max(min(now_s, before.until_s), phase.since_s)
                 self._wait_until(request, phase, ended_s + request.buffered_timeout_s)
 
-    def extend(self, request: Request) -> None:
+    def entered(self, request: Request) -> None:
         """It has entered the queue: while the pool is held, its own patience begins afterwards."""
-        if self.held is not None and isinstance(request.phase, Buffered):
+        phase = request.phase
+        assert isinstance(phase, Buffered), f"{request} is not in the queue"
+        self._entered.append((request, phase))
+        if len(self._entered) > 2 * len(self.requests) + _STALE_STAYS:
+            self._entered = deque(stay for stay in self._entered if stay[0].phase is stay[1])
+        if self.held is not None:
             until_s = self.held.until_s + request.buffered_timeout_s
-            if until_s > request.phase.deadline_s:
-                self._wait_until(request, request.phase, until_s)
+            if until_s > phase.deadline_s:
+                self._wait_until(request, phase, until_s)
 
     def _wait_until(self, request: Request, phase: Buffered, deadline_s: float) -> None:
         phase.deadline_s = max(deadline_s, phase.since_s + request.buffered_timeout_s)
@@ -245,15 +255,17 @@ class Pool:
 
     def demand(self, now_s: float) -> Demand:
         """See :class:`Demand`."""
-        waits = [
-            now_s - request.phase.since_s
-            for request in self.requests.values()
-            if isinstance(request.phase, Buffered)
-        ]
-        running = sum(request.lease is not None for request in self.requests.values())
-        waits += [now_s - since_s for since_s in self.asking_since_s]
-        return Demand(len(waits), max(waits, default=0.0), running)
+        while self._entered and self._entered[0][0].phase is not self._entered[0][1]:
+            self._entered.popleft()
+        since_s = [phase.since_s for _, phase in islice(self._entered, 1)] + self.asking_since_s
+        counts = self.ledger.statistics()
+        return Demand(
+            counts.requests_buffered + len(self.asking_since_s),
+            now_s - min(since_s, default=now_s),
+            counts.slots_processing,
+        )
 
 
 LONGEST_ADVICE_S: Final = 3600.0
 """An expectation further away is no advice to a client."""
+_STALE_STAYS: Final = 64
