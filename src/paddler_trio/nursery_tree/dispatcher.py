@@ -29,6 +29,7 @@ from paddler_trio.nursery_tree.dispatch_failures import (
     too_long,
 )
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.nursery_tree.handover import run_in
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.pool import OURS, Demand, Hold, Pool, PoolSettings
@@ -81,6 +82,8 @@ class Dispatcher:
     buffer_changed: Changes = attrs.field(factory=Changes, init=False)
     pools_changed: Changes = attrs.field(factory=Changes, init=False)
     """A queue is empty, or not empty any more."""
+    observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
+    """Sees every request; set before the first one."""
     health: HealthTracker = attrs.field(factory=HealthTracker, init=False)
     is_draining: bool = attrs.field(default=False, init=False)
     pools: Pools = attrs.field(init=False)
@@ -109,6 +112,7 @@ class Dispatcher:
         priority: Priority = Priority.NORMAL,
         deployment: str = DEFAULT_DEPLOYMENT,
         pin: RevisionPin | None = None,
+        route: str | None = None,
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
@@ -125,29 +129,28 @@ class Dispatcher:
             work,
             deployment=deployment,
             client=client_digest(client),
+            client_name=client,
+            route=route,
             pin=pin,
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
+        request.observer = self.observer
+        self.observer.arrived(request)
         if self.is_draining or self._requests_nursery is None:
-            request.end(SHUTTING_DOWN)
-            return request
+            return self._refused(request, SHUTTING_DOWN)
         if work.excess is not None:
-            request.end(too_long(work.excess))
-            return request
+            return self._refused(request, too_long(work.excess))
         pool = self.pools.find(deployment)
         if pool is None:
-            request.end(no_such_deployment(deployment))
-            return request
+            return self._refused(request, no_such_deployment(deployment))
         needs = OURS if work.needs_ours is not None else frozenset()
         if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
-            request.end(hopeless(work.needs_ours))
-            return request
+            return self._refused(request, hopeless(work.needs_ours))
         decision = pool.ledger.ask(
             request.key, client=client, priority=priority, needs=needs, revision=request.pinned_to
         )
         if isinstance(decision, BufferFull):
-            request.end(OVERFLOW)
-            return request
+            return self._refused(request, OVERFLOW)
         pool.entered(request)
         self._requests[request.key] = pool.requests[request.key] = request
         request.on_move = self._moved
@@ -155,6 +158,13 @@ class Dispatcher:
             self._requests[decision.displaced].end(DISPLACED)
         self._apply(pool, [decision])
         self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
+        return request
+
+    def _refused(self, request: Request, failure: Failure) -> Request:
+        """It never was in a queue."""
+        left = request.phase
+        request.end(failure)
+        self.observer.moved(request, left)
         return request
 
     def drain(self) -> None:
@@ -246,6 +256,7 @@ class Dispatcher:
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
+        self.observer.agent_changed(agent, is_here=True)
         pool = self.pools.of(agent)
         self._note_serving(pool, agent.key, serves=agent.gets_work_by_right)
         self._apply(pool, pool.record(agent))
@@ -262,6 +273,7 @@ class Dispatcher:
         may go on elsewhere are back in the queue before any other can ask, the earliest first."""
         if self.agents.pop(agent.key, None) is None:
             return
+        self.observer.agent_changed(agent, is_here=False)
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         suspects = {} if agent.said_goodbye else agent.suspects()
         pool = self.pools.of(agent)
@@ -269,7 +281,7 @@ class Dispatcher:
         for key in pool.ledger.in_order(pool.ledger.leave(agent.key)):
             request = self._requests[key]
             request.may_kill_agents |= key in suspects
-            self._lose_slot(request, suspects.get(key, 0))
+            self._lose_slot(request, suspects.get(key, 0), "the agent was lost")
         self._note_serving(pool, agent.key, serves=False)
         self._note_stranded(pool)
         self.pools.end_if_left(pool)
@@ -294,7 +306,7 @@ class Dispatcher:
         )
         pool = self.pools.of(request)
         self._apply(pool, pool.ledger.give_back(request.key))
-        self._lose_slot(request, suspects)
+        self._lose_slot(request, suspects, reason)
         self._note_stranded(pool)
         self.agents_changed.notify()
 
@@ -330,11 +342,12 @@ class Dispatcher:
         )
         return refusal(loss, self.limits.continuation)
 
-    def _lose_slot(self, request: Request, suspects: int) -> None:
+    def _lose_slot(self, request: Request, suspects: int, reason: str) -> None:
         """The slot of this request is gone: it queues again, in this very step, or ends.
 
         ``suspects``: how many may be the cause, this one among them; 0 if this one is not.
         """
+        self.observer.lost(request, reason)
         if isinstance(request.phase, Stopping):
             request.end(request.phase.ending)
             return
@@ -407,6 +420,7 @@ class Dispatcher:
 
     def _moved(self, request: Request, left: Phase) -> None:
         """A request has entered a phase: what that means for its agent, its slot, its deadline."""
+        self.observer.moved(request, left)
         now_s = trio.current_time()
         held = left.lease if isinstance(left, Leased | Streaming | Stopping) else None
         match request.phase:
@@ -453,17 +467,19 @@ class Dispatcher:
     def _apply(self, pool: Pool, decisions: Iterable[Granted | Queued]) -> None:
         for decision in decisions:
             if isinstance(decision, Granted):
-                self._grant(self._requests[decision.request], self.agents[decision.agent])
+                self._grant(decision)
         if self.pools.note_buffered(pool):
             self.buffer_changed.notify()
 
-    def _grant(self, request: Request, agent: AgentConnection) -> None:
+    def _grant(self, granted: Granted) -> None:
+        request, agent = self._requests[granted.request], self.agents[granted.agent]
         lease = Lease(
             request,
             agent,
             wire_id=f"{request.key}.{len(request.agents) + 1}",
             item_timeout_s=self.limits.item_timeout_s,
             isolated=request.isolation if agent.speaks_trio else None,
+            choice=granted.choice,
         )
         if request.pin is not None and request.pin.revision is None:
             request.pin.revision = agent.revision

@@ -19,6 +19,8 @@ from paddler_trio.nursery_tree.request import (
     Results,
     Stopping,
 )
+from paddler_trio.scheduler.dispatch.slot_ledger import Choice
+from paddler_trio.wire.trio.prompt_stages import PromptStages
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -37,6 +39,12 @@ class Lease:
     wire_id: str
     item_timeout_s: float
     isolated: str | None = None
+    choice: Choice | None = None
+    """Why this agent has it."""
+    prepared_s: float | None = attrs.field(default=None, init=False)
+    """When the agent reported that it has prepared it."""
+    prompt: PromptStages | None = attrs.field(default=None, init=False)
+    """How the agent computed the prompt, once it has reported that."""
     num_deliveries: int = attrs.field(default=0, init=False)
     """How many messages of the agent were about it."""
 
@@ -71,11 +79,20 @@ class Lease:
             request.tokens += tokens
             request.model = self.agent.model
         if not results and not tokens and not ends:
+            if not self.is_being_prepared and self.prepared_s is None:
+                self.prepared_s = trio.current_time()
+                request.observer.prepared(self)
             return  # only a sign of life
         if not request.emit(Results(self.agent.name, family, results, tokens or ())):
             (request.end if ends else request.abort)(SLOW_READER)
         elif ends:
             request.end(Completed())
+
+    def report_prompt(self, prompt: PromptStages) -> None:
+        """The agent computed the prompt; it reports that with the first results."""
+        self.prompt = prompt
+        if self.request.lease is self:
+            self.request.observer.prepared(self)
 
     def broken_frame(self, detail: str) -> None:
         """The agent sent something that is not a result; ``detail`` names what."""

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 import trio
 
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
@@ -155,6 +156,8 @@ class Request:
       work: what an agent computes, as it is sent.
       deployment: whose agents may have it.
       client: hexadecimal digits that tell clients apart.
+      client_name: what operators are shown; empty for an anonymous one.
+      route: the path that the client asked, if it was HTTP.
       pin: shared with the other requests of its call, which must be answered by one revision.
       buffered_timeout_s: how long each stay in the queue may last.
     """
@@ -164,6 +167,8 @@ class Request:
     work: EncodedWork
     deployment: str = DEFAULT_DEPLOYMENT
     client: str = ""
+    client_name: str = ""
+    route: str | None = None
     pin: RevisionPin | None = None
     buffered_timeout_s: float = math.inf
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
@@ -174,6 +179,7 @@ class Request:
     """Set when ``timer`` no longer counts because the phase changed."""
     on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
     """Called within each transition, with the phase that was left."""
+    observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
     left_queue: trio.Event = attrs.field(factory=trio.Event, init=False)
     """It has, or had, a slot, or it will never have one."""
     arrived_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -276,6 +282,7 @@ class Request:
         self.num_results += len(results.results)
         if isinstance(self.phase, Leased):
             self._enter(Streaming(self.phase.lease))
+        self.observer.delivered(self, results)
         return True
 
     def requeue(self) -> None:

@@ -37,6 +37,7 @@ from paddler_trio.scheduler.dispatch.wait_queue import Waiting, WaitQueue
 
 __all__ = [
     "BufferFull",
+    "Choice",
     "Decision",
     "Granted",
     "LedgerStatistics",
@@ -48,11 +49,29 @@ __all__ = [
 
 
 @attrs.frozen
+class Choice:
+    """Why an agent was chosen: it was the least loaded of those that could take the request.
+
+    Args:
+      candidates: how many agents had a free slot and might have it.
+      busy: slots of the chosen one that were taken before.
+      slots: all of them.
+      wanted: what restricted the choice.
+    """
+
+    candidates: int
+    busy: int
+    slots: int
+    wanted: Constraint = ANY
+
+
+@attrs.frozen
 class Granted:
     """The request holds a slot of ``agent`` until it is released."""
 
     request: RequestKey
     agent: AgentKey
+    choice: Choice | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen
@@ -337,6 +356,9 @@ class SlotLedger:
     def _grant(self, request: RequestKey, entry: _Request, chosen: AgentKey) -> Granted:
         self._grants += 1
         agent = self._agents[chosen]
+        choice = Choice(
+            self._index.num_free(entry.wanted), len(agent.holders), agent.slots_total, entry.wanted
+        )
         agent.last_chosen = self._grants
         agent.holders[request] = None
         self._slots_processing += 1
@@ -344,7 +366,7 @@ class SlotLedger:
         entry.agent = chosen
         entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
-        return Granted(request, chosen)
+        return Granted(request, chosen, choice)
 
     def _release(self, request: RequestKey, entry: _Request) -> None:
         if entry.agent is None:

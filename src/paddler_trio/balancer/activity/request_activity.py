@@ -1,0 +1,274 @@
+"""All requests in flight, and the last ten thousand that ended: an observer of the dispatcher.
+
+It keeps times and counts, never a text of a client, unless prompts are captured. Each event costs a
+few microseconds and a delivered step less than one; nothing here waits or looks at all requests,
+but for the positions in the queue, of which a task looks at some once a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Final, TypeAlias
+
+import attrs
+import trio
+
+from paddler_trio.balancer.activity.agent_history import AgentHistory
+from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.request_record import (
+    PlacementRecord,
+    RequestRecord,
+    Stay,
+    slot_ending,
+)
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
+from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.printed_tree import explain_this_task
+from paddler_trio.nursery_tree.request import (
+    Buffered,
+    Ended,
+    Leased,
+    Phase,
+    Request,
+    Results,
+    Stopping,
+    Streaming,
+)
+from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+
+MAX_FINISHED: Final = 10_000
+LOOK_S: Final = 1.0
+MAX_LOOKED_AT: Final = 256
+"""Requests in the queue whose positions are noted at a time."""
+
+
+Position: TypeAlias = Callable[[Request], "int | None"]
+"""How many stand before a request; None if it does not wait."""
+
+
+@attrs.define(eq=False)
+class Touched:
+    """The records that changed since they were last taken."""
+
+    _records: dict[int, RequestRecord] = attrs.field(factory=dict)
+
+    def add(self, record: RequestRecord) -> None:
+        self._records[record.key] = record
+
+    def take(self) -> list[RequestRecord]:
+        """Each of them once."""
+        records, self._records = self._records, {}
+        return list(records.values())
+
+
+@attrs.define
+class _Lanes:
+    """Of one agent."""
+
+    free: list[int] = attrs.field(factory=list)
+    used: int = 0
+    made: int = 0
+
+    def take(self) -> int:
+        self.used += 1
+        if self.free:
+            return heappop(self.free)
+        self.made += 1
+        return self.made - 1
+
+    def give_back(self, lane: int) -> None:
+        self.used -= 1
+        heappush(self.free, lane)
+
+
+@attrs.define(eq=False, repr=False)
+class RequestActivity:
+    """See the module docstring; a ``DispatchObserver``.
+
+    Args:
+      captures: keeps the beginnings of prompts and answers; None keeps none.
+      then: another observer, which sees the same after this one.
+    """
+
+    captures: Captures | None = None
+    then: DispatchObserver = attrs.field(factory=NoObserver)
+    agents: AgentHistory = attrs.field(factory=AgentHistory, init=False)
+    in_flight: dict[RequestKey, RequestRecord] = attrs.field(factory=dict, init=False)
+    finished: deque[RequestRecord] = attrs.field(
+        factory=lambda: deque(maxlen=MAX_FINISHED), init=False
+    )
+    """The one that ended last comes last."""
+    _waiting: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
+    _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
+    _lanes: dict[AgentKey, _Lanes] = attrs.field(factory=dict, init=False)
+    _subscribers: list[Touched] = attrs.field(factory=list, init=False)
+    _lost: str | None = attrs.field(default=None, init=False)
+    """Why the request that moves next has lost its slot."""
+
+    def __repr__(self) -> str:
+        return f"<RequestActivity {len(self.in_flight)} in flight, {len(self.finished)} finished>"
+
+    # ------------------------------------------------------------- reading
+
+    @contextmanager
+    def subscribe(self) -> Iterator[Touched]:
+        """What changes within this block."""
+        touched = Touched()
+        self._subscribers.append(touched)
+        try:
+            yield touched
+        finally:
+            self._subscribers.remove(touched)
+
+    def find(self, name: str) -> RequestRecord | None:
+        """The record with this key or id, the newest of several."""
+        if name.isascii() and name.isdigit() and len(name) < 20:
+            record = self.in_flight.get(RequestKey(int(name)))
+            if record is not None:
+                return record
+        for record in (*reversed(self.in_flight.values()), *reversed(self.finished)):
+            if record.id == name or str(record.key) == name:
+                return record
+        return None
+
+    def request(self, key: int) -> Request | None:
+        """The request itself, if it has not ended."""
+        return self._requests.get(RequestKey(key))
+
+    # ----------------------------------------------------------- observing
+
+    def arrived(self, request: Request) -> None:
+        record = RequestRecord.of(request)
+        record.stays.append(Stay(request.arrived_s))
+        if self.captures is not None:
+            self.captures.begin(record, request.work)
+        self.in_flight[request.key] = record
+        self._requests[request.key] = self._waiting[request.key] = request
+        self._touch(record)
+        self.then.arrived(request)
+
+    def moved(self, request: Request, left: Phase) -> None:
+        record = self.in_flight[request.key]
+        now_s = trio.current_time()
+        if isinstance(left, Buffered):
+            self._waiting.pop(request.key, None)
+            stay = record.stays[-1]
+            stay.until_s = now_s
+            record.position = None
+        match request.phase:
+            case Buffered():
+                self._end_slot(record, now_s, self._lost or "lost")
+                record.stays.append(Stay(now_s))
+                self._waiting[request.key] = request
+            case Leased(lease):
+                record.placements.append(self._placement(lease, now_s))
+            case Ended() if not isinstance(left, Buffered):
+                self._end_slot(record, now_s, self._lost or slot_ending(request))
+            case Streaming() | Stopping() | Ended():
+                pass
+        self._lost = None
+        record.enters(request, now_s)
+        if isinstance(request.phase, Ended):
+            del self.in_flight[request.key], self._requests[request.key]
+            self.finished.append(record)
+        self._touch(record)
+        self.then.moved(request, left)
+
+    def lost(self, request: Request, reason: str) -> None:
+        self._lost = f"lost: {reason}"[:200]
+        self.then.lost(request, reason)
+
+    def delivered(self, request: Request, results: Results) -> None:
+        record = self.in_flight.get(request.key)
+        if record is None:
+            return
+        now_s = trio.current_time()
+        record.tokens += len(results.tokens) or len(results.results)
+        placement = record.placements[-1]
+        if placement.first_s is None:
+            placement.first_s = now_s
+            if record.first_s is None:
+                record.first_s = now_s
+            self._touch(record)
+        record.progress.add(now_s, record.tokens)
+        last = results.results[-1] if results.results else None
+        if type(last) is dict and "Done" in last:
+            _note_usage(record, placement, last["Done"])
+        if self.captures is not None:
+            self.captures.take(record, results)
+        self.then.delivered(request, results)
+
+    def prepared(self, lease: Lease) -> None:
+        record = self.in_flight.get(lease.request.key)
+        if record is not None:
+            placement = record.placements[-1]
+            placement.prepared_s, placement.prompt = lease.prepared_s, lease.prompt
+            if lease.prompt is not None:
+                placement.prompt_tokens = lease.prompt.tokens
+                placement.cached_tokens = lease.prompt.cached
+            self._touch(record)
+        self.then.prepared(lease)
+
+    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
+        self.agents.note(agent, trio.current_time(), is_here=is_here)
+        self.then.agent_changed(agent, is_here=is_here)
+
+    async def run(self, position: Position) -> None:
+        """Note positions in the queue until cancelled, those that were not noted for longest first.
+
+        Args:
+          position: how many stand before a request.
+        """
+        explain_this_task(lambda: f"{len(self._waiting)} requests wait; {self!r}")
+        while True:
+            await trio.sleep(LOOK_S)
+            now_s = trio.current_time()
+            for key in list(islice(self._waiting, MAX_LOOKED_AT)):
+                self._look(self._waiting.pop(key), position, now_s)
+
+    # ------------------------------------------------------------- private
+
+    def _look(self, request: Request, position: Position, now_s: float) -> None:
+        self._waiting[request.key] = request
+        record = self.in_flight[request.key]
+        ahead = position(request)
+        if ahead is not None and ahead != record.position:
+            record.position = ahead
+            record.stays[-1].positions.add(now_s, ahead)
+            self._touch(record)
+
+    def _placement(self, lease: Lease, now_s: float) -> PlacementRecord:
+        agent = lease.agent
+        lanes = self._lanes.get(agent.key)
+        if lanes is None:
+            lanes = self._lanes[agent.key] = _Lanes()
+        return PlacementRecord(agent.label[:200], agent.key, lanes.take(), now_s, lease.choice)
+
+    def _end_slot(self, record: RequestRecord, now_s: float, ending: str) -> None:
+        placement = record.placements[-1]
+        placement.ended_s, placement.ending = now_s, ending
+        key = AgentKey(placement.agent_key)
+        lanes = self._lanes[key]
+        lanes.give_back(placement.lane)
+        if not lanes.used:
+            del self._lanes[key]
+
+    def _touch(self, record: RequestRecord) -> None:
+        for touched in self._subscribers:
+            touched.add(record)
+
+
+def _note_usage(record: RequestRecord, placement: PlacementRecord, done: object) -> None:
+    """What the last result of a generation says of its prompt; Paddler's agents say it, too."""
+    usage = done.get("usage") if isinstance(done, Mapping) else None
+    if not isinstance(usage, Mapping):
+        return
+    prompt, cached = usage.get("prompt_tokens"), usage.get("cached_prompt_tokens")
+    if type(prompt) is int and type(cached) is int:
+        placement.prompt_tokens, placement.cached_tokens = prompt, cached

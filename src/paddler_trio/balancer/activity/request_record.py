@@ -1,0 +1,287 @@
+"""What happened to one request, in times only: stays in the queue, placements, speed, ending.
+
+All lists are bounded: marks of progress and positions are thinned out when they are too many, and a
+request has no more placements than continuations. Times are seconds of Trio's clock; in the view
+they are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from paddler_trio.balancer.activity.moments import ms
+from paddler_trio.nursery_tree.request import (
+    Buffered,
+    Completed,
+    Ended,
+    Ending,
+    Failure,
+    Leased,
+    Request,
+    Stopping,
+    Streaming,
+)
+from paddler_trio.scheduler.dispatch.slot_ledger import Choice
+from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.request_frame import EncodedWork
+
+MAX_MARKS: Final = 32
+MAX_TEXT_CHARS: Final = 200
+"""Of an id, a client's name, a route and a reason."""
+
+Kind: TypeAlias = Literal["generation", "embedding", "rank"]
+Mark: TypeAlias = "tuple[float, int]"
+"""A moment, and a number at this moment."""
+
+_PHASES: Final = {
+    Buffered: "buffered",
+    Leased: "leased",
+    Streaming: "streaming",
+    Stopping: "stopping",
+    Ended: "ended",
+}
+
+
+@attrs.define
+class Marks:
+    """A number as it changed, in at most ``MAX_MARKS`` moments: when there are more, every other
+    one is dropped, and from then on they are taken half as often."""
+
+    pause_s: float = 0.5
+    """At least so long between two of them."""
+    marks: list[Mark] = attrs.field(factory=list)
+
+    def add(self, now_s: float, number: int) -> None:
+        """At this moment the number was this."""
+        marks = self.marks
+        if marks and now_s - marks[-1][0] < self.pause_s:
+            return
+        if len(marks) >= MAX_MARKS - 1:
+            del marks[1::2]
+            self.pause_s *= 2
+        marks.append((now_s, number))
+
+    def view(self) -> list[list[int]]:
+        return [[ms(moment_s), number] for moment_s, number in self.marks]
+
+
+@attrs.define
+class Stay:
+    """One stay in the queue; ``positions`` are how many were before it."""
+
+    since_s: float
+    until_s: float | None = None
+    positions: Marks = attrs.field(factory=lambda: Marks(pause_s=0.0))
+
+
+@attrs.define
+class PlacementRecord:
+    """One slot that it had.
+
+    Args:
+      lane: the lowest number that no other request on this agent had.
+      because: how the slot was lost, if it was.
+    """
+
+    agent: str
+    agent_key: int
+    lane: int
+    at_s: float
+    choice: Choice | None
+    prepared_s: float | None = None
+    first_s: float | None = None
+    prompt: PromptStages | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    ended_s: float | None = None
+    ending: str | None = None
+
+    def view(self) -> dict[str, object]:
+        prompt = self.prompt
+        return {
+            "agent": self.agent,
+            "agent_key": self.agent_key,
+            "lane": self.lane,
+            "at_ms": ms(self.at_s),
+            "why": why(self.choice),
+            "prepared_ms": _ms(self.prepared_s),
+            "first_ms": _ms(self.first_s),
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "template_ms": None if prompt is None else prompt.template_ms,
+            "wait_ms": None if prompt is None else prompt.wait_ms,
+            "prefill_ms": None if prompt is None else prompt.prefill_ms,
+            "ended_ms": _ms(self.ended_s),
+            "ending": self.ending,
+        }
+
+
+@attrs.define(eq=False)
+class Capture:
+    """The beginnings of a request's JSON and of its answer's text; see ``captures.py``."""
+
+    request: str
+    answer: str = ""
+
+
+@attrs.define(eq=False, repr=False)
+class RequestRecord:
+    """See the module docstring.
+
+    Args:
+      touched: the ordinal of its latest change, for those that collect what has changed.
+    """
+
+    key: int
+    id: str
+    client: str
+    deployment: str
+    kind: Kind
+    route: str | None
+    arrived_s: float
+    phase: str = "buffered"
+    position: int | None = None
+    stays: list[Stay] = attrs.field(factory=list)
+    placements: list[PlacementRecord] = attrs.field(factory=list)
+    first_s: float | None = None
+    tokens: int = 0
+    progress: Marks = attrs.field(factory=Marks)
+    continuations: int = 0
+    ended_s: float | None = None
+    ending: Ending | None = None
+    capture: Capture | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> RequestRecord:
+        """A request that has just arrived."""
+        return cls(
+            request.key,
+            request.id[:MAX_TEXT_CHARS],
+            request.client_name[:MAX_TEXT_CHARS],
+            request.deployment[:MAX_TEXT_CHARS],
+            kind_of(request.work),
+            None if request.route is None else request.route[:MAX_TEXT_CHARS],
+            request.arrived_s,
+        )
+
+    def __repr__(self) -> str:
+        return f"<RequestRecord {self.key} {self.phase}, {self.tokens} tokens>"
+
+    @property
+    def agents(self) -> list[str]:
+        """Those that it was given to, in order."""
+        return [placement.agent for placement in self.placements]
+
+    @property
+    def ending_kind(self) -> str | None:
+        """``done``, ``failed`` or ``stopped``; None as long as it goes on."""
+        return None if self.ending is None else _ending_kind(self.ending)
+
+    def enters(self, request: Request, now_s: float) -> None:
+        """The request is in this phase now."""
+        self.phase = _PHASES[type(request.phase)]
+        self.continuations = request.continuations
+        if request.is_over and self.ending is None:
+            self.ending = request.ending
+        if isinstance(request.phase, Ended):
+            self.ended_s = now_s
+            self.progress.pause_s = 0.0
+            self.progress.add(now_s, self.tokens)
+
+    def view(self, now_s: float, *, brief: bool = False) -> dict[str, object]:
+        """As JSON; ``brief``: without what only a look at this one request needs."""
+        ending = self.ending
+        return {
+            "key": self.key,
+            "id": self.id,
+            "client": self.client,
+            "deployment": self.deployment,
+            "kind": self.kind,
+            "route": self.route,
+            "phase": self.phase,
+            "arrived_ms": ms(self.arrived_s),
+            "position": self.position if self.phase == "buffered" else None,
+            "queue": [
+                {
+                    "since_ms": ms(stay.since_s),
+                    "until_ms": _ms(stay.until_s),
+                    "positions": []
+                    if brief and stay.until_s is not None
+                    else stay.positions.view(),
+                }
+                for stay in self.stays
+            ],
+            "placements": [placement.view() for placement in self.placements],
+            "first_result_ms": _ms(self.first_s),
+            "tokens": self.tokens,
+            "progress": [] if brief else self.progress.view(),
+            "continuations": self.continuations,
+            "ended_ms": _ms(self.ended_s),
+            "ending": None
+            if ending is None
+            else {
+                "kind": _ending_kind(ending),
+                "code": ending.code if isinstance(ending, Failure) else None,
+                "text": ending.description[:MAX_TEXT_CHARS]
+                if isinstance(ending, Failure)
+                else None,
+            },
+            "capture": None
+            if brief or self.capture is None
+            else {"request": self.capture.request, "answer": self.capture.answer},
+        }
+
+
+def why(choice: Choice | None) -> str:
+    """Why an agent got a request, in words."""
+    if choice is None:
+        return ""
+    load = f"{choice.busy} of {choice.slots} slots busy"
+    limits = [
+        text
+        for text, applies in (
+            ("with the model that began the answer", choice.wanted.kind is not None),
+            ("on the revision of its call", choice.wanted.revision is not None),
+            ("with what the request needs", bool(choice.wanted.needs)),
+        )
+        if applies
+    ]
+    such = "".join(f" {limit}" for limit in limits)
+    if choice.candidates == 1:
+        return f"the only agent{such} that had a free slot: {load}"
+    return f"least loaded of {choice.candidates} agents{such} that had a free slot: {load}"
+
+
+def kind_of(work: EncodedWork) -> Kind:
+    """From the tag that its JSON begins with."""
+    tag = work.body[:40].partition(b'"')[2].partition(b'"')[0]
+    if tag == b"Rank":
+        return "rank"
+    return "embedding" if work.is_embedding_batch or tag.startswith(b"Embed") else "generation"
+
+
+def slot_ending(request: Request) -> str:
+    """How a slot ended that was not lost."""
+    match request.ending:
+        case Completed():
+            return "done"
+        case Failure(_, description):
+            return f"failed: {description}"[:MAX_TEXT_CHARS]
+        case _:
+            return "stopped"
+
+
+def _ending_kind(ending: Ending) -> str:
+    match ending:
+        case Completed():
+            return "done"
+        case Failure():
+            return "failed"
+        case _:
+            return "stopped"
+
+
+def _ms(moment_s: float | None) -> int | None:
+    return None if moment_s is None else ms(moment_s)

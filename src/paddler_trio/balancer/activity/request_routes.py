@@ -1,0 +1,308 @@
+"""``/api/v2/requests`` and ``/api/v2/agents/history`` on the management port.
+
+    GET     /api/v2/requests               newest first, filtered; JSON or CSV
+    GET     /api/v2/requests/{key or id}   one, with an explanation
+    DELETE  /api/v2/requests/{key}         cancels it: 204
+    GET     /api/v2/agents/history         when agents came, left, and did what
+
+A list is rendered and sent in pieces, so that no token waits for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import Final
+from urllib.parse import parse_qs
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.activity.moments import ms, utc_ms
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.activity.request_record import RequestRecord, why
+from paddler_trio.balancer.activity.request_words import explanation
+from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_empty, send_json
+from paddler_trio.http.router import Params, Router
+from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.wire.codec import dumps
+
+log = structlog.get_logger("requests")
+
+MAX_LIMIT: Final = 1000
+MAX_EXPORT: Final = 20_000
+"""Of a CSV file: all that are kept, and those in flight."""
+PIECE: Final = 25
+"""Records that are rendered between two checkpoints: less than a millisecond."""
+CANCELLED: Final = Failure(503, "An operator cancelled this request")
+STATES: Final = ("in_flight", "finished", "all")
+ENDINGS: Final = ("done", "failed", "stopped")
+FORMATS: Final = ("json", "csv")
+COLUMNS: Final = (
+    "key",
+    "id",
+    "client",
+    "deployment",
+    "kind",
+    "route",
+    "phase",
+    "arrived_ms",
+    "waited_ms",
+    "first_result_ms",
+    "ended_ms",
+    "tokens",
+    "prompt_tokens",
+    "cached_tokens",
+    "agents",
+    "continuations",
+    "ending",
+    "code",
+    "text",
+    "why",
+)
+
+
+@attrs.frozen(kw_only=True)
+class Filter:
+    """Which records a list has; None: any."""
+
+    state: str = "all"
+    limit: int = 100
+    before: int | None = None
+    since_s: float | None = None
+    deployment: str | None = None
+    client: str | None = None
+    agent: str | None = None
+    ending: str | None = None
+    as_csv: bool = False
+
+    @classmethod
+    def read(cls, scope: Scope) -> Filter:
+        """From the query; HttpProblem 400 names what is wrong with it."""
+        query = {name: values[-1] for name, values in _query(scope).items()}
+        unknown = sorted(set(query) - _PARAMETERS)
+        if unknown:
+            raise HttpProblem(
+                400, f"{unknown[0][:40]!r} is no parameter: use {', '.join(sorted(_PARAMETERS))}"
+            )
+        as_csv = _one_of(query, "format", FORMATS, "json") == "csv"
+        since_ms = _number(query, "since_ms", 2**53)
+        limit = _number(query, "limit", MAX_EXPORT if as_csv else MAX_LIMIT)
+        default = MAX_EXPORT if as_csv else 100
+        return cls(
+            state=_one_of(query, "state", STATES, "all") or "all",
+            limit=default if limit is None else limit,
+            before=_number(query, "before", 2**63),
+            since_s=None if since_ms is None else since_ms / 1000,
+            deployment=query.get("deployment"),
+            client=query.get("client"),
+            agent=query.get("agent"),
+            ending=_one_of(query, "ending", ENDINGS, None),
+            as_csv=as_csv,
+        )
+
+    def admits(self, record: RequestRecord) -> bool:
+        return (
+            (self.before is None or record.key < self.before)
+            and (self.deployment is None or record.deployment == self.deployment)
+            and (self.client is None or record.client == self.client)
+            and (self.agent is None or self.agent in record.agents)
+            and (self.ending is None or record.ending_kind == self.ending)
+            and (self.since_s is None or record.ended_s is None or record.ended_s >= self.since_s)
+        )
+
+
+@attrs.frozen(eq=False)
+class RequestRoutes:
+    """The handlers of these routes."""
+
+    activity: RequestActivity
+
+    def add_to(self, routes: Router) -> None:
+        """Answer these paths too."""
+        routes.http("GET", "/api/v2/requests", self._list)
+        routes.http("GET", "/api/v2/requests/{name}", self._show)
+        routes.http("DELETE", "/api/v2/requests/{name}", self._cancel)
+        routes.http("GET", "/api/v2/agents/history", self._history)
+
+    async def _list(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        wanted = Filter.read(scope)
+        found = await self._found(wanted)
+        if wanted.as_csv:
+            await _send_pieces(send, _CSV_HEADERS, _csv(found))
+            return
+        now_s = trio.current_time()
+        head = {"now_ms": ms(now_s), "time": utc_ms()}
+        more = found[-1].key if len(found) == wanted.limit else None
+        await _send_pieces(send, _JSON_HEADERS, _json(head, found, more, now_s))
+
+    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        record = self._record(params["name"])
+        now_s = trio.current_time()
+        await send_json(
+            send,
+            200,
+            {
+                "now_ms": ms(now_s),
+                "time": utc_ms(),
+                "request": record.view(now_s),
+                "explanation": explanation(record, now_s),
+            },
+        )
+
+    async def _cancel(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        record = self._record(params["name"])
+        request = self.activity.request(record.key)
+        if request is None or request.is_over:
+            raise HttpProblem(409, f"request {record.key} is over already")
+        log.info("cancelled by an operator", request=record.id, key=record.key)
+        request.abort(CANCELLED)
+        await send_empty(send, 204)
+
+    async def _history(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        query = {name: values[-1] for name, values in _query(scope).items()}
+        since_ms = _number(query, "since_ms", 2**53) or 0
+        events = [event.view() for event in self.activity.agents.since(since_ms / 1000)]
+        now_ms = ms(trio.current_time())
+        await send_json(send, 200, {"now_ms": now_ms, "time": utc_ms(), "events": events})
+
+    # ------------------------------------------------------------- private
+
+    def _record(self, name: str) -> RequestRecord:
+        record = self.activity.find(name)
+        if record is None:
+            raise HttpProblem(
+                404,
+                f"there is no request {name[:80]!r} in flight or among the last "
+                f"{self.activity.finished.maxlen} that ended",
+            )
+        return record
+
+    async def _found(self, wanted: Filter) -> list[RequestRecord]:
+        """The newest that are wanted, by the time of their arrival."""
+        activity = self.activity
+        flying = list(activity.in_flight.values()) if wanted.state != "finished" else []
+        ended = list(activity.finished) if wanted.state != "in_flight" else []
+        found: list[RequestRecord] = []
+        candidates = iter(sorted(chain(flying, ended), key=lambda each: each.key, reverse=True))
+        while len(found) < wanted.limit and (part := list(islice(candidates, 1000))):
+            found += filter(wanted.admits, part)
+            await trio.lowlevel.checkpoint()
+        return found[: wanted.limit]
+
+
+# ------------------------------------------------------------------------------ parameters
+
+_PARAMETERS: Final = frozenset(
+    {
+        "state",
+        "limit",
+        "before",
+        "since_ms",
+        "deployment",
+        "client",
+        "agent",
+        "ending",
+        "format",
+    }
+)
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    try:
+        return parse_qs(scope.get("query_string", b"").decode(), max_num_fields=20)
+    except ValueError as error:
+        raise HttpProblem(400, f"the query cannot be read: {error}") from error
+
+
+def _number(query: Mapping[str, str], name: str, most: int) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= most):
+        raise HttpProblem(400, f"{name} is {text[:40]!r}, must be a number from 1 to {most}")
+    return int(text)
+
+
+def _one_of(
+    query: Mapping[str, str], name: str, values: tuple[str, ...], default: str | None
+) -> str | None:
+    value = query.get(name, default)
+    if value is not None and value not in values:
+        raise HttpProblem(400, f"{name} is {value[:40]!r}, must be {', '.join(values)}")
+    return value
+
+
+# ------------------------------------------------------------------------------- rendering
+
+_JSON_HEADERS: Final[list[Header]] = [(b"content-type", b"application/json")]
+_CSV_HEADERS: Final[list[Header]] = [
+    (b"content-type", b"text/csv; charset=utf-8"),
+    (b"content-disposition", b'attachment; filename="requests.csv"'),
+]
+
+
+async def _send_pieces(send: Send, headers: list[Header], pieces: Iterator[bytes]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for piece in pieces:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await trio.lowlevel.checkpoint()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _json(
+    head: Mapping[str, object], records: list[RequestRecord], more: int | None, now_s: float
+) -> Iterator[bytes]:
+    yield dumps(head)[:-1] + b',"requests":['
+    for start in range(0, len(records), PIECE):
+        texts = [dumps(record.view(now_s)) for record in records[start : start + PIECE]]
+        yield (b"," if start else b"") + b",".join(texts)
+    yield b'],"next":' + dumps(more) + b"}"
+
+
+def _csv(records: list[RequestRecord]) -> Iterator[bytes]:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    for start in range(0, len(records), PIECE):
+        writer.writerows(_row(record) for record in records[start : start + PIECE])
+        yield buffer.getvalue().encode()
+        buffer.seek(0)
+        buffer.truncate()
+    yield buffer.getvalue().encode()
+
+
+def _row(record: RequestRecord) -> list[object]:
+    last = record.placements[-1] if record.placements else None
+    failure = record.ending if isinstance(record.ending, Failure) else None
+    waited_s = sum(stay.until_s - stay.since_s for stay in record.stays if stay.until_s)
+    return [
+        record.key,
+        _cell(record.id),
+        _cell(record.client),
+        record.deployment,
+        record.kind,
+        record.route or "",
+        record.phase,
+        ms(record.arrived_s),
+        ms(waited_s),
+        "" if record.first_s is None else ms(record.first_s),
+        "" if record.ended_s is None else ms(record.ended_s),
+        record.tokens,
+        "" if last is None or last.prompt_tokens is None else last.prompt_tokens,
+        "" if last is None or last.cached_tokens is None else last.cached_tokens,
+        _cell(" ".join(record.agents)),
+        record.continuations,
+        record.ending_kind or "",
+        "" if failure is None else failure.code,
+        "" if failure is None else _cell(failure.description),
+        "" if last is None else why(last.choice),
+    ]
+
+
+def _cell(text: str) -> str:
+    """A spreadsheet takes a text that begins so for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -1,0 +1,92 @@
+"""A request's record as sentences: why it waited, why it was where it was, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paddler_trio.balancer.activity.request_record import PlacementRecord, RequestRecord, Stay, why
+from paddler_trio.nursery_tree.request import Failure
+
+
+def explanation(record: RequestRecord, now_s: float) -> list[str]:
+    """In the order in which it happened."""
+    return list(_sentences(record, now_s))
+
+
+def _sentences(record: RequestRecord, now_s: float) -> Iterator[str]:
+    who = f"client {record.client!r}" if record.client else "an anonymous client"
+    path = "" if record.route is None else f" by {record.route}"
+    yield f"It came from {who}{path}, for the deployment {record.deployment!r}."
+    for number, stay in enumerate(record.stays):
+        yield _wait(stay, now_s, again=number > 0)
+        if number < len(record.placements):
+            yield from _placement(record.placements[number], now_s)
+    if record.first_s is not None:
+        yield from _answer(record, record.first_s, now_s)
+    yield _ending(record, now_s)
+
+
+def _wait(stay: Stay, now_s: float, *, again: bool) -> str:
+    until_s = now_s if stay.until_s is None else stay.until_s
+    verb = "It has waited" if stay.until_s is None else "It waited"
+    queue = " again, at its old place," if again else ""
+    most = max((ahead for _, ahead in stay.positions.marks), default=None)
+    behind = "" if most is None else f", behind up to {most} others"
+    if until_s - stay.since_s < 0.001:
+        return "It needed no wait: a slot was free." if not again else "A slot was free elsewhere."
+    return f"{verb}{queue} {_span(until_s - stay.since_s)} for a slot{behind}."
+
+
+def _placement(placement: PlacementRecord, now_s: float) -> Iterator[str]:
+    yield f"It got a slot of {placement.agent}: {why(placement.choice) or 'no reason was kept'}."
+    prompt = placement.prompt
+    if prompt is not None:
+        yield (
+            f"There its prompt was tokens after {_span(prompt.template_ms / 1000)}, waited "
+            f"{_span(prompt.wait_ms / 1000)} for the engine, and was computed in "
+            f"{_span(prompt.prefill_ms / 1000)}."
+        )
+    elif placement.prepared_s is not None:
+        yield f"Its prompt was tokens {_span(placement.prepared_s - placement.at_s)} later."
+    if placement.prompt_tokens is not None:
+        yield (
+            f"The prompt has {placement.prompt_tokens} tokens, of which "
+            f"{placement.cached_tokens or 0} were in the cache."
+        )
+    if placement.first_s is None and placement.ended_s is None:
+        yield f"{_span(now_s - placement.at_s)} later there is no result yet."
+    if placement.ending is not None and placement.ending.startswith("lost"):
+        assert placement.ended_s is not None
+        after = _span(placement.ended_s - placement.at_s)
+        yield f"It lost this slot after {after}: {placement.ending.partition(': ')[2]}."
+
+
+def _answer(record: RequestRecord, first_s: float, now_s: float) -> Iterator[str]:
+    yield f"The first result came {_span(first_s - record.arrived_s)} after it arrived."
+    took_s = (now_s if record.ended_s is None else record.ended_s) - first_s
+    if record.kind == "generation" and took_s > 0 and record.tokens > 1:
+        yield f"{record.tokens} tokens came at {(record.tokens - 1) / took_s:.1f} tokens/s."
+    if record.continuations:
+        yield (
+            f"It was moved to another slot {record.continuations} "
+            f"time{'s' if record.continuations > 1 else ''}; what was produced was kept."
+        )
+
+
+def _ending(record: RequestRecord, now_s: float) -> str:
+    if record.ending is None:
+        return "It goes on."
+    after = _span((now_s if record.ended_s is None else record.ended_s) - record.arrived_s)
+    match record.ending_kind, record.ending:
+        case "failed", Failure(code, description):
+            return f"It failed after {after} with {code}: {description.rstrip('.')}."
+        case "stopped", _:
+            return f"Its client ended it after {after}."
+        case _:
+            return f"It was done after {after}."
+
+
+def _span(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

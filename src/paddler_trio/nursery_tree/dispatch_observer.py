@@ -1,0 +1,57 @@
+"""What the dispatcher lets others see: synchronously, in the step in which it happens.
+
+An observer decides nothing and must not raise. It sees each request from its arrival to its end,
+also one that is refused at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from paddler_trio.nursery_tree.agent_connection import AgentConnection
+    from paddler_trio.nursery_tree.lease import Lease
+    from paddler_trio.nursery_tree.request import Phase, Request, Results
+
+
+class DispatchObserver(Protocol):
+    def arrived(self, request: Request) -> None:
+        """It is in the queue, and may be granted a slot, or refused, in this very step."""
+        ...
+
+    def moved(self, request: Request, left: Phase) -> None:
+        """It has left this phase and is in another."""
+        ...
+
+    def lost(self, request: Request, reason: str) -> None:
+        """Its slot is gone, and ``moved`` follows: back into the queue or to its end."""
+        ...
+
+    def delivered(self, request: Request, results: Results) -> None:
+        """These results were passed on to its client."""
+        ...
+
+    def prepared(self, lease: Lease) -> None:
+        """The agent reported that it has prepared the request, or how it computed the prompt; see
+        ``lease.prepared_s`` and ``lease.prompt``."""
+        ...
+
+    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
+        """It joined, or may report something else, or has left."""
+        ...
+
+
+class NoObserver:
+    """Sees nothing."""
+
+    def arrived(self, request: Request) -> None: ...
+
+    def moved(self, request: Request, left: Phase) -> None: ...
+
+    def lost(self, request: Request, reason: str) -> None: ...
+
+    def delivered(self, request: Request, results: Results) -> None: ...
+
+    def prepared(self, lease: Lease) -> None: ...
+
+    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None: ...
