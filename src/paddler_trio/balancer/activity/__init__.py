@@ -1,0 +1,1 @@
+"""What the balancer is doing: each request and its past, figures of the last hour, and the feed."""

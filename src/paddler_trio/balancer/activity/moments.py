@@ -1,0 +1,15 @@
+"""Times as operators are sent them: milliseconds of the monotonic clock, and once the wall's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def ms(seconds: float) -> int:
+    """A moment or a duration in whole milliseconds."""
+    return round(seconds * 1000)
+
+
+def utc_ms() -> str:
+    """Now, RFC 3339 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
