@@ -406,6 +406,7 @@ class ModelServer:
             self.status.set(progress=progress)
 
     def model_crashed(self, model: LoadedModel, reason: str) -> None:
+        self.status.set(engine_restarts=self.status.engine_restarts + 1)
         if self._is_shown(model):
             self._shown.crashed(reason)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from paddler_trio.models.download_progress import DownloadProgress
@@ -14,7 +16,7 @@ from paddler_trio.wire.paddler.status import (
 )
 from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.fit_messages import DeviceRoom, MemoryInForce
-from paddler_trio.wire.trio.trio_link import Download, Report
+from paddler_trio.wire.trio.trio_link import RESTARTS, Download, Report
 
 
 @attrs.define(eq=False)
@@ -49,6 +51,8 @@ class AgentStatus:
     generations_running: int = attrs.field(default=0, init=False)
     embeddings_running: int = attrs.field(default=0, init=False)
 
+    engine_restarts: int = attrs.field(default=0, init=False)
+    """How often an engine crashed and was started again, since this daemon began."""
     stats: EngineStats | None = attrs.field(default=None, init=False)
     """What the engine counted; published with the next status, at least once a second."""
 
@@ -101,12 +105,18 @@ class AgentStatus:
             model=self.model_fingerprint,
             progress=self.progress,
             detail=self.detail,
-            engine=None if self.stats is None else attrs.asdict(self.stats),
+            engine=self._engine(),
             download=None if self.download is None else _wire_download(self.download),
             memory=self.memory,
             load_s=None if self.load_s is None else float32(self.load_s),
             room=self.room,
         )
+
+    def _engine(self) -> Mapping[str, object] | None:
+        if self.stats is None and not self.engine_restarts:
+            return None
+        counts = {} if self.stats is None else attrs.asdict(self.stats)
+        return {**counts, RESTARTS: self.engine_restarts}
 
 
 def _wire_download(progress: DownloadProgress) -> Download:

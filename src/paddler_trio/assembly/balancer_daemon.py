@@ -14,7 +14,12 @@ import trio
 
 from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.assembly.feed_assembly import addresses_of, event_feed
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
+from paddler_trio.balancer.activity.event_routes import EventRoutes
+from paddler_trio.balancer.activity.log_routes import LogRoutes
+from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
@@ -30,6 +35,7 @@ from paddler_trio.balancer.no_model_store import no_model_store
 from paddler_trio.balancer.state_database import state_file
 from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
+from paddler_trio.daemon.log_ring import RECENT
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.allowed_hosts import AllowedHosts, allowed_names, own_names
@@ -177,6 +183,9 @@ def balancer_parts(
     inference = InferenceRoutes(dispatcher, states, goodbye, deployments)
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     rollouts = FleetRollouts(fleet)
+    metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+    addresses = addresses_of(bound.listeners)
+    feed = event_feed(dispatcher, states, lag, rollouts, metrics, addresses)
     management = ManagementRoutes(
         dispatcher,
         states,
@@ -188,6 +197,7 @@ def balancer_parts(
         config.metrics_prefix,
         rollouts,
         AgentsProgress(dispatcher, rollouts.of),
+        (EventRoutes(feed, goodbye), MetricsRoutes(metrics), LogRoutes(RECENT)),
     )
     operators_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)
@@ -285,6 +295,8 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         measure_lag=lag.run,
         run_fleet=fleet.run,
+        run_metrics=metrics.run,
+        run_feed=feed.run,
         reload=keys.reload if keys.path is not None or reloads else None,
         model_store=None if store is None else store.run,
     )

@@ -22,6 +22,7 @@ from paddler_trio.balancer.status_limits import (
     bounded_status,
     identity_problem,
     placement_problem,
+    restarts_in,
 )
 from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import WireError, leaves
@@ -342,6 +343,7 @@ class _Link:
                 report = bounded_report(unbounded)
                 same = report == agent.report
                 agent.report = report
+                agent.engine_restarts = restarts_in(report, agent.engine_restarts)
                 if agent.refresh_readiness() or not same:
                     self.socket.dispatcher.update(agent)
             case HandBack(wire_id, reason, engine_died, suspects):

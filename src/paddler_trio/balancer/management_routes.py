@@ -8,8 +8,8 @@ response headers, and in ``/livez`` and ``/readyz``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, cast
 
 import attrs
 import trio
@@ -56,6 +56,14 @@ STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
 T = TypeVar("T")
 
 
+class RouteGroup(Protocol):
+    """Routes of one subject."""
+
+    def add_to(self, routes: Router) -> None:
+        """Answer these paths too."""
+        ...
+
+
 @attrs.define(eq=False)
 class ManagementRoutes:
     """The ASGI application of the management port."""
@@ -72,6 +80,7 @@ class ManagementRoutes:
     progress: FleetProgress = attrs.field(
         default=attrs.Factory(lambda self: AgentsProgress(self.dispatcher), takes_self=True)
     )
+    more: Sequence[RouteGroup] = ()
     _agents_v1: SharedView = attrs.field(init=False)
     _agents_v2: SharedView = attrs.field(init=False)
     _buffered_requests: SharedView = attrs.field(init=False)
@@ -103,6 +112,8 @@ class ManagementRoutes:
         FitRoutes(self._find).add_to(router)
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
         KeyRoutes(self.keys).add_to(router)
+        for group in self.more:
+            group.add_to(router)
         router.http("GET", "/health", health)
         router.http("GET", "/livez", health)
         router.websocket("/api/v1/agent_socket/{agent_id}", self._agent)

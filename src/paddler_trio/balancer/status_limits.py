@@ -18,7 +18,12 @@ from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelPath
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import MemoryInForce
-from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, Placement, Report
+from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
+    RESTARTS,
+    Placement,
+    Report,
+)
 
 MAX_SLOTS: Final = 4096
 """llama.cpp runs 256 sequences at most."""
@@ -35,6 +40,7 @@ MAX_STATS: Final = 128
 MAX_DEVICES: Final = 128
 MAX_CHOSEN: Final = 16
 MAX_LOAD_S: Final = 86_400.0
+MAX_RESTARTS: Final = 2**31
 
 _T = TypeVar("_T", bound=attrs.AttrsInstance)
 
@@ -102,6 +108,14 @@ def bounded_report(report: Report) -> Report:
             for each in report.room[:MAX_DEVICES]
         ),
     )
+
+
+def restarts_in(report: Report, before: int) -> int:
+    """How often the agent's engines were started again; ``before`` where it does not say."""
+    restarts = None if report.engine is None else report.engine.get(RESTARTS)
+    if not isinstance(restarts, int) or not 0 <= restarts <= MAX_RESTARTS:
+        return before
+    return restarts
 
 
 def _bounded_memory(memory: MemoryInForce) -> MemoryInForce:

@@ -2,7 +2,8 @@
 
 Names of requests and agents are bound to each record; prompts, answers and keys never are. What a
 stranger can put into a record (names, reasons, whole frames in an error) is cut, and on a terminal
-it cannot write lines or colours of its own: one processor sees to that for all fields.
+it cannot write lines or colours of its own: one processor sees to that for all fields. The newest
+warnings and errors are kept beside (``log_ring.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Final
 
 import attrs
 import structlog
+
+from paddler_trio.daemon.log_ring import RECENT
 
 LEVELS = ("debug", "info", "warning", "error")
 MAX_FIELD_CHARS: Final = 4000
@@ -36,6 +39,7 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        RECENT,
         structlog.processors.StackInfoRenderer(),
     ]
     if as_json:

@@ -116,6 +116,10 @@ class AgentConnection:
     """Drained by an operator: it finishes what it has and gets nothing new."""
     awaits_state: bool = attrs.field(default=False, init=False)
     """A Paddler agent that has just registered: what its slots serve shows after the next state."""
+    joined_s: float = attrs.field(default=0.0, init=False)
+    """When it joined the dispatcher."""
+    engine_restarts: int = attrs.field(default=0, init=False)
+    """How often its engines crashed and were started again, since the agent was started."""
     idle_since_s: float | None = attrs.field(default=None, init=False)
     """Since when no request is on it; None while one is, and before it joins."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)

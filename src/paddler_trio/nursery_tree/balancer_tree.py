@@ -7,6 +7,8 @@
     ├─ reload on SIGHUP              of the API keys
     ├─ model store                   a child process, started again under a restart budget
     ├─ fleet                         plans, and sends agents what they shall serve
+    ├─ metrics history               a row every ten seconds
+    ├─ event feed                    looks at what somebody watches, up to four times a second
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
           └─ requests                one task each, from arrival to ending; drained second
@@ -87,6 +89,8 @@ class BalancerParts:
       goodbye: set when sockets and event streams shall end.
       measure_lag: how late the event loop is, until cancelled.
       run_fleet: makes the desired fleet true, until cancelled.
+      run_metrics: keeps the figures of the last hour, until cancelled.
+      run_feed: keeps what is watched up to date, until cancelled.
       reload: what SIGHUP does; None ignores it.
       model_store: one life of the store's process; None if there is no store.
     """
@@ -98,6 +102,8 @@ class BalancerParts:
     drain_timeout_s: float
     measure_lag: Callable[[], Awaitable[None]]
     run_fleet: Callable[[], Awaitable[None]]
+    run_metrics: Callable[[], Awaitable[None]]
+    run_feed: Callable[[], Awaitable[None]]
     reload: Callable[[], Awaitable[None]] | None = None
     model_store: Callable[[], Awaitable[None]] | None = None
 
@@ -123,6 +129,8 @@ async def run_balancer(
         services.start_soon(parts.measure_lag, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
         services.start_soon(parts.run_fleet, name="fleet")
+        services.start_soon(parts.run_metrics, name="metrics history")
+        services.start_soon(parts.run_feed, name="event feed")
         if parts.reload is not None:
             await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
         if parts.model_store is not None:

@@ -232,7 +232,8 @@ class Dispatcher:
     def join(self, agent: AgentConnection) -> None:
         """An agent of a deployment that there is not stays, and gets no work."""
         self.agents[agent.key] = agent
-        self.health.joined(agent.label, trio.current_time())
+        agent.joined_s = trio.current_time()
+        self.health.joined(agent.label, agent.joined_s)
         agent.is_drained = self._is_drained(agent)
         self.pools.joined_by(agent).join(agent)
         self.update(agent)

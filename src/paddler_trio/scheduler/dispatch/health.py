@@ -101,6 +101,13 @@ class HealthTracker:
         record.ejected_until_s = None
         return False
 
+    def ejected_until_s(self, agent: str, now_s: float) -> float | None:
+        """When it gets work again; None if it is not ejected now."""
+        record = self._records.get(agent)
+        if record is None or record.ejected_until_s is None or now_s >= record.ejected_until_s:
+            return None
+        return record.ejected_until_s
+
     def usable_slots(self, agent: str, slots_total: int, now_s: float) -> int:
         """How many of its slots may be used: at least one, all of them after the ramp."""
         record = self._records.get(agent)

@@ -89,6 +89,9 @@ external_tag(Question, *structs(Question))
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
 _STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
+RESTARTS: Final = "restarts"
+"""In a report's ``engine``: how often an engine crashed and was started again while the
+agent ran."""
 DEFAULT_DEPLOYMENT: Final = "default"
 """The deployment that Paddler's desired state is; a host serves it over its first link."""
 MAX_INSTANCES: Final = 64
@@ -125,7 +128,8 @@ class Report:
     ``served_state`` are digests of desired states; ``model`` is a fingerprint of the weights and
     the template that are served: answers may only be continued where it is the same. ``progress``
     is 0..1 while loading.
-    ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`.
+    ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`, and
+    :data:`RESTARTS`.
 
     An agent that cannot serve what it wants (yet) may keep the model before it: ``served_state`` is
     that one's then, and ``phase`` is ``downloading`` or ``failed``, or ``loading`` or ``probing``

@@ -1,0 +1,88 @@
+"""``GET /api/v2/events`` on the management port: the feed as server-sent events.
+
+    GET /api/v2/events?topics=agents,requests      all topics without the parameter
+
+The first event is full, or with a ``Last-Event-ID`` that the feed still remembers what was missed.
+A comment follows every silence, so that a client can tell silence from a lost connection. The
+stream ends with the balancer's goodbye. 400: a topic that there is not. 503: too many watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import parse_qs
+
+import attrs
+import trio
+
+from paddler_trio.balancer.activity.event_feed import EventFeed, TooManyWatchersError, Watcher
+from paddler_trio.balancer.event_stream import KEEP_ALIVE_S
+from paddler_trio.http import sse
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header
+from paddler_trio.http.router import Params, Router
+from paddler_trio.http.streaming import BodyWriter, body_writer, cancelled_on_disconnect
+
+_KEEP_ALIVE = sse.comment("keep-alive")
+_RETRY_AFTER_S = 5
+
+
+@attrs.define(eq=False)
+class EventRoutes:
+    """The handler of this route."""
+
+    feed: EventFeed
+    goodbye: trio.Event
+
+    def add_to(self, routes: Router) -> None:
+        """Answer this path too."""
+        routes.http("GET", "/api/v2/events", self._events)
+
+    async def _events(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        topics = _wanted(scope, self.feed.names)
+        try:
+            with self.feed.watch(topics) as watcher:
+                last = header(scope, b"last-event-id")
+                if last is not None:
+                    watcher.resume(last.decode("latin-1"))
+                async with cancelled_on_disconnect(receive) as nursery:
+                    nursery.start_soon(self._end, nursery.cancel_scope, name="goodbye watch")
+                    await send(
+                        {"type": "http.response.start", "status": 200, "headers": sse.HEADERS}
+                    )
+                    await _write_events(watcher, body_writer(scope, send))
+        except TooManyWatchersError as error:
+            retry = (b"retry-after", b"%d" % _RETRY_AFTER_S)
+            raise HttpProblem(503, str(error), [retry]) from error
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _end(self, stream: trio.CancelScope) -> None:
+        await self.goodbye.wait()
+        stream.cancel(reason="balancer is shutting down")
+
+
+async def _write_events(watcher: Watcher, write: BodyWriter) -> None:
+    """Events and comments until cancelled."""
+    await write(_KEEP_ALIVE)  # the first look may take a moment
+    while True:
+        piece = _KEEP_ALIVE
+        with trio.move_on_after(KEEP_ALIVE_S):
+            event = await watcher.next()
+            piece = b"id: %b\n%b" % (watcher.event_id.encode(), sse.data_event(event))
+        await write(piece)
+
+
+def _wanted(scope: Scope, names: Sequence[str]) -> Sequence[str]:
+    """The topics of the query, all without one; HttpProblem 400."""
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    texts = query.pop("topics", None)
+    if query:
+        raise HttpProblem(400, f"unknown parameter {min(query)[:80]!r}: topics is taken")
+    if texts is None:
+        return names
+    if len(texts) > 1:
+        raise HttpProblem(400, "topics is given twice: write topics=a,b")
+    topics: list[str] = texts[0].split(",", maxsplit=len(names))
+    for topic in topics:
+        if topic not in names:
+            raise HttpProblem(400, f"topics: {topic[:80]!r} is none of {', '.join(names)}")
+    return topics

@@ -1,0 +1,44 @@
+"""``GET /api/v2/logs`` on the management port: the newest warnings and errors of this balancer.
+
+GET /api/v2/logs?after=SEQ      {"entries": [...]}, oldest first; all that are kept without it
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+import attrs
+
+from paddler_trio.daemon.log_ring import LogRing
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.http.router import Params, Router
+
+_MAX_DIGITS = 15
+
+
+@attrs.frozen(eq=False)
+class LogRoutes:
+    """The handler of this route."""
+
+    ring: LogRing
+
+    def add_to(self, routes: Router) -> None:
+        """Answer this path too."""
+        routes.http("GET", "/api/v2/logs", self._show)
+
+    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        texts = self.ring.after(_after(scope))
+        await send_json(send, 200, b'{"entries":[%b]}' % b",".join(texts))
+
+
+def _after(scope: Scope) -> int:
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    given = query.pop("after", ["0"])
+    if query:
+        raise HttpProblem(400, f"unknown parameter {min(query)[:80]!r}: after is taken")
+    if len(given) > 1:
+        raise HttpProblem(400, "after is given twice")
+    text = given[0]
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise HttpProblem(400, f"after is {text[:80]!r}, must be the number of an entry")
+    return int(text)

@@ -1,0 +1,26 @@
+"""``GET /api/v2/metrics/history`` on the management port: the last hour, in rows of ten seconds."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.http.asgi import Receive, Scope, Send, send_json
+from paddler_trio.http.router import Params, Router
+from paddler_trio.wire.codec import dumps
+
+
+@attrs.frozen(eq=False)
+class MetricsRoutes:
+    """The handler of this route."""
+
+    history: MetricsHistory
+
+    def add_to(self, routes: Router) -> None:
+        """Answer this path too."""
+        routes.http("GET", "/api/v2/metrics/history", self._show)
+
+    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        view = self.history.view(trio.current_time())
+        await send_json(send, 200, await trio.to_thread.run_sync(dumps, view))

@@ -1,0 +1,147 @@
+"""The newest warnings and errors of this process, kept for operators who have no log at hand.
+
+A processor of structlog puts them here, for records of structlog and of the standard library alike.
+Each is rendered at once, with bounds for every part, and what looks like a secret is left out:
+the ring is shown to other people than the log is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections import deque
+from collections.abc import Sequence
+from threading import Lock
+from typing import Final
+
+import attrs
+import structlog
+
+from paddler_trio.errors import one_line
+
+MAX_RECORDS: Final = 500
+MAX_EVENT_CHARS: Final = 500
+MAX_FIELD_CHARS: Final = 300
+MAX_FIELDS: Final = 12
+MAX_NAME_CHARS: Final = 64
+HIDDEN: Final = "(hidden)"
+
+_LEVELS: Final = {"warning": "warning", "error": "error", "critical": "error"}
+_OWN: Final = frozenset({"event", "level", "logger", "timestamp", "exc_info", "stack_info"})
+_SECRET_NAME: Final = re.compile(
+    r"(?:^|[_-])(?:authorization|cookie|passw(?:or)?d|secret|token|api[_-]?key)$", re.IGNORECASE
+)
+_SECRET_TEXT: Final = re.compile(
+    r"""(?ix)
+    \b(?: bearer | basic ) \s+ [^\s"',;]{8,}      # of an Authorization header
+    | \b(?: pt- | sk- | hf_ ) [\w-]{16,}           # keys of ours, of OpenAI's kind, of the hub
+    | (?<= :// ) [^/\s@]+ (?= @ )                  # user and password of a URL
+    | (?<= [?&] ) (?: [\w-]* (?: token | key | signature | credential | secret | password ) )
+      = [^&\s"']+
+    """
+)
+
+
+@attrs.define(eq=False, repr=False)
+class LogRing:
+    """See the module docstring. Records may come from any thread."""
+
+    seq: int = attrs.field(default=0, init=False)
+    """Of the newest record; 0 for none."""
+    warnings: int = attrs.field(default=0, init=False)
+    """All that there were, as ``errors``."""
+    errors: int = attrs.field(default=0, init=False)
+    _texts: deque[tuple[int, bytes]] = attrs.field(
+        factory=lambda: deque(maxlen=MAX_RECORDS), init=False
+    )
+    _lock: Lock = attrs.field(factory=Lock, init=False)
+
+    def __repr__(self) -> str:
+        return f"<LogRing of {len(self._texts)} records, the newest is {self.seq}>"
+
+    def __call__(
+        self, _: object, __: str, record: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        """Keep it if it is one; behind those processors that add level, logger and time."""
+        level = _LEVELS.get(str(record.get("level")))
+        if level is not None:
+            self.add(level, record)
+        return record
+
+    def add(self, level: str, record: structlog.typing.EventDict) -> None:
+        """One more record of this level."""
+        shown = {
+            "time": record.get("timestamp"),
+            "level": level,
+            "logger": _text(record.get("logger") or "", MAX_NAME_CHARS),
+            "event": _text(record.get("event") or "", MAX_EVENT_CHARS),
+            "fields": _fields(record),
+        }
+        with self._lock:
+            self.seq += 1
+            if level == "error":
+                self.errors += 1
+            else:
+                self.warnings += 1
+            self._texts.append((self.seq, _dumps({"seq": self.seq, **shown})))
+
+    def after(self, seq: int) -> Sequence[bytes]:
+        """The JSON of those that came after this one and are kept, oldest first."""
+        with self._lock:
+            return [text for number, text in self._texts if number > seq]
+
+
+RECENT: Final = LogRing()
+"""Of this process, as logging is."""
+
+
+def _fields(record: structlog.typing.EventDict) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for name, value in record.items():
+        if name in _OWN or name.startswith("_"):
+            continue
+        if len(fields) == MAX_FIELDS:
+            break
+        is_secret = isinstance(value, str) and _SECRET_NAME.search(name) is not None
+        fields[name[:MAX_NAME_CHARS]] = HIDDEN if is_secret else _value(value)
+    exception = _exception(record.get("exc_info"))
+    if exception is not None:
+        fields["exception"] = _text(one_line(exception), MAX_EVENT_CHARS)
+    return fields
+
+
+def _value(value: object) -> object:
+    match value:
+        case None | bool():
+            return value
+        case int() if abs(value) < 2**53:
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case list() | tuple():
+            return _text(", ".join(_text(each, MAX_FIELD_CHARS) for each in value[:MAX_FIELDS]))
+        case _:
+            return _text(value)
+
+
+def _text(value: object, limit: int = MAX_FIELD_CHARS) -> str:
+    text = value if isinstance(value, str) else str(value)
+    text = _SECRET_TEXT.sub(HIDDEN, text[: 4 * limit])  # cut once more: nothing of a secret is left
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _exception(exc_info: object) -> BaseException | None:
+    match exc_info:
+        case BaseException():
+            return exc_info
+        case (_, BaseException() as error, _):
+            return error
+        case True:
+            return sys.exc_info()[1]
+    return None
+
+
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
