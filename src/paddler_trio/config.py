@@ -58,6 +58,8 @@ class BalancerConfig:
     rollout_min_ready_s: float = attrs.field(default=10.0, validator=[ge(0), le(86_400)])
     """How long the first agent serves a new state before others follow; of a ``default`` that
     Paddler's API brought into being."""
+    capture_prompts: bool = False
+    """Operators see the beginnings of prompts and answers; otherwise no text is ever kept."""
     model_store: Path | None = None
     """The folder of the model store; None for no store."""
     model_store_size_bytes: int = attrs.field(default=0, validator=ge(0))

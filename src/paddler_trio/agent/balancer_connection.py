@@ -40,6 +40,7 @@ from paddler_trio.wire.paddler.messages import (
 )
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import AskFit
+from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
@@ -184,10 +185,19 @@ class BalancerConnection:
 
     # ---------------------------------------------------------------- Reply
 
-    def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None:
+    def results(
+        self,
+        wire_id: str,
+        tokens: list[int],
+        results: list[RawResult],
+        prompt: PromptStages | None = None,
+    ) -> None:
         self._result_queued_s = trio.current_time()
         if self.speaks_trio:
-            self._step.append({"id": wire_id, "tokens": tokens, "results": results})
+            entry: dict[str, object] = {"id": wire_id, "tokens": tokens, "results": results}
+            if prompt is not None:
+                entry["prompt"] = prompt.fields()
+            self._step.append(entry)
             return
         for result in results:
             envelope = {

@@ -36,10 +36,12 @@ from paddler_trio.preparation.messages import Job, PreparedGeneration, Refused
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     Ending,
+    Progress,
     SampledToken,
     Step,
     StopSequence,
 )
+from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import RequestFrame
 
 log = structlog.get_logger("requests")
@@ -53,7 +55,15 @@ class Reply(Protocol):
         """The balancer is ours: a request may be handed back instead of failed."""
         ...
 
-    def results(self, wire_id: str, tokens: list[int], results: list[RawResult]) -> None: ...
+    def results(
+        self,
+        wire_id: str,
+        tokens: list[int],
+        results: list[RawResult],
+        prompt: PromptStages | None = None,
+    ) -> None:
+        """``prompt``: how it was computed, once, with the first results."""
+        ...
 
     def acknowledge(self, wire_id: str) -> None:
         """Send the empty entry that :class:`paddler_trio.wire.trio.trio_link.Start` describes, at
@@ -88,6 +98,13 @@ class RunningRequest:
     engine: EngineProcess | None = None
     """The engine that computes it; None before it started and after it ended there."""
     output: OutputProcessor | None = None
+    began_s: float = attrs.field(factory=trio.current_time)
+    prepared_s: float | None = None
+    """When its prompt was tokens, and went to the engine."""
+    prompt: Progress | None = None
+    """How far its prompt was, at the last report; None once the balancer was informed."""
+    has_stages: bool = False
+    """The balancer was informed."""
     over: Future[None] = attrs.field(factory=Future)
 
     def __repr__(self) -> str:
@@ -99,11 +116,26 @@ class RunningRequest:
             state = f"sequence {self.key} on the engine"
         return f"<RunningRequest {self.wire_id}: {state}{', stopped' if self.is_stopped else ''}>"
 
+    def prompt_stages(self) -> PromptStages | None:
+        """With the first results: how the prompt was computed. None later, or without a report."""
+        report, self.prompt = self.prompt, None
+        if report is None or self.prepared_s is None or self.has_stages:
+            return None  # after a preemption, prompts are computed again
+        self.has_stages = True
+        since_sent_ms = round(1000 * (trio.current_time() - self.prepared_s))
+        return PromptStages(
+            tokens=report.total,
+            cached=report.cached,
+            template_ms=round(1000 * (self.prepared_s - self.began_s)),
+            wait_ms=max(0, since_sent_ms - report.since_ms),
+            prefill_ms=report.since_ms,
+        )
+
     def finish(self, tokens: list[int], results: list[RawResult]) -> None:
         """Queue the last results; the caller flushes."""
         if not self.is_over:
             self.is_over = True
-            self.reply.results(self.wire_id, tokens, results)
+            self.reply.results(self.wire_id, tokens, results, self.prompt_stages())
             self.over.set(None)
 
     def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
@@ -218,6 +250,7 @@ class AgentRequests:
             if running is None or running.output is None or running.is_over:
                 continue
             replies[id(running.reply)] = running.reply
+            running.prompt = progress
             running.reply.results(running.wire_id, [], running.output.progress(progress))
         for key in sampled.keys() | endings.keys():
             running = self._by_key.get(key)
@@ -248,7 +281,7 @@ class AgentRequests:
             running.finish(tokens, results + output.end(ending))
             return
         if results or tokens:
-            running.reply.results(running.wire_id, tokens, results)
+            running.reply.results(running.wire_id, tokens, results, running.prompt_stages())
         if tokens and output.is_complete and running.engine is not None:
             # its ending comes with the next pass, with the counts and times
             assert running.key is not None
@@ -307,6 +340,7 @@ class AgentRequests:
         async with self._turns.turn(frame, running.reply):
             job = Job(frame, key, ready)
             prepared = await serving.preparation.prepare(job, client=frame.client)
+        running.prepared_s = trio.current_time()
         running.reply.acknowledge(running.wire_id)
         if not isinstance(prepared, PreparedGeneration):
             assert isinstance(prepared, Refused), "a generation is prepared or refused"

@@ -289,6 +289,7 @@ class StepSource:
             priority=exchange.priority,
             deployment=self.deployment,
             pin=self.pin,
+            route=exchange.scope["path"],
         )
         self._requests.append(request)
         return request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +17,13 @@ from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.assembly.feed_assembly import addresses_of, event_feed
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
+from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.event_routes import EventRoutes
 from paddler_trio.balancer.activity.log_routes import LogRoutes
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.activity.request_routes import RequestRoutes
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
@@ -160,6 +164,8 @@ def balancer_parts(
             continuation_wait_s=config.continuation_wait_s,
         )
     )
+    activity = RequestActivity(Captures() if config.capture_prompts else None)
+    dispatcher.observer = activity
     states = FleetKeeper(
         open_fleet_database(config.state_database),
         dispatcher,
@@ -197,7 +203,12 @@ def balancer_parts(
         config.metrics_prefix,
         rollouts,
         AgentsProgress(dispatcher, rollouts.of),
-        (EventRoutes(feed, goodbye), MetricsRoutes(metrics), LogRoutes(RECENT)),
+        (
+            EventRoutes(feed, goodbye),
+            RequestRoutes(activity),
+            MetricsRoutes(metrics),
+            LogRoutes(RECENT),
+        ),
     )
     operators_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)
@@ -265,6 +276,7 @@ def balancer_parts(
         operators=operators,
         agents=manage,
         pages=pages,
+        captures=config.capture_prompts,
     )
     apps["management"] = below(
         "/panel/",
@@ -295,6 +307,7 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         measure_lag=lag.run,
         run_fleet=fleet.run,
+        run_activity=partial(activity.run, dispatcher.position),
         run_metrics=metrics.run,
         run_feed=feed.run,
         reload=keys.reload if keys.path is not None or reloads else None,

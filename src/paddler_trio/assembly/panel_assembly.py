@@ -34,6 +34,7 @@ def panel_site(
     operators: Authentication,
     agents: Authentication,
     pages: Origins,
+    captures: bool = False,
 ) -> PanelSite:
     """The panel, over the applications of the ports that it stands for.
 
@@ -43,6 +44,7 @@ def panel_site(
       use, operators: keys that requests may bring instead of a session.
       agents: what the management port asks of those that dial in.
       pages: of which origins may change anything.
+      captures: the beginnings of prompts and answers are kept.
     """
     access = PanelAccess(keys)
     own = Router()
@@ -59,6 +61,7 @@ def panel_site(
             )
         },
         agents_need_key=lambda: agents.requires_key,
+        captures=captures,
     ).add_to(info)
     return PanelSite(
         PanelAssets.read(),

@@ -91,6 +91,7 @@ class EmbeddingFanOut:
                         client=self.client,
                         priority=self.priority,
                         pin=pin,
+                        route="/api/v1/generate_embedding_batch",
                     )
                     nursery.start_soon(
                         self._copy, request, lines, attempt, name="embedding sub-batch"

@@ -169,6 +169,7 @@ class InferenceRoutes:
             client=client,
             priority=priority,
             deployment=deployment,
+            route=scope["path"],
         )
 
     async def _send_lines(

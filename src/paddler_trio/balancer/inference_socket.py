@@ -218,7 +218,11 @@ class _Client:
         except BudgetSpentError as spent:
             return error_line(request_id, 503, str(spent))
         request = self.dispatcher.submit(
-            request_id, submission.work, client=self.name, priority=self.priority
+            request_id,
+            submission.work,
+            client=self.name,
+            priority=self.priority,
+            route="/api/v1/inference_socket",
         )
         if request.failure is not None:  # refused at once: no task is worth it
             room.close()

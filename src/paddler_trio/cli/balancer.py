@@ -107,6 +107,14 @@ def balancer(
             "service has it at /panel/ anyway."
         ),
     ] = None,
+    capture_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--capture-prompts",
+            help="Show operators the first 4 KiB of each request and answer. Without it no text of "
+            "a client is kept.",
+        ),
+    ] = False,
     image_host: Annotated[
         list[str] | None,
         typer.Option(help="Host[:port] that images in messages may be fetched from. Repeatable."),
@@ -177,6 +185,7 @@ def balancer(
         insecure_management=insecure_management,
         compat_openai_addr=compat_openai_addr,
         web_admin_panel_addr=web_admin_panel_addr,
+        capture_prompts=capture_prompts,
         image_hosts=tuple(image_host or ()),
         strict_model_names=strict_model_names,
         strict_openai_fields=strict_openai_fields,

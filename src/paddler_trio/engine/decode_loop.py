@@ -402,8 +402,9 @@ class DecodeLoop:
             request.next_progress_s = now_s + PROGRESS_INTERVAL_S
             sequence = chunk.sequence
             cached = sequence.num_cached or 0
+            since_ms = round(1000 * (now_s - (request.placed_s or now_s)))
             self._progress.append(
-                Progress(sequence.key, sequence.num_tokens, cached, sequence.num_computed)
+                Progress(sequence.key, sequence.num_tokens, cached, sequence.num_computed, since_ms)
             )
 
     def _blame(self, sequence: Sequence, code: int) -> None:

@@ -7,6 +7,7 @@
     ├─ reload on SIGHUP              of the API keys
     ├─ model store                   a child process, started again under a restart budget
     ├─ fleet                         plans, and sends agents what they shall serve
+    ├─ request activity              notes how the queue moves, once a second
     ├─ metrics history               a row every ten seconds
     ├─ event feed                    looks at what somebody watches, up to four times a second
     └─ connections                   one task each: clients, operators
@@ -89,6 +90,7 @@ class BalancerParts:
       goodbye: set when sockets and event streams shall end.
       measure_lag: how late the event loop is, until cancelled.
       run_fleet: makes the desired fleet true, until cancelled.
+      run_activity: notes how the queue moves, until cancelled.
       run_metrics: keeps the figures of the last hour, until cancelled.
       run_feed: keeps what is watched up to date, until cancelled.
       reload: what SIGHUP does; None ignores it.
@@ -102,6 +104,7 @@ class BalancerParts:
     drain_timeout_s: float
     measure_lag: Callable[[], Awaitable[None]]
     run_fleet: Callable[[], Awaitable[None]]
+    run_activity: Callable[[], Awaitable[None]]
     run_metrics: Callable[[], Awaitable[None]]
     run_feed: Callable[[], Awaitable[None]]
     reload: Callable[[], Awaitable[None]] | None = None
@@ -129,6 +132,7 @@ async def run_balancer(
         services.start_soon(parts.measure_lag, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
         services.start_soon(parts.run_fleet, name="fleet")
+        services.start_soon(parts.run_activity, name="request activity")
         services.start_soon(parts.run_metrics, name="metrics history")
         services.start_soon(parts.run_feed, name="event feed")
         if parts.reload is not None:

@@ -309,14 +309,15 @@ class SampledToken:
 class Progress:
     """How far a prompt is: ``computed`` of its ``total`` tokens, ``cached`` of them not by itself.
 
-    Sent at most twice a second for each while there is more to compute, and once with the first
-    token after it.
+    ``since_ms``: since a stream was found for it. Sent at most twice a second for each while there
+    is more to compute, and once with the first token after it.
     """
 
     key: int
     total: int
     cached: int
     computed: int
+    since_ms: int = 0
 
 
 @attrs.frozen

@@ -81,8 +81,8 @@ def _step_of(value: dict[str, object]) -> Step:
 
 def _progress_of(*numbers: object) -> Progress:
     match numbers:
-        case (int(key), int(total), int(cached), int(computed)):
-            return Progress(key, total, cached, computed)
+        case (int(key), int(total), int(cached), int(computed), int(since_ms)):
+            return Progress(key, total, cached, computed, since_ms)
     raise TypeError("not the progress of a prompt")
 
 
