@@ -98,7 +98,8 @@ class RunningRequest:
     engine: EngineProcess | None = None
     """The engine that computes it; None before it started and after it ended there."""
     output: OutputProcessor | None = None
-    began_s: float = attrs.field(factory=trio.current_time)
+    began_s: float = 0.0
+    """When it came in; seconds of Trio's clock."""
     prepared_s: float | None = None
     """When its prompt was tokens, and went to the engine."""
     prompt: Progress | None = None
@@ -195,7 +196,7 @@ class AgentRequests:
     ) -> None:
         """Work on a request; every failure is answered on ``reply``."""
         wire_id = frame.id
-        running = RunningRequest(wire_id, reply)
+        running = RunningRequest(wire_id, reply, began_s=trio.current_time())
         if (id(reply), wire_id) in self._running:
             running.finish([], [{"SamplerError": f"request id {wire_id!r} is in use already"}])
             reply.flush()
