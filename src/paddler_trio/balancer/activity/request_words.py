@@ -31,7 +31,7 @@ def _wait(stay: Stay, now_s: float, *, again: bool) -> str:
     verb = "It has waited" if stay.until_s is None else "It waited"
     queue = " again, at its old place," if again else ""
     most = max((ahead for _, ahead in stay.positions.marks), default=None)
-    behind = "" if most is None else f", behind up to {most} others"
+    behind = "" if not most else f", behind up to {most} other{'s' if most > 1 else ''}"
     if until_s - stay.since_s < 0.001:
         return "It needed no wait: a slot was free." if not again else "A slot was free elsewhere."
     return f"{verb}{queue} {_span(until_s - stay.since_s)} for a slot{behind}."
