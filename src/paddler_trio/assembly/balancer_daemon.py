@@ -14,6 +14,7 @@ import trio
 
 from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.assembly.hub_models import AnsweredHubModels
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.deployments import Deployments
@@ -188,6 +189,7 @@ def balancer_parts(
         config.metrics_prefix,
         rollouts,
         AgentsProgress(dispatcher, rollouts.of),
+        AnsweredHubModels(),
     )
     operators_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)
