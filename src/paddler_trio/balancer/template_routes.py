@@ -70,19 +70,17 @@ class TemplateRoutes:
         try:
             answer = await while_connected(receive, asking)
         except QuestionRefusedError as refused:
-            raise _problem_of(refused, body.deployment) from refused
+            if refused.code != 400:
+                raise HttpProblem(refused.code, refused.problem) from refused
+            if refused.problem.startswith(UNKNOWN_TO_AGENT):
+                raise HttpProblem(
+                    501,
+                    f"the agent of {body.deployment} that was asked is of an older version and "
+                    "previews no templates: update the agents, or use `paddler-trio template "
+                    "render`",
+                ) from refused
+            answer = {"problem": refused.problem, "line": None}
         if isinstance(answer, Mapping) and "problem" in answer:
-            refusal = {"error": answer["problem"], "line": answer.get("line")}
-            await send_json(send, 400, refusal)
+            await send_json(send, 400, {"error": answer["problem"], "line": answer.get("line")})
         else:
             await send_json(send, 200, answer)
-
-
-def _problem_of(refused: QuestionRefusedError, deployment: str) -> HttpProblem:
-    if refused.code == 400 and refused.problem.startswith(UNKNOWN_TO_AGENT):
-        return HttpProblem(
-            501,
-            f"the agent of {deployment} that was asked is of an older version and previews no "
-            "templates: update the agents, or use `paddler-trio template render`",
-        )
-    return HttpProblem(refused.code, refused.problem)
