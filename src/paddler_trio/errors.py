@@ -59,7 +59,12 @@ class ModelFileError(PaddlerError):
 
 
 class ChatTemplateError(PaddlerError):
-    """A chat template does not compile, or does not render these messages."""
+    """A chat template does not compile, or does not render these messages; ``line`` of the template
+    is where, from 1, if that is known."""
+
+    def __init__(self, message: str, *, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class ChildGaveUpError(PaddlerError):

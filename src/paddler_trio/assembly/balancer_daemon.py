@@ -16,6 +16,7 @@ import trio
 from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.assembly.feed_assembly import addresses_of, event_feed
+from paddler_trio.assembly.hub_models import AnsweredHubModels
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
 from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.event_routes import EventRoutes
@@ -209,6 +210,7 @@ def balancer_parts(
             MetricsRoutes(metrics),
             LogRoutes(RECENT),
         ),
+        AnsweredHubModels(),
     )
     operators_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)

@@ -7,6 +7,8 @@ another one is asked.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import structlog
 import trio
 
@@ -21,6 +23,7 @@ from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
     Detokenize,
+    PreviewTemplate,
     Question,
     RenderPrompt,
     Tokenize,
@@ -95,13 +98,19 @@ def _is_large(question: Question) -> bool:
         case RenderPrompt(prompt=TextPrompt(text=text)):
             return len(text) > LARGE_CHARS
         case RenderPrompt(prompt=ConversationPrompt(messages=messages)):
-            texts = [message.get("content") for message in messages[:LARGE_MESSAGES]]
-            is_short = all(isinstance(text, str) and len(text) <= 1024 for text in texts)
-            return len(messages) > LARGE_MESSAGES or not is_short
+            return _are_large(messages)
+        case PreviewTemplate(messages=messages, tools=tools, chat_template=template):
+            return bool(tools) or len(template or "") > LARGE_CHARS or _are_large(messages)
         case RenderPrompt():
             return True
         case _:
             return False
+
+
+def _are_large(messages: Sequence[Mapping[str, object]]) -> bool:
+    texts = [message.get("content") for message in messages[:LARGE_MESSAGES]]
+    is_short = all(isinstance(text, str) and len(text) <= 1024 for text in texts)
+    return len(messages) > LARGE_MESSAGES or not is_short
 
 
 def _writing_thread() -> trio.CapacityLimiter:

@@ -79,7 +79,7 @@ def part_names(path: str) -> tuple[str, ...]:
 def choose(files: Sequence[str], quantisation: str | None = None) -> HubChoice | None:
     """The model of a repository with these paths; None if it has none that fits."""
     wanted = DEFAULT_QUANTISATIONS if quantisation is None else (quantisation,)
-    models = [path for path in files if _may_be_named(path)]
+    models = [path for path in files if is_nameable(path)]
     for name in wanted:
         for path in models:
             if is_quantised(path, name):
@@ -96,8 +96,13 @@ def is_quantised(path: str, quantisation: str) -> bool:
 
 def quantisations(files: Sequence[str]) -> tuple[str, ...]:
     """What can be chosen among, in order of appearance and without repetition."""
-    tags = (_tag(path) for path in files if _may_be_named(path))
+    tags = (tag_of(path) for path in files if is_nameable(path))
     return tuple(dict.fromkeys(tag for tag in tags if tag))
+
+
+def is_projection(path: str) -> bool:
+    """Whether the file lets a model see images, by its name."""
+    return path.endswith(_SUFFIX) and "mmproj" in path
 
 
 def projection_for(model: str, files: Sequence[str]) -> str | None:
@@ -106,7 +111,7 @@ def projection_for(model: str, files: Sequence[str]) -> str | None:
     best: tuple[int, int] | None = None
     chosen = None
     for path in files:
-        if not path.endswith(_SUFFIX) or "mmproj" not in path:
+        if not is_projection(path):
             continue
         its_folder = path.split("/")[:-1]
         if folder[: len(its_folder)] != its_folder:
@@ -121,7 +126,7 @@ def _choice(model: str, files: Sequence[str]) -> HubChoice:
     return HubChoice(model, part_names(model), projection_for(model, files))
 
 
-def _may_be_named(path: str) -> bool:
+def is_nameable(path: str) -> bool:
     """Whether it is a whole model or the first part of one."""
     split = split_name(path)
     name = path.rpartition("/")[2]
@@ -132,12 +137,13 @@ def _may_be_named(path: str) -> bool:
     )
 
 
-def _tag(path: str) -> str:
+def tag_of(path: str) -> str:
+    """The quantisation that the name of a file ends with, in upper case; empty without one."""
     split = split_name(path)
     match = None if split is None else _TAG.search(split.prefix)
     return "" if match is None else match[1].upper()
 
 
 def _bits(path: str) -> int:
-    match = _BITS.search(_tag(path))
+    match = _BITS.search(tag_of(path))
     return 0 if match is None else int(match[0])

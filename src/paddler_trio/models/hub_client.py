@@ -8,10 +8,12 @@ answer is not followed to the storage it points to, and
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
 import attrs
+import trio
 
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import ServerFailedError, SourceMalformedError, Subject
@@ -44,10 +46,12 @@ class HubFile:
 
 @attrs.frozen
 class HubListing:
-    """A repository's paths, in the hub's order, at a commit."""
+    """A repository's paths, in the hub's order, at a commit; ``sizes_bytes`` of those whose size is
+    known."""
 
     commit: str
     files: tuple[str, ...]
+    sizes_bytes: Mapping[str, int] = attrs.field(factory=dict, repr=False)
 
 
 def hub_subject(model: HuggingFaceModel) -> Subject:
@@ -103,9 +107,16 @@ async def file_metadata(
 
 
 async def list_repository(
-    client: HttpClient, endpoint: str, repo_id: str, revision: str, token: str | None
+    client: HttpClient,
+    endpoint: str,
+    repo_id: str,
+    revision: str,
+    token: str | None,
+    *,
+    max_bytes: int = MAX_LISTING_BYTES,
 ) -> HubListing:
-    """Ask for all paths of a repository at a revision; DownloadError."""
+    """Ask for all paths of a repository at a revision; DownloadError, also for an answer of more
+    than ``max_bytes``. It is decoded in a thread."""
     subject = Subject(f"{repo_id}/{revision}", is_hub=True)
     problem = name_problem(repo_id, "any", revision)
     if problem is not None:
@@ -115,17 +126,33 @@ async def list_repository(
         token,
     )
     async with exchange(client, "GET", location, subject) as answer:
-        body = await read_body(answer, subject, MAX_LISTING_BYTES)
+        body = await read_body(answer, subject, max_bytes)
+    listing = await trio.to_thread.run_sync(_listing_in, body)
+    if listing is None:
+        raise ServerFailedError(subject, f"{endpoint} sent no list of the repository's files")
+    return listing
+
+
+def _listing_in(body: bytes) -> HubListing | None:
     try:
         fields = json.loads(body)
-        commit = fields["sha"]
-        files = tuple(sibling["rfilename"] for sibling in fields["siblings"])
+        commit, siblings = fields["sha"], fields["siblings"]
+        files = tuple(sibling["rfilename"] for sibling in siblings)
+        sizes = {sibling["rfilename"]: _size_in(sibling) for sibling in siblings}
         is_listing = is_commit(commit) and all(isinstance(file, str) for file in files)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        is_listing, commit, files = False, "", ()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
     if not is_listing or len(files) > MAX_LISTED_FILES:
-        raise ServerFailedError(subject, f"{endpoint} sent no list of the repository's files")
-    return HubListing(commit, files)
+        return None
+    known = {path: size for path, size in sizes.items() if size is not None}
+    return HubListing(commit, files, known)
+
+
+def _size_in(sibling: Mapping[str, object]) -> int | None:
+    """Of the file itself, also where git has a pointer to it."""
+    large = sibling.get("lfs")
+    size = large.get("size") if isinstance(large, dict) else sibling.get("size")
+    return size if type(size) is int and 0 <= size < 1 << 63 else None
 
 
 def _plain_etag(etag: str) -> str:

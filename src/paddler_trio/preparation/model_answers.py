@@ -14,10 +14,12 @@ from paddler_trio.language.prompting import rendering_of, tokens_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
+from paddler_trio.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.trio.trio_link import (
     DescribeModel,
     Detokenize,
+    PreviewTemplate,
     Question,
     RenderPrompt,
     Tokenize,
@@ -50,6 +52,8 @@ def answer_to(question: Question, language: Language, ready: Ready) -> dict[str,
                 return {"text": _text_of(tokens, vocabulary)}
             case RenderPrompt(prompt=prompt):
                 return _render(prompt, language, sees_images=ready.sees_images)
+            case PreviewTemplate():
+                return previewed(question, language, sees_images=ready.sees_images)
             case DescribeModel():
                 return _describe(language, ready)
     except TokenizationError as error:

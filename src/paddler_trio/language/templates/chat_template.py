@@ -44,6 +44,8 @@ RESERVED_VARIABLES = frozenset(
     {"add_generation_prompt", "bos_token", "documents", "eos_token", "messages", "tools"}
 )
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+_JINJAS_NAME = "<template>"
+"""What Jinja calls a template that came from no file."""
 
 Message = Mapping[str, object]
 Tool = Mapping[str, object]
@@ -80,7 +82,7 @@ class ChatTemplate:
             template = sandbox.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             message = f"chat template does not compile: line {error.lineno}: {error.message}"
-            raise ChatTemplateError(message) from error
+            raise ChatTemplateError(message, line=error.lineno) from error
         except Exception as error:
             # Jinja writes Python and compiles that: nesting can also fail in Python's own compiler.
             message = f"chat template does not compile: {type(error).__name__}: {error}"
@@ -150,11 +152,12 @@ class ChatTemplate:
                     break
                 pieces.append(piece)
         except jinja2.TemplateError as error:
-            raise ChatTemplateError(f"chat template: {error.message}") from error
+            message = f"chat template: {error.message}"
+            raise ChatTemplateError(message, line=_line_of(error)) from error
         except Exception as error:
             # A template is a foreign program: it may raise whatever Python can.
             message = f"chat template: {type(error).__name__}: {error}"
-            raise ChatTemplateError(message) from error
+            raise ChatTemplateError(message, line=_line_of(error)) from error
         finally:
             METER.reset(meter)
         if output_chars > max_output_chars:
@@ -197,6 +200,18 @@ def open_ended(render: Callable[[Sequence[Message]], str], messages: Sequence[Me
     if rendered.startswith(_CONTINUE_HERE, end):
         return rendered[:end]
     return rendered[:end].rstrip()
+
+
+def _line_of(error: BaseException) -> int | None:
+    """The line of the template in which it was raised, the innermost one; Jinja has put the lines
+    of the template into the traceback."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _JINJAS_NAME:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
 
 
 def _tag_last_text(parts: Sequence[object]) -> tuple[str, object]:

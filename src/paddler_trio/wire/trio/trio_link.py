@@ -76,6 +76,21 @@ class RenderPrompt:
 
 
 @attrs.frozen(kw_only=True)
+class PreviewTemplate:
+    """Answered as :class:`RenderPrompt` is, for a conversation and with this chat template in the
+    place of the model's; None: with the one in force.
+
+    What the template refuses is an answer too: ``{"problem": "...", "line": N}``, where ``line`` is
+    null if the problem is at none.
+    """
+
+    messages: tuple[Mapping[str, object], ...]
+    tools: tuple[Mapping[str, object], ...] = ()
+    thinking: bool | None = None
+    chat_template: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class DescribeModel:
     """Answered by ``{"name", "size_bytes", "n_params", "n_vocab", "n_ctx", "n_ctx_train",
     "n_embd", "vocab_type", "bos_token", "eos_token", "end_tokens", "chat_template", "can_embed",
@@ -83,7 +98,7 @@ class DescribeModel:
     ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others texts."""
 
 
-Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | DescribeModel
+Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | PreviewTemplate | DescribeModel
 external_tag(Question, *structs(Question))
 
 

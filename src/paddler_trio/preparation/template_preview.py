@@ -1,0 +1,52 @@
+"""The prompt that a conversation would become with another chat template."""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.errors import ChatTemplateError
+from paddler_trio.language.images.image_parts import readable
+from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompting import rendering_of, tokens_of
+from paddler_trio.language.refusal import Refusal
+from paddler_trio.language.templates.conversation import ModelTemplate
+from paddler_trio.language.templates.token_escaping import unescaped
+from paddler_trio.wire.trio.trio_link import PreviewTemplate
+from paddler_trio.wire.trio.work import ConversationPrompt
+
+
+def previewed(
+    question: PreviewTemplate, language: Language, *, sees_images: bool
+) -> dict[str, object]:
+    """The answer as plain JSON; its shape stands beside ``PreviewTemplate``. Refusal for what is
+    not the template's doing."""
+    conversation = ConversationPrompt(
+        messages=question.messages, tools=question.tools, thinking=question.thinking
+    )
+    try:
+        if question.chat_template is not None:
+            language = _with_template(language, question.chat_template)
+        rendering = rendering_of(conversation, language, sees_images=sees_images)
+    except ChatTemplateError as error:
+        return _problem(error)
+    except Refusal as refusal:
+        if isinstance(refusal.__cause__, ChatTemplateError):
+            return _problem(refusal.__cause__)
+        raise
+    tokens = tokens_of(conversation, rendering, language.vocabulary)
+    return {"prompt": readable(unescaped(rendering.text)), "num_tokens": len(tokens)}
+
+
+def _with_template(language: Language, source: str) -> Language:
+    """As an override by the operator: it takes the place of every template of the model."""
+    default = ModelTemplate.compile(source)
+    return attrs.evolve(
+        language, templates=attrs.evolve(language.templates, default=default, named={})
+    )
+
+
+def _problem(error: ChatTemplateError) -> dict[str, object]:
+    text, line = str(error), error.line
+    if line is not None and f"line {line}:" not in text:
+        text = f"{text} (line {line})"
+    return {"problem": text, "line": line}
