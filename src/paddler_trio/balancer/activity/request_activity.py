@@ -189,9 +189,10 @@ class RequestActivity:
         if record is None:
             return
         now_s = trio.current_time()
-        record.tokens += len(results.tokens) or len(results.results)
+        count = len(results.tokens) or _num_pieces(request, results)
+        record.tokens += count
         placement = record.placements[-1]
-        if placement.first_s is None:
+        if placement.first_s is None and count:
             placement.first_s = now_s
             if record.first_s is None:
                 record.first_s = now_s
@@ -262,6 +263,15 @@ class RequestActivity:
     def _touch(self, record: RequestRecord) -> None:
         for touched in self._subscribers:
             touched.add(record)
+
+
+def _num_pieces(request: Request, results: Results) -> int:
+    """How many tokens or embeddings these are, if no tokens were reported with them: an agent of
+    ours reports the tokens of generations, and what comes without are endings and progress."""
+    lease = request.lease
+    if results.family == "GeneratedToken" and lease is not None and lease.agent.speaks_trio:
+        return 0
+    return sum(type(result) is dict and "Done" not in result for result in results.results)
 
 
 def _note_usage(record: RequestRecord, placement: PlacementRecord, done: object) -> None:

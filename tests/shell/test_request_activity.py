@@ -1,0 +1,222 @@
+"""The records of requests, next to the dispatcher that they are records of."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+import trio
+from dispatch_world import WORK, Peer, World, heard, world
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from paddler_trio.balancer.activity import captures as captures_module
+from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.activity.request_record import MAX_MARKS, Marks, RequestRecord
+from paddler_trio.balancer.activity.request_words import explanation
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.request import Ended, Failure, Request
+from paddler_trio.wire.trio.prompt_stages import PromptStages
+
+LIMITS = DispatchLimits(max_buffered=6, buffered_timeout_s=10, item_timeout_s=30)
+STEPS = 120
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def watched(here: World, captures: Captures | None = None) -> RequestActivity:
+    activity = here.dispatcher.observer = RequestActivity(captures)
+    return activity
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_records_agree_with_requests_whatever_happens(
+    seed: int, autojump_clock: MockClock
+) -> None:
+    dice = random.Random(seed)
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        requests: list[Request] = []
+        peers: list[Peer] = []
+        tokens: dict[int, int] = {}
+
+        def leases() -> list[tuple[Peer, str]]:
+            return [
+                (peer, lease.wire_id)
+                for peer in peers
+                for lease in peer.connection.leases()
+                if not lease.request.is_over
+            ]
+
+        with activity.subscribe() as touched:
+            for number in range(STEPS):
+                match dice.choice(["submit"] * 4 + ["step"] * 5 + ["stop", "join", "lose", "wait"]):
+                    case "submit":
+                        requests.append(here.submit(f"r{number}"))
+                    case "step" if leases():
+                        peer, wire_id = dice.choice(leases())
+                        done = dice.random() < 0.3
+                        request = peer.lease(wire_id).request
+                        peer.says(wire_id, "a", "b", done=done)
+                        tokens[request.key] = tokens.get(request.key, 0) + 2
+                    case "stop" if requests:
+                        dice.choice(requests).stop()
+                    case "join" if len(peers) < 3:
+                        peers.append(here.agent(slots=dice.randint(1, 3)))
+                    case "lose" if peers:
+                        here.dispatcher.leave(peers.pop(dice.randrange(len(peers))).connection)
+                    case "wait":
+                        await trio.sleep(dice.random() * 4)
+                check(activity, here, requests, tokens)
+            changed = touched.take()
+        assert len({record.key for record in changed}) == len(changed) == len(requests)
+        for request in requests:
+            request.stop()
+        for peer in peers:
+            here.dispatcher.leave(peer.connection)
+        await wait_all_tasks_blocked()
+        check(activity, here, requests, tokens)
+        assert not activity.in_flight
+        assert not activity._lanes, "a lane is taken for ever"
+        assert not activity._waiting
+
+
+def check(
+    activity: RequestActivity, here: World, requests: list[Request], tokens: dict[int, int]
+) -> None:
+    """What must hold after every step."""
+    assert activity.in_flight.keys() == here.dispatcher._requests.keys()
+    ended = {record.key: record for record in activity.finished}
+    assert len(ended) == len(activity.finished), "a request ended twice"
+    lanes: dict[int, list[int]] = {}
+    for request in requests:
+        record = activity.in_flight.get(request.key) or ended[request.key]
+        assert record.phase == type(request.phase).__name__.lower()
+        assert record.agents == request.agents
+        assert record.tokens == tokens.get(request.key, 0)
+        assert record.ending == request.ending
+        assert len(record.stays) - 1 <= request.continuations + 1
+        if request.lease is not None:
+            placement = record.placements[-1]
+            assert placement.ended_s is None
+            lanes.setdefault(request.lease.agent.key, []).append(placement.lane)
+        elif record.placements:
+            assert record.placements[-1].ended_s is not None
+        moments = [moment for moment, _ in record.progress.marks]
+        assert moments == sorted(moments)
+        assert record.view(trio.current_time())["key"] == request.key
+        if isinstance(request.phase, Ended):
+            assert all(stay.until_s is not None for stay in record.stays)
+    for agent, taken in lanes.items():
+        assert len(set(taken)) == len(taken), f"two requests in one lane of {agent}"
+        assert max(taken) < 3, "a lane beyond the slots"
+
+
+async def test_a_continuation_shows_both_placements_and_why() -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        first = here.agent()
+        request = here.submit("story")
+        wire_id = first.sent()[0].split()[1]
+        first.lease(wire_id).report_prompt(
+            PromptStages(tokens=9, cached=4, template_ms=3, wait_ms=1, prefill_ms=20)
+        )
+        first.says(wire_id, "a")
+        second = here.agent()
+        here.dispatcher.leave(first.connection)
+        second.says(second.sent()[0].split()[1], "b", done=True)
+        assert await heard(request) == ("ab", None)
+        (record,) = activity.finished
+        assert record.agents == ["a1", "a2"]
+        assert record.placements[0].ending == "lost: the agent was lost"
+        assert record.placements[1].ending == "done"
+        text = " ".join(explanation(record, trio.current_time()))
+        assert "the only agent that had a free slot" in text
+        assert "It lost this slot" in text
+        assert "the model that began the answer" in text
+        assert "The prompt has 9 tokens, of which 4 were in the cache." in text
+        assert "moved to another slot 1 time" in text
+
+
+async def test_the_choice_names_the_load_and_how_many_there_were() -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        peers = [here.agent(slots=2), here.agent(slots=4)]
+        requests = [here.submit(f"r{number}") for number in range(3)]
+        views = [activity.in_flight[each.key].placements[0].view() for each in requests]
+        assert views[0]["why"] == "least loaded of 2 agents that had a free slot: 0 of 2 slots busy"
+        assert views[2]["why"] == "least loaded of 2 agents that had a free slot: 1 of 4 slots busy"
+        for request in requests:
+            request.stop()
+        for peer in peers:
+            for lease in peer.connection.leases():
+                peer.says(lease.wire_id, done=True)
+
+
+async def test_one_that_is_refused_is_a_record_too() -> None:
+    async with world(DispatchLimits(max_buffered=0)) as here:
+        activity = watched(here)
+        here.submit("too much")
+        here.submit("elsewhere", deployment="unknown")
+        codes = [
+            record.ending.code for record in activity.finished if isinstance(record.ending, Failure)
+        ]
+        assert codes == [503, 404]
+
+
+async def test_positions_in_the_queue_are_noted_once_a_second(autojump_clock: MockClock) -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(activity.run, here.dispatcher.position)
+            requests = [here.submit(f"r{number}") for number in range(3)]
+            await trio.sleep(1.5)
+            requests[0].stop()
+            await trio.sleep(1)
+            stay = activity.in_flight[requests[2].key].stays[0]
+            assert [ahead for _, ahead in stay.positions.marks] == [2, 1]
+            nursery.cancel_scope.cancel()
+        for request in requests:
+            request.stop()
+
+
+async def test_texts_are_kept_only_if_the_operator_wants_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(captures_module, "MAX_TOTAL_BYTES", 4 * captures_module.MAX_BYTES)
+    for captures, kept in ((None, 0), (Captures(), 2)):
+        async with world(LIMITS) as here:
+            activity = watched(here, captures)
+            peer = here.agent(slots=4)
+            for number in range(4):
+                here.submit(f"r{number}")
+                peer.says(peer.sent()[0].split()[1], "x" * 3000, "y" * 3000, done=True)
+            views = [record.view(0.0)["capture"] for record in activity.finished]
+            assert sum(view is not None for view in views) == kept
+            if kept:
+                assert views[:2] == [None, None], "the oldest are forgotten first"
+                newest = views[-1]
+                assert isinstance(newest, dict)
+                assert newest["answer"] == "x" * 3000 + "y" * 1096
+                assert newest["request"] == WORK.body.decode()
+
+
+def test_marks_are_few_in_order_and_spread_over_the_whole() -> None:
+    marks = Marks()
+    for number in range(10_000):
+        marks.add(number / 10, number)
+        assert len(marks.marks) <= MAX_MARKS
+    moments = [moment for moment, _ in marks.marks]
+    assert moments[0] == 0.0
+    assert moments[-1] > 900
+    gaps = [later - earlier for earlier, later in pairwise(moments)]
+    assert max(gaps) <= 2.1 * min(gaps)
+
+
+def test_a_record_shows_itself() -> None:
+    record = RequestRecord(7, "r", "", "default", "generation", None, 0.0)
+    assert repr(record) == "<RequestRecord 7 buffered, 0 tokens>"
