@@ -1,5 +1,6 @@
 /** One answer as it grows: what the chunks and comments of a stream make of it. Pure. */
 
+import type { RequestView } from "../../types";
 import type { SseItem } from "./sse_parser";
 
 export interface ToolCall {
@@ -34,6 +35,17 @@ export interface Counts {
   readonly tokensPerS: number | null;
 }
 
+/** What the balancer's record of the request adds. Times in ms. */
+export interface AnswerRecord {
+  readonly key: number;
+  /** Those that worked on it, in their order. */
+  readonly agents: readonly string[];
+  /** From its arrival at the balancer to the first result. */
+  readonly ttftMs: number | null;
+  readonly queueMs: number | null;
+  readonly cachedTokens: number | null;
+}
+
 export interface Answer {
   readonly requestId: string;
   /** The deployment that was asked for. */
@@ -46,6 +58,7 @@ export interface Answer {
   readonly finishReason: string | null;
   readonly counts: Counts | null;
   readonly failure: Failure | null;
+  readonly record: AnswerRecord | null;
   /** Of the page's clock, in ms: when it was sent, when the first text came, when it was over. */
   readonly sentMs: number;
   readonly firstMs: number | null;
@@ -73,6 +86,7 @@ export function newAnswer(
     finishReason: null,
     counts: null,
     failure: null,
+    record: null,
     sentMs,
     firstMs: null,
     endedMs: null,
@@ -139,6 +153,20 @@ export function failureOfBody(status: number, body: string, retryAfter: string |
     // a proxy's page or a plain sentence: shown as it is
   }
   return { ...failure(status, clip(body.trim()) || `status ${status}`), retryAfterS };
+}
+
+/** What is shown of a request's record. */
+export function recordOf(view: RequestView): AnswerRecord {
+  const agents = view.placements.map((placement) => placement.agent);
+  const queued = view.queue.filter((stay) => stay.until_ms !== null);
+  const { first_result_ms, arrived_ms } = view;
+  return {
+    key: view.key,
+    agents: agents.filter((agent, index) => agent !== agents[index - 1]),
+    ttftMs: first_result_ms === null ? null : Math.max(0, first_result_ms - arrived_ms),
+    queueMs: queued.reduce((sum, stay) => sum + ((stay.until_ms ?? 0) - stay.since_ms), 0),
+    cachedTokens: view.placements.at(-1)?.cached_tokens ?? null,
+  };
 }
 
 // ------------------------------------------------------------------------------------- inside
