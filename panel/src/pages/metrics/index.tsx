@@ -9,8 +9,8 @@ import { now, synchronize, wallTime } from "../../core/time";
 import type { MetricsHistory } from "../../types";
 import { Badge, Button, Card, Empty, Figure, Figures, Page, Problem, Segmented } from "../../ui";
 import { capacityOf } from "./capacity";
-import { Chart } from "./Chart";
-import { MetricsTable } from "./MetricsTable";
+import { Chart } from "./chart";
+import { MetricsTable } from "./metrics_table";
 import { hitRates, newest, ratesOf, seriesOf, sum, withNewest } from "./series";
 
 const history = signal<MetricsHistory | null>(null);

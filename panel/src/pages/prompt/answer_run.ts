@@ -93,7 +93,7 @@ export async function trialBody(
       chat_template: template,
       messages,
       tools: tools.length > 0 ? tools : null,
-      thinking: settings.thinking !== "off",
+      ...(settings.thinking === "template" ? {} : { thinking: settings.thinking === "on" }),
     },
     signal,
   );

@@ -177,6 +177,7 @@ function readSettings(value: unknown): Settings {
     system: typeof value.system === "string" ? value.system : "",
     parameters,
     stop: typeof value.stop === "string" ? value.stop : "",
+    ignoresEnd: value.ignoresEnd === true,
     thinking: value.thinking === "on" || value.thinking === "off" ? value.thinking : "template",
     tools: tools.map((tool) => ({
       name: typeof tool.name === "string" ? tool.name : "",

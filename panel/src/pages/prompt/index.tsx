@@ -17,14 +17,14 @@ import {
   sides,
   stop,
 } from "./chat";
-import { Composer } from "./Composer";
+import { Composer } from "./composer";
 import { asFile, fromFile, MAX_FILE_BYTES } from "./conversation_file";
-import { CopyAs, type CopyRequest } from "./CopyAs";
+import { CopyAs, type CopyRequest } from "./copy_dialog";
 import { type Model, loadModels, models, modelsProblem, obstacle } from "./models";
-import { RawPrompt } from "./RawPrompt";
-import { SettingsPanel } from "./SettingsPanel";
-import { SideView } from "./SideView";
-import { TemplateTrial } from "./TemplateTrial";
+import { RawPrompt } from "./raw_prompt";
+import { SettingsPanel } from "./settings_panel";
+import { SideView } from "./side_view";
+import { TemplateTrial } from "./template_trial";
 
 export default function PromptPage() {
   useTopics("agents", "deployments");

@@ -32,14 +32,15 @@ export async function loadModels(): Promise<void> {
       api.get<ModelList>("inference/v1/models"),
       api.get<FleetDocument>("api/v2/fleet"),
     ]);
-    const embeds = new Set(fleet.revision.state.deployments.filter(isForEmbeddings).map((each) => each["name"]));
+    const { deployments } = fleet.revision.state;
+    const names = new Set(deployments.map((each) => each["name"]));
+    const embeds = new Set(deployments.filter(isForEmbeddings).map((each) => each["name"]));
     models.value = list.data.map((model) => {
       const described = list.models?.find((each) => each.name === model.id);
       return {
         ...model,
         sees: described?.capabilities?.includes("multimodal") === true,
-        // the first one is `default` under the name of its file
-        embeds: embeds.has(model.id) || (embeds.has("default") && [model.id, ...model.aliases].includes("default")),
+        embeds: embeds.has(names.has(model.id) ? model.id : "default"), // which is listed as its file is called
       };
     });
     modelsProblem.value = null;

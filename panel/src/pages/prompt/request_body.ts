@@ -10,6 +10,8 @@ export interface Settings {
   /** By the name of a parameter, as it was typed; empty or absent: the deployment's own. */
   readonly parameters: Readonly<Record<string, string>>;
   readonly stop: string;
+  /** Never sample the tokens that end an answer: it is as long as max tokens allow. */
+  readonly ignoresEnd: boolean;
   readonly thinking: "template" | "on" | "off";
   readonly tools: readonly Tool[];
   readonly usesTools: boolean;
@@ -22,6 +24,7 @@ export const DEFAULT_SETTINGS: Settings = {
   system: "",
   parameters: {},
   stop: "",
+  ignoresEnd: false,
   thinking: "template",
   tools: [],
   usesTools: true,
@@ -163,6 +166,7 @@ function samplingOf(settings: Settings): Body {
   }
   const { value: stop } = readStops(settings.stop);
   if (stop.length > 0) body.stop = stop;
+  if (settings.ignoresEnd) body.ignore_eos = true;
   return body;
 }
 

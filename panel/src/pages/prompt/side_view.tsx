@@ -1,10 +1,10 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Badge, Button, Icon, TextArea, toast } from "../../ui";
-import { AnswerView, CopyButton } from "./AnswerView";
-import { CallForm } from "./CallForm";
+import { AnswerView, CopyButton } from "./answer_view";
+import { CallForm } from "./call_form";
 import { type Side, answer, edit, sendResults } from "./chat";
 import { type AnswerTurn, type Conversation, type ToolTurn, type UserTurn, branches, choose, path } from "./conversation";
-import type { CopyRequest } from "./CopyAs";
+import type { CopyRequest } from "./copy_dialog";
 
 /** The shown turns of one side. `copy` opens the dialog with the request behind an answer. */
 export function SideView({

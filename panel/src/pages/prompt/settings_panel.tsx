@@ -1,8 +1,10 @@
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
 import { Checkbox, Field, Input, Select, TextArea } from "../../ui";
 import { change, problems, settings } from "./chat";
 import { PARAMETERS, type Parameter, rangeOf } from "./parameters";
 import type { Settings } from "./request_body";
-import { ToolsEditor } from "./ToolsEditor";
+import { ToolsEditor } from "./tools_editor";
 
 /** Everything about a request but its turns; what is left empty is as the deployment has it. */
 export function SettingsPanel({ isRaw }: { isRaw: boolean }) {
@@ -36,16 +38,23 @@ export function SettingsPanel({ isRaw }: { isRaw: boolean }) {
       <Field label="Stop texts" help="One a line; \n stands for a line break." error={problems.value.get("stop")}>
         <TextArea class="mono" rows={2} value={current.stop} onValue={(stop) => change({ stop })} />
       </Field>
-      <details>
-        <summary>More sampling {countOf("sampling")}</summary>
+      <Checkbox
+        label="Never end by itself"
+        help="ignore_eos: the answer is as long as max tokens allow."
+        checked={current.ignoresEnd}
+        onValue={(ignoresEnd: boolean) => change({ ignoresEnd })}
+      />
+      <Section title="More sampling" mark={countOf("sampling")} isWrong={isWrong("sampling")}>
         <Parameters group="sampling" />
-      </details>
-      <details>
-        <summary>Repetition {countOf("repetition")}</summary>
+      </Section>
+      <Section title="Repetition" mark={countOf("repetition")} isWrong={isWrong("repetition")}>
         <Parameters group="repetition" />
-      </details>
-      <details open={problems.value.has("response_format") || undefined}>
-        <summary>Answer format {current.format === "text" ? null : <b>{current.format}</b>}</summary>
+      </Section>
+      <Section
+        title="Answer format"
+        mark={current.format === "text" ? null : current.format}
+        isWrong={problems.value.has("response_format")}
+      >
         <div class="settings-group">
           <Field label="Format">
             <Select
@@ -64,10 +73,13 @@ export function SettingsPanel({ isRaw }: { isRaw: boolean }) {
             </Field>
           ) : null}
         </div>
-      </details>
+      </Section>
       {isRaw ? null : (
-        <details open={[...problems.value.keys()].some((name) => name.startsWith("tools")) || undefined}>
-          <summary>Tools {current.tools.length > 0 ? <b>{current.tools.length}</b> : null}</summary>
+        <Section
+          title="Tools"
+          mark={current.tools.length > 0 ? String(current.tools.length) : null}
+          isWrong={[...problems.value.keys()].some((name) => name.startsWith("tools"))}
+        >
           <div class="settings-group">
             <Checkbox
               label="Offer these tools"
@@ -87,7 +99,7 @@ export function SettingsPanel({ isRaw }: { isRaw: boolean }) {
             </Field>
             <ToolsEditor />
           </div>
-        </details>
+        </Section>
       )}
     </div>
   );
@@ -119,10 +131,37 @@ function Parameters({ group }: { group: Parameter["group"] }) {
   );
 }
 
+/** A part that can be closed, unless something in it is wrong; `mark` shows that it has effect. */
+function Section({
+  title,
+  mark,
+  isWrong,
+  children,
+}: {
+  title: string;
+  mark: string | null;
+  isWrong: boolean;
+  children: ComponentChildren;
+}) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <details open={isOpen || isWrong} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>
+        {title} {mark === null ? null : <b>{mark}</b>}
+      </summary>
+      {children}
+    </details>
+  );
+}
+
+function isWrong(group: Parameter["group"]): boolean {
+  return PARAMETERS.some((parameter) => parameter.group === group && problems.value.has(parameter.name));
+}
+
 /** How many of a closed group are set. */
-function countOf(group: Parameter["group"]) {
+function countOf(group: Parameter["group"]): string | null {
   const set = PARAMETERS.filter(
     (parameter) => parameter.group === group && (settings.value.parameters[parameter.name] ?? "").trim() !== "",
   );
-  return set.length > 0 ? <b>{set.length}</b> : null;
+  return set.length > 0 ? String(set.length) : null;
 }

@@ -1,7 +1,7 @@
 import { Component, createRef } from "preact";
 import { useMemo } from "preact/hooks";
 import type { TokensList } from "marked";
-import { MAX_MARKDOWN_CHARS, blocksOf, rendered } from "./markdown";
+import { MAX_MARKDOWN_CHARS, blocksOf, rendered } from "./safe_markdown";
 
 /** A model's text as Markdown; parts that stay the same while it grows are left alone. */
 export function Markdown({ text }: { text: string }) {

@@ -5,8 +5,8 @@ import { hrefOf } from "../../core/router";
 import { Badge, Button, Icon } from "../../ui";
 import { adviceFor, endingOf } from "./advice";
 import { type Answer, type ToolCall, type Waiting, isObject, isRunning } from "./answer";
-import { Markdown } from "./Markdown";
-import { copyText } from "./markdown";
+import { Markdown } from "./markdown_view";
+import { copyText } from "./safe_markdown";
 
 /** An answer: thinking apart, text, calls, what went wrong, and figures; `children` stand beside the figures. */
 export function AnswerView({ answer, children }: { answer: Answer; children?: ComponentChildren }) {

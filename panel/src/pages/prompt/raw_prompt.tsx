@@ -1,6 +1,6 @@
 import { Button, Empty, Field, TextArea } from "../../ui";
-import { AnswerView, CopyButton } from "./AnswerView";
-import type { CopyRequest } from "./CopyAs";
+import { AnswerView, CopyButton } from "./answer_view";
+import type { CopyRequest } from "./copy_dialog";
 import { problems, rawPrompt, rawRunning, rawRuns, runRaw, stopRaw } from "./chat";
 
 /** A text that the model continues: no template, nothing parsed. */

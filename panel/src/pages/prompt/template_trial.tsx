@@ -27,7 +27,7 @@ export function TemplateTrial({ side, deployment, close }: { side: Side; deploym
         chat_template: text,
         messages: turns.length > 0 ? turns : SAMPLE,
         tools: tools.length > 0 ? tools : null,
-        thinking: settings.value.thinking !== "off",
+        ...(settings.value.thinking === "template" ? {} : { thinking: settings.value.thinking === "on" }),
       });
       setPreview(made);
       return true;

@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { info, loadInfo, session } from "../../core/api";
 import { Button, Dialog, Note, Problem, Tabs } from "../../ui";
-import { copyText } from "./markdown";
+import { copyText } from "./safe_markdown";
 import { type Side, bodyFor, settings } from "./chat";
 import { KEY_VARIABLE, type Target, asCurl, asPython, inferenceAddress } from "./copy_as";
 import { type Body, completionBody } from "./request_body";
