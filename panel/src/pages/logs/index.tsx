@@ -13,9 +13,11 @@ const entries = signal<readonly LogEntry[]>([]);
 const level = signal<Level>("all");
 const search = signal("");
 const follows = signal(true);
+/** The start of the balancer that the entries are of; their numbers begin anew with each. */
+let started: string | null = null;
 
 export default function LogsPage() {
-  useTopics("logs");
+  useTopics("balancer", "logs");
   const [problem, setProblem] = useState<unknown>(null);
   const [isLoaded, setLoaded] = useState(false);
   const isAsking = useRef(false);
@@ -26,13 +28,12 @@ export default function LogsPage() {
     isAsking.current = true;
     try {
       for (;;) {
-        const after = entries.peek().at(-1)?.seq;
-        // numbers that begin anew are those of another start of the balancer: all are asked for
-        const newest = store.logs.peek()?.seq;
-        const isRestarted = after !== undefined && newest !== undefined && newest < after;
-        const query = after === undefined || isRestarted ? "" : `?after=${after}`;
-        const { entries: newer } = await api.get<LogList>(`api/v2/logs${query}`);
-        entries.value = isRestarted ? merged([], newer) : merged(entries.peek(), newer);
+        const current = store.balancer.peek()?.started ?? started;
+        const known: readonly LogEntry[] = current === started ? entries.peek() : [];
+        const after = known.at(-1)?.seq;
+        const { entries: newer } = await api.get<LogList>(`api/v2/logs${after === undefined ? "" : `?after=${after}`}`);
+        started = current;
+        entries.value = merged(known, newer);
         const last = entries.peek().at(-1)?.seq ?? -1;
         if (newer.length === 0 || (store.logs.peek()?.seq ?? -1) <= last) {
           break;
@@ -50,7 +51,8 @@ export default function LogsPage() {
     }
   };
   const seq = store.logs.value?.seq;
-  useEffect(() => void load(), [seq]);
+  const start = store.balancer.value?.started;
+  useEffect(() => void load(), [seq, start]);
 
   const shown = useMemo(
     () => matching(entries.value, level.value, search.value),

@@ -80,7 +80,7 @@ export function Chart({
       {isEmpty ? (
         <p class="chart-empty">n/a: nothing was measured in the last hour</p>
       ) : (
-        <div ref={place} class="chart-place" role="img" aria-label={`${title}: ${wordsFor(lines, format)}. The table has all values.`} />
+        <div ref={place} class="chart-place" role="figure" aria-label={`${title}: ${wordsFor(lines, format)}. The table has all values.`} />
       )}
     </Card>
   );

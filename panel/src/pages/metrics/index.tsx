@@ -3,7 +3,7 @@
 import { signal } from "@preact/signals";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, api } from "../../core/api";
-import { formatCount, formatDuration, formatPercent, formatRate, formatTime } from "../../core/format";
+import { formatAge, formatCount, formatDuration, formatPercent, formatRate, formatTime } from "../../core/format";
 import { store, useTopics } from "../../core/store";
 import { now, synchronize, wallTime } from "../../core/time";
 import type { MetricsHistory } from "../../types";
@@ -11,7 +11,7 @@ import { Badge, Button, Card, Empty, Figure, Figures, Page, Problem, Segmented }
 import { capacityOf } from "./capacity";
 import { Chart } from "./chart";
 import { MetricsTable } from "./metrics_table";
-import { hitRates, newest, ratesOf, seriesOf, sum, withNewest } from "./series";
+import { hitRates, largest, newest, ratesOf, seriesOf, sum, withNewest } from "./series";
 
 const history = signal<MetricsHistory | null>(null);
 const problem = signal<unknown>(null);
@@ -57,7 +57,7 @@ export default function MetricsPage() {
       wide
       actions={
         <>
-          <span class="muted">last hour, every {formatDuration(known?.bucket_ms ?? 10_000)}</span>
+          <span class="muted">last hour, every {formatAge(known?.bucket_ms ?? 10_000)}</span>
           <Segmented
             label="Shown as"
             value={view.value}
@@ -76,11 +76,11 @@ export default function MetricsPage() {
       {problem.value === null ? null : (
         <Problem error={problem.value} title="The history cannot be loaded" retry={() => void load()} />
       )}
-      {known === null ? null : known.rows.length === 0 ? (
+      {known === null ? null : isIdle(known) ? (
         <Empty
           icon="metrics"
           title="Nothing measured yet"
-          advice="The first figures appear here ten seconds after the first request. The Prompt page sends one."
+          advice="No request came in the last hour. The Prompt page sends one, and its figures appear here at once."
         >
           <a class="button" href="#/prompt">
             Open the Prompt page
@@ -94,6 +94,12 @@ export default function MetricsPage() {
 }
 
 // ------------------------------------------------------------------------------------- inside
+
+/** Nothing was asked for in the last hour. */
+function isIdle(known: MetricsHistory): boolean {
+  const { requests, busy_max, waiting_max } = seriesOf(known).columns;
+  return [requests, busy_max, waiting_max].every((column) => !(largest(column) ?? 0));
+}
 
 /** How long the figures look back. */
 const RECENT = 6;

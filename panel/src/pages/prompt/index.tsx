@@ -39,7 +39,7 @@ export default function PromptPage() {
   const blocked = obstacle.value;
   const isRaw = mode.value === "raw";
   const chosen = shownSides.value.map((side) => deploymentOf(side, known));
-  const blind = known?.find((model) => chosen.includes(model.id) && !model.sees);
+  const blind = known?.find((model) => chosen.includes(model.name) && !model.sees);
   const disabled = blocked?.title ?? (known === null ? "Asking what can be asked…" : null);
 
   return (
@@ -83,7 +83,7 @@ export default function PromptPage() {
                 }
               }}
               stop={() => shownSides.value.forEach(stop)}
-              seesPictures={blind === undefined ? null : `${blind.id} sees no pictures: it has no projection`}
+              seesPictures={blind === undefined ? null : `${labelOf(blind)} sees no pictures: it has no projection`}
               disabled={disabled}
             />
           )}
@@ -107,10 +107,10 @@ export default function PromptPage() {
 /** The chosen deployment if it is still there, else the first. */
 function deploymentOf(side: Side, known: readonly Model[] | null): string {
   const wanted = side.deployment.value;
-  if (wanted !== null && (known === null || known.some((model) => model.id === wanted))) {
+  if (wanted !== null && (known === null || known.some((model) => model.name === wanted))) {
     return wanted;
   }
-  return known?.[0]?.id ?? "default";
+  return known?.[0]?.name ?? "default";
 }
 
 function Actions({ toggle, isOn }: { toggle: () => void; isOn: boolean }) {
@@ -193,7 +193,7 @@ function SideHead({
   isRaw: boolean;
   tryTemplate: () => void;
 }) {
-  const model = known.find((each) => each.id === deployment);
+  const model = known.find((each) => each.name === deployment);
   return (
     <header class="side-head">
       {isCompared.value && !isRaw ? <span class="side-name">{side.name}</span> : null}
@@ -204,7 +204,7 @@ function SideHead({
         options={
           known.length === 0
             ? [{ value: deployment, label: "no deployment" }]
-            : known.map((each) => ({ value: each.id, label: each.id }))
+            : known.map((each) => ({ value: each.name, label: labelOf(each) }))
         }
         onValue={(value) => {
           side.deployment.value = value;
@@ -219,6 +219,11 @@ function SideHead({
       )}
     </header>
   );
+}
+
+/** The deployment, and what it serves if that has another name. */
+function labelOf(model: Model): string {
+  return model.id === model.name ? model.name : `${model.name}: ${model.id}`;
 }
 
 function ModelState({ model }: { model: Model }) {

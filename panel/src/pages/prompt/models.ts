@@ -5,10 +5,12 @@ import { ApiError, api } from "../../core/api";
 import { store } from "../../core/store";
 import type { FleetDocument } from "../../types";
 
-/** One entry of `/v1/models`. */
+/** One entry of `/v1/models`, and of the fleet. */
 export interface Model {
+  /** Of the deployment: what a request asks for. */
+  readonly name: string;
+  /** How it is listed: `default` is called as its file is. */
   readonly id: string;
-  readonly aliases: readonly string[];
   readonly status: { readonly value: string; readonly failed?: boolean };
   readonly meta: { readonly n_ctx?: number | null; readonly n_params?: number | null } | null;
   readonly sees: boolean;
@@ -17,7 +19,7 @@ export interface Model {
 }
 
 interface ModelList {
-  data: Omit<Model, "sees" | "embeds">[];
+  data: Omit<Model, "name" | "sees" | "embeds">[];
   models?: { name: string; capabilities?: string[] }[];
 }
 
@@ -37,10 +39,12 @@ export async function loadModels(): Promise<void> {
     const embeds = new Set(deployments.filter(isForEmbeddings).map((each) => each["name"]));
     models.value = list.data.map((model) => {
       const described = list.models?.find((each) => each.name === model.id);
+      const name = names.has(model.id) ? model.id : "default";
       return {
         ...model,
+        name,
         sees: described?.capabilities?.includes("multimodal") === true,
-        embeds: embeds.has(names.has(model.id) ? model.id : "default"), // which is listed as its file is called
+        embeds: embeds.has(name),
       };
     });
     modelsProblem.value = null;
