@@ -78,6 +78,7 @@ export default function LogsPage() {
             }}
           />
           <Input
+            class="logs-input"
             type="search"
             aria-label="Search the logs"
             placeholder="Search"

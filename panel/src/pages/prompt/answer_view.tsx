@@ -17,7 +17,7 @@ export function AnswerView({ answer, children }: { answer: Answer; children?: Co
       {answer.reasoning !== "" ? <Thinking text={answer.reasoning} isOpen={isThinking} /> : null}
       {answer.isRaw ? (
         <pre class="raw-text">{answer.content}</pre>
-      ) : (
+      ) : answer.content === "" ? null : (
         <Markdown text={json === null ? answer.content : `\`\`\`json\n${json}\n\`\`\``} />
       )}
       {answer.calls.map((call) => (

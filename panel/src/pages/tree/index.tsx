@@ -50,6 +50,7 @@ export default function TreePage() {
       actions={
         <>
           <Select
+            class="tree-input"
             aria-label="Whose tree"
             value={of}
             options={[
@@ -61,6 +62,7 @@ export default function TreePage() {
             }}
           />
           <Input
+            class="tree-input"
             type="search"
             aria-label="Search for a task"
             placeholder="Search"
