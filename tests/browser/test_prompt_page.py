@@ -187,7 +187,9 @@ def test_an_answer_of_a_schema_is_its_json(prompt: Viewer) -> None:
     page.locator("summary", has_text="Answer format").click()
     page.get_by_label("Format", exact=True).select_option("schema")
     page.get_by_label("JSON Schema").fill(
-        json.dumps({"type": "object", "properties": {"sky": {"enum": ["blue"]}}, "required": ["sky"]})
+        json.dumps(
+            {"type": "object", "properties": {"sky": {"enum": ["blue"]}}, "required": ["sky"]}
+        )
     )
     ask(prompt, "Which colour has the sky?")
     code = page.locator(".md-code pre")
@@ -196,7 +198,7 @@ def test_an_answer_of_a_schema_is_its_json(prompt: Viewer) -> None:
 
 
 def test_what_a_model_says_does_nothing(prompt: Viewer, panel: str) -> None:
-    """Scripts, handlers, remote pictures and dangerous links are text, or links without a target."""
+    """Scripts, handlers, remote pictures and bad links are text, or links without a target."""
     page = prompt.page
     answer_with(
         prompt,
@@ -238,8 +240,12 @@ def test_a_refusal_says_its_status_and_what_to_do(prompt: Viewer) -> None:
     expect(problem).to_contain_text("tokens")
     expect(problem).to_contain_text("send it again")
     prompt.page.get_by_label("Temperature", exact=True).fill("7")
-    expect(prompt.page.get_by_label("Temperature", exact=True)).to_have_attribute("aria-invalid", "true")
-    expect(prompt.page.get_by_text("temperature is 7, must be a number, 0 to 2").first).to_be_visible()
+    expect(prompt.page.get_by_label("Temperature", exact=True)).to_have_attribute(
+        "aria-invalid", "true"
+    )
+    expect(
+        prompt.page.get_by_text("temperature is 7, must be a number, 0 to 2").first
+    ).to_be_visible()
     expect(prompt.page.get_by_role("button", name="Send")).to_be_disabled()
 
 
@@ -324,7 +330,7 @@ def test_a_raw_prompt_is_continued(prompt: Viewer) -> None:
 
 def test_what_is_copied_runs_elsewhere(prompt: Viewer, fleet: Fleet) -> None:
     page = prompt.page
-    ask(prompt, "It's a \"quoted\" $HOME question: what is a cat?")
+    ask(prompt, 'It\'s a "quoted" $HOME question: what is a cat?')
     expect(answers(prompt)).to_have_count(1)
     page.get_by_role("button", name="curl / Python").click()
     shown = page.locator(".copy-text")
