@@ -1,9 +1,281 @@
-import { Empty, Page } from "../../ui";
+/** API keys: who may ask for answers, and who may operate the fleet. A key is shown once, when it is made. */
+
+import { useEffect, useState } from "preact/hooks";
+import { ApiError, api, session } from "../../core/api";
+import { formatCount } from "../../core/format";
+import { store, useTopics } from "../../core/store";
+import type { ApiKey, KeyList, NewKey } from "../../types";
+import { Badge, Button, Checkbox, Confirm, Copy, Dialog, Empty, Field, Input, Note, Page, Problem, Table, toast } from "../../ui";
+import { type KeyForm, SCOPES, SCOPE_HELP, readKeyForm } from "./key_form";
 
 export default function KeysPage() {
+  const [list, setList] = useState<KeyList | null>(null);
+  const [problem, setProblem] = useState<unknown>(null);
+  const [isMaking, setMaking] = useState(false);
+  const [made, setMade] = useState<NewKey | null>(null);
+  const [revoked, setRevoked] = useState<ApiKey | null>(null);
+  const load = async (): Promise<void> => {
+    try {
+      setList(await api.get<KeyList>("api/v2/keys"));
+      setProblem(null);
+    } catch (error) {
+      if (!(error instanceof ApiError)) {
+        throw error;
+      }
+      setProblem(error);
+    }
+  };
+  useEffect(() => void load(), []);
   return (
-    <Page title="Keys">
-      <Empty icon="keys" title="Nothing to show" />
+    <Page
+      title="Keys"
+      actions={
+        list?.file ? (
+          <Button kind="primary" icon="plus" onClick={() => setMaking(true)}>
+            New key
+          </Button>
+        ) : null
+      }
+    >
+      {problem === null ? null : <Problem error={problem} title="The keys cannot be loaded" retry={() => void load()} />}
+      {list === null ? null : !list.file ? <NoFile /> : <KeyTable list={list} revoke={setRevoked} />}
+      {isMaking && list !== null ? (
+        <MakeKey
+          list={list}
+          close={() => setMaking(false)}
+          done={(key) => {
+            setMaking(false);
+            setMade(key);
+            void load();
+          }}
+        />
+      ) : null}
+      {made === null ? null : <ShowKey made={made} close={() => setMade(null)} />}
+      {revoked === null ? null : (
+        <Revoke
+          name={revoked.name}
+          close={() => setRevoked(null)}
+          done={() => {
+            setRevoked(null);
+            void load();
+          }}
+        />
+      )}
     </Page>
+  );
+}
+
+// ------------------------------------------------------------------------------------- inside
+
+function NoFile() {
+  return (
+    <Empty
+      icon="keys"
+      title="There is no key file"
+      advice="Everyone who reaches the ports may use them. Start the balancer with a key file to ask for keys; they can be made here then."
+    >
+      <Copy text="paddler-trio balancer --api-key-file /etc/paddler-trio/keys.json" label="Copy the command" />
+    </Empty>
+  );
+}
+
+function KeyTable({ list, revoke }: { list: KeyList; revoke: (key: ApiKey) => void }) {
+  if (list.keys.length === 0) {
+    return (
+      <Empty icon="keys" title="No key yet" advice="Make one for each application, and one for yourself with the scope management." />
+    );
+  }
+  return (
+    <Table
+      label="API keys"
+      rows={list.keys}
+      rowKey={(key) => key.name}
+      sort={{ column: "name", descending: false }}
+      columns={[
+        {
+          id: "name",
+          title: "name",
+          value: (key) => key.name,
+          render: (key) => (
+            <span class="row">
+              <span class="mono">{key.name}</span>
+              {key.name === session.value?.name ? <Badge tone="info">this session</Badge> : null}
+            </span>
+          ),
+        },
+        {
+          id: "scopes",
+          title: "scopes",
+          value: (key) => key.scopes.join(" "),
+          render: (key) => (
+            <span class="row">
+              {key.scopes.map((scope) => (
+                <Badge key={scope} tone={scope === "management" ? "warn" : "quiet"}>
+                  {scope}
+                </Badge>
+              ))}
+            </span>
+          ),
+        },
+        {
+          id: "deployments",
+          title: "deployments",
+          value: (key) => key.deployments.join(" "),
+          hide: "narrow",
+          render: (key) => (key.deployments.length === 0 ? <span class="muted">all</span> : key.deployments.join(", ")),
+        },
+        {
+          id: "requests",
+          title: "requests",
+          align: "right",
+          value: (key) => key.requests,
+          render: (key) => formatCount(key.requests),
+        },
+        {
+          id: "revoke",
+          title: <span class="unseen">revoke</span>,
+          align: "right",
+          width: "96px",
+          render: (key) => (
+            <Button size="small" kind="danger" aria-label={`Revoke ${key.name}`} onClick={() => revoke(key)}>
+              Revoke
+            </Button>
+          ),
+        },
+      ]}
+    />
+  );
+}
+
+function MakeKey({ list, close, done }: { list: KeyList; close: () => void; done: (made: NewKey) => void }) {
+  useTopics("deployments");
+  const [form, setForm] = useState<KeyForm>({ name: "", scopes: ["inference"], deployments: "" });
+  const [isTried, setTried] = useState(false);
+  const [isBusy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>(null);
+  const { body, problems } = readKeyForm(form, new Set(list.keys.map((key) => key.name)));
+  const wrong = (field: string) =>
+    (isTried ? problems.get(field) : undefined) ??
+    (error instanceof ApiError && error.field === field ? error.text : undefined);
+  const make = async (): Promise<void> => {
+    setTried(true);
+    setError(null);
+    if (problems.size > 0) {
+      return;
+    }
+    setBusy(true);
+    try {
+      done(await api.send<NewKey>("POST", "api/v2/keys", body));
+    } catch (caught) {
+      setError(caught);
+    } finally {
+      setBusy(false);
+    }
+  };
+  const names = [...store.deployments.value.keys()];
+  return (
+    <Dialog
+      title="New key"
+      close={close}
+      actions={
+        <>
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="primary" busy={isBusy} onClick={() => void make()}>
+            Make the key
+          </Button>
+        </>
+      }
+    >
+      <form
+        class="stack"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void make();
+        }}
+      >
+        <Field label="Name" help="Requests and metrics are counted under it." error={wrong("name")}>
+          <Input value={form.name} maxLength={64} onValue={(name) => setForm({ ...form, name })} />
+        </Field>
+        <fieldset class="scopes" aria-describedby={wrong("scopes") === undefined ? undefined : "scopes-error"}>
+          <legend>Scopes</legend>
+          {SCOPES.map((scope) => (
+            <Checkbox
+              key={scope}
+              label={scope}
+              help={SCOPE_HELP[scope]}
+              checked={form.scopes.includes(scope)}
+              onValue={(isOn: boolean) =>
+                setForm({ ...form, scopes: SCOPES.filter((each) => (each === scope ? isOn : form.scopes.includes(each))) })
+              }
+            />
+          ))}
+          {wrong("scopes") === undefined ? null : (
+            <p class="field-error" id="scopes-error">
+              {wrong("scopes")}
+            </p>
+          )}
+        </fieldset>
+        <Field
+          label="Only these deployments"
+          help={`Empty for all, also those that come later.${names.length > 0 ? ` There are ${names.join(", ")}.` : ""}`}
+          error={wrong("deployments")}
+        >
+          <Input value={form.deployments} placeholder="all" onValue={(deployments) => setForm({ ...form, deployments })} />
+        </Field>
+        {error !== null && !(error instanceof ApiError && ["name", "scopes", "deployments"].includes(error.field ?? "")) ? (
+          <Problem error={error} title="The key is not made" />
+        ) : null}
+        <button type="submit" class="unseen" tabIndex={-1} aria-hidden="true" />
+      </form>
+    </Dialog>
+  );
+}
+
+function ShowKey({ made, close }: { made: NewKey; close: () => void }) {
+  return (
+    <Dialog
+      title={`The key ${made.name}`}
+      size="small"
+      close={close}
+      actions={
+        <Button kind="primary" onClick={close}>
+          I have stored it
+        </Button>
+      }
+    >
+      <div class="stack">
+        <Note tone="warn">It is shown only now: the balancer keeps a digest, from which it cannot be made again.</Note>
+        <Copy text={made.key} label="Copy the key" />
+      </div>
+    </Dialog>
+  );
+}
+
+function Revoke({ name, close, done }: { name: string; close: () => void; done: () => void }) {
+  const [isBusy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>(null);
+  const isOwn = name === session.value?.name;
+  const revoke = async (): Promise<void> => {
+    setBusy(true);
+    setError(null);
+    try {
+      await api.send("DELETE", `api/v2/keys/${encodeURIComponent(name)}`);
+      toast("ok", `${name} is revoked.`);
+      done();
+    } catch (caught) {
+      setError(caught);
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Confirm title={`Revoke ${name}?`} action="Revoke" busy={isBusy} confirm={() => void revoke()} close={close}>
+      <div class="stack">
+        <p>
+          Whoever uses it is refused at once, and it cannot be taken back. {isOwn ? "You are signed in with it, and would be signed out." : ""}
+        </p>
+        {error === null ? null : <Problem error={error} />}
+      </div>
+    </Confirm>
   );
 }

@@ -1,0 +1,186 @@
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import { theme, themeColor } from "../../core/theme";
+import { formatTime } from "../../core/format";
+import { wallTime } from "../../core/time";
+import { Card } from "../../ui";
+import { type Column, hasValues } from "./series";
+
+export interface Line {
+  readonly label: string;
+  /** A colour token. */
+  readonly color: string;
+  readonly values: Column;
+  readonly dashed?: boolean;
+  readonly filled?: boolean;
+}
+
+const HEIGHT = 168;
+/** All charts show the same moment. */
+const SYNC = "metrics";
+
+/**
+ * Lines over the last hour. Pointing at one chart shows the values of that moment in all.
+ *
+ * @param format - a value as text with its unit, for the axis and the legend.
+ */
+export function Chart({
+  title,
+  lines,
+  start_ms,
+  bucket_ms,
+  format,
+  most,
+}: {
+  title: string;
+  lines: readonly Line[];
+  start_ms: readonly number[];
+  bucket_ms: number;
+  format: (value: number) => string;
+  /** The upper end of the axis, where it is known. */
+  most?: number;
+}) {
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const shown = useRef({ lines, start_ms, bucket_ms });
+  shown.current = { lines, start_ms, bucket_ms };
+  const look = theme.value;
+  const isEmpty = !lines.some((line) => hasValues(line.values));
+
+  useEffect(() => {
+    const element = place.current;
+    if (element === null || isEmpty) {
+      return;
+    }
+    const made = new uPlot(
+      optionsFor(lines, element.clientWidth || 300, format, most),
+      dataOf(shown.current.lines, shown.current.start_ms, shown.current.bucket_ms),
+      element,
+    );
+    plot.current = made;
+    const observer = new ResizeObserver(() => {
+      if (element.clientWidth > 0 && element.clientWidth !== made.width) {
+        made.setSize({ width: element.clientWidth, height: HEIGHT });
+      }
+    });
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [look, isEmpty, lines.length, most]);
+
+  useEffect(() => {
+    plot.current?.setData(dataOf(lines, start_ms, bucket_ms));
+  }, [lines, start_ms]);
+
+  return (
+    <Card title={title} class="chart">
+      {isEmpty ? (
+        <p class="chart-empty">n/a: nothing was measured in the last hour</p>
+      ) : (
+        <div ref={place} class="chart-place" role="figure" aria-label={`${title}: ${wordsFor(lines, format)}. The table has all values.`} />
+      )}
+    </Card>
+  );
+}
+
+// ------------------------------------------------------------------------------------- inside
+
+function dataOf(lines: readonly Line[], start_ms: readonly number[], bucket_ms: number): uPlot.AlignedData {
+  const times = start_ms.map((start) => wallTime(start + bucket_ms).getTime() / 1000);
+  return [times, ...lines.map((line) => [...line.values])];
+}
+
+/** The newest value of each line, for screen readers. */
+function wordsFor(lines: readonly Line[], format: (value: number) => string): string {
+  return lines
+    .map((line) => {
+      const value = line.values.findLast((each) => each !== null);
+      return `${line.label} ${typeof value === "number" ? format(value) : "n/a"}`;
+    })
+    .join(", ");
+}
+
+function optionsFor(
+  lines: readonly Line[],
+  width: number,
+  format: (value: number) => string,
+  most: number | undefined,
+): uPlot.Options {
+  const muted = themeColor("--muted");
+  const grid = { stroke: themeColor("--line"), width: 1 };
+  const axis = { stroke: muted, grid, ticks: { ...grid, size: 4 }, font: `11px ${fontOf()}` };
+  return {
+    width,
+    height: HEIGHT,
+    padding: [8, 8, 0, 0],
+    cursor: { sync: { key: SYNC }, points: { size: 7 }, drag: { x: false, y: false } },
+    legend: { live: true },
+    scales: {
+      x: { time: true },
+      y: { range: (_, __, high) => [0, most ?? niceAbove(high ?? 1)] },
+    },
+    axes: [
+      { ...axis, space: 64, values: (_, ticks) => ticks.map((tick) => formatTime(new Date(tick * 1000)).slice(0, 5)) },
+      { ...axis, size: 62, space: 32, values: (_, ticks) => ticks.map(format) },
+    ],
+    series: [
+      {
+        label: "time",
+        value: (_, time) => (typeof time === "number" ? formatTime(new Date(time * 1000)) : "newest"),
+      },
+      ...lines.map((line, index): uPlot.Series => {
+        const stroke = themeColor(line.color);
+        return {
+          label: line.label,
+          stroke,
+          width: 1.75,
+          ...(line.dashed ? { dash: [5, 4] } : {}),
+          ...(line.filled ? { fill: faded(stroke) } : {}),
+          points: { size: 5, fill: stroke },
+          value: (self, value) => {
+            const known = typeof value === "number" ? value : newestOf(self, index + 1);
+            return known === null ? "n/a" : format(known);
+          },
+        };
+      }),
+    ],
+  };
+}
+
+/** What the legend shows while nothing is pointed at. */
+function newestOf(plot: uPlot, index: number): number | null {
+  if (typeof plot.cursor.idx === "number") {
+    return null;
+  }
+  const values = plot.data[index];
+  for (let at = (values?.length ?? 0) - 1; at >= 0; at -= 1) {
+    const value = values?.[at];
+    if (typeof value === "number") {
+      return value;
+    }
+  }
+  return null;
+}
+
+/** A round number above the largest value, so that the axis does not move with each bucket. */
+function niceAbove(high: number): number {
+  if (high <= 0) {
+    return 1;
+  }
+  const size = 10 ** Math.floor(Math.log10(high));
+  const steps = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+  const wanted = high * 1.05;
+  return size * (steps.find((step) => step * size >= wanted) ?? 20);
+}
+
+function faded(color: string): string {
+  const parts = color.match(/[\d.]+/g);
+  return parts === null ? color : `rgba(${parts.slice(0, 3).join(",")},0.12)`;
+}
+
+function fontOf(): string {
+  return getComputedStyle(document.body).fontFamily;
+}

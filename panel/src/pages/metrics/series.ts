@@ -1,0 +1,113 @@
+/** The metrics history as columns of charts and rows of a table. Pure. */
+
+import type { MetricsField, MetricsHistory, MetricsRow } from "../../types";
+
+/** One value every `bucket_ms`; null where nothing was measured. */
+export type Column = readonly (number | null)[];
+
+export interface Series {
+  /** The beginning of each bucket, on the balancer's clock. */
+  readonly start_ms: readonly number[];
+  readonly bucket_ms: number;
+  readonly columns: Readonly<Record<MetricsField, Column>>;
+}
+
+/** Rows that the page keeps: the last hour. */
+export const MAX_ROWS = 360;
+
+/** The newest `MAX_ROWS` rows as columns; a bucket that is missing between two others is null. */
+export function seriesOf(history: MetricsHistory): Series {
+  const { bucket_ms, fields } = history;
+  const at = fields.indexOf("start_ms");
+  const rows = filled(
+    history.rows.filter((row) => typeof row[at] === "number"),
+    at,
+    bucket_ms,
+  ).slice(-MAX_ROWS);
+  const columns = {} as Record<MetricsField, Column>;
+  fields.forEach((field, index) => {
+    columns[field] = rows.map((row) => row[index] ?? null);
+  });
+  return { start_ms: rows.map((row) => row[at] ?? 0), bucket_ms, columns };
+}
+
+/** The history after the feed's newest row, which replaces the last one or follows it. */
+export function withNewest(history: MetricsHistory, row: MetricsRow): MetricsHistory {
+  const at = history.fields.indexOf("start_ms");
+  const start = row[at];
+  const known = history.rows.at(-1)?.[at];
+  if (typeof start !== "number" || row.length !== history.fields.length) {
+    return history;
+  }
+  if (typeof known !== "number" || start > known) {
+    return { ...history, rows: [...history.rows, row].slice(-MAX_ROWS) };
+  }
+  return start < known ? history : { ...history, rows: [...history.rows.slice(0, -1), row] };
+}
+
+/** Tokens of each bucket as a rate; the newest bucket is not over yet and counts for the time that it had. */
+export function ratesOf(series: Series, field: MetricsField, now_ms: number): Column {
+  const last = series.start_ms.length - 1;
+  return series.columns[field].map((value, index) => {
+    if (value === null) {
+      return null;
+    }
+    const passed_ms = index === last ? now_ms - (series.start_ms[index] ?? 0) : series.bucket_ms;
+    const took_ms = Math.min(series.bucket_ms, Math.max(1000, passed_ms));
+    return (value / took_ms) * 1000;
+  });
+}
+
+/** Cached tokens of all prompt tokens, 0..1; null for a bucket without prompts. */
+export function hitRates(series: Series): Column {
+  return series.columns.prompt_tokens.map((prompt, index) => {
+    const cached = series.columns.cached_tokens[index];
+    return prompt === null || prompt === 0 || typeof cached !== "number" ? null : cached / prompt;
+  });
+}
+
+/** The newest value that was measured, and when. */
+export function newest(series: Series, column: Column): { value: number; start_ms: number } | null {
+  for (let index = column.length - 1; index >= 0; index -= 1) {
+    const value = column[index];
+    if (typeof value === "number") {
+      return { value, start_ms: series.start_ms[index] ?? 0 };
+    }
+  }
+  return null;
+}
+
+export function sum(column: Column): number {
+  return column.reduce<number>((all, value) => all + (value ?? 0), 0);
+}
+
+export function largest(column: Column): number | null {
+  return column.reduce<number | null>(
+    (most, value) => (value === null ? most : Math.max(most ?? value, value)),
+    null,
+  );
+}
+
+/** Whether anything was measured at all. */
+export function hasValues(column: Column): boolean {
+  return column.some((value) => value !== null);
+}
+
+// ------------------------------------------------------------------------------------- inside
+
+function filled(rows: readonly MetricsRow[], at: number, bucket_ms: number): MetricsRow[] {
+  const all: MetricsRow[] = [];
+  for (const row of rows) {
+    const before = all.at(-1)?.[at];
+    if (typeof before === "number") {
+      const missing = Math.round(((row[at] ?? before) - before) / bucket_ms) - 1;
+      for (let number = 1; number <= Math.min(missing, MAX_ROWS); number += 1) {
+        const empty: MetricsRow = row.map(() => null);
+        empty[at] = before + number * bucket_ms;
+        all.push(empty);
+      }
+    }
+    all.push(row);
+  }
+  return all;
+}

@@ -1,0 +1,166 @@
+/**
+ * A conversation as a tree of turns: editing a turn or asking again adds a branch, and nothing is
+ * lost. Pure; every function returns a new conversation.
+ */
+
+import type { Answer } from "./answer";
+
+export interface Picture {
+  readonly name: string;
+  readonly type: string;
+  readonly bytes: number;
+  /** A data URI. */
+  readonly url: string;
+}
+
+export interface ToolResult {
+  readonly callId: string;
+  readonly name: string;
+  readonly text: string;
+}
+
+interface Common {
+  readonly id: number;
+  /** The turn before it; null for a first one. */
+  readonly parent: number | null;
+}
+
+export interface UserTurn extends Common {
+  readonly role: "user";
+  readonly text: string;
+  readonly pictures: readonly Picture[];
+}
+
+export interface AnswerTurn extends Common {
+  readonly role: "assistant";
+  readonly answer: Answer;
+}
+
+export interface ToolTurn extends Common {
+  readonly role: "tool";
+  readonly results: readonly ToolResult[];
+}
+
+export type Turn = UserTurn | AnswerTurn | ToolTurn;
+
+export type NewTurn =
+  | Omit<UserTurn, "id" | "parent">
+  | Omit<AnswerTurn, "id" | "parent">
+  | Omit<ToolTurn, "id" | "parent">;
+
+export interface Conversation {
+  readonly turns: ReadonlyMap<number, Turn>;
+  /** By parent (-1 for the beginning): which of its branches is shown. */
+  readonly chosen: ReadonlyMap<number, number>;
+  readonly nextId: number;
+}
+
+/** In one conversation, all branches together; the balancer's `max_messages` is far larger. */
+export const MAX_TURNS = 2_000;
+const BEGINNING = -1;
+
+export const EMPTY: Conversation = { turns: new Map(), chosen: new Map(), nextId: 0 };
+
+/** The turns that are shown, first to last. */
+export function path(conversation: Conversation): Turn[] {
+  const shown: Turn[] = [];
+  let at = conversation.chosen.get(BEGINNING);
+  while (at !== undefined) {
+    const turn = conversation.turns.get(at);
+    if (turn === undefined) break;
+    shown.push(turn);
+    at = conversation.chosen.get(at);
+  }
+  return shown;
+}
+
+/** The shown turns up to and with this one, or none for null. */
+export function pathTo(conversation: Conversation, id: number | null): Turn[] {
+  const turns: Turn[] = [];
+  for (let at = id; at !== null; ) {
+    const turn = conversation.turns.get(at);
+    if (turn === undefined) break;
+    turns.unshift(turn);
+    at = turn.parent;
+  }
+  return turns;
+}
+
+export function last(conversation: Conversation): Turn | null {
+  return path(conversation).at(-1) ?? null;
+}
+
+/** All turns beside this one, itself among them, in the order in which they were made. */
+export function branches(conversation: Conversation, id: number): number[] {
+  const parent = conversation.turns.get(id)?.parent;
+  return [...conversation.turns.values()]
+    .filter((turn) => turn.parent === parent)
+    .map((turn) => turn.id);
+}
+
+/** With a turn after `parent` (null: as a first one), which is shown from now on. */
+export function added(
+  conversation: Conversation,
+  parent: number | null,
+  turn: NewTurn,
+): { conversation: Conversation; id: number } {
+  if (conversation.turns.size >= MAX_TURNS) {
+    throw new Error(`the conversation has ${MAX_TURNS} turns, which is the limit: export it, and begin a new one`);
+  }
+  const id = conversation.nextId;
+  const turns = new Map(conversation.turns).set(id, { ...turn, id, parent } as Turn);
+  const chosen = new Map(conversation.chosen).set(parent ?? BEGINNING, id);
+  return { conversation: { turns, chosen, nextId: id + 1 }, id };
+}
+
+/** With another answer in the place of that of turn `id`. */
+export function withAnswer(conversation: Conversation, id: number, answer: Answer): Conversation {
+  const turn = conversation.turns.get(id);
+  if (turn?.role !== "assistant") return conversation;
+  return { ...conversation, turns: new Map(conversation.turns).set(id, { ...turn, answer }) };
+}
+
+/** The branch `id` is shown, and below it what was shown there before. */
+export function choose(conversation: Conversation, id: number): Conversation {
+  const turn = conversation.turns.get(id);
+  if (turn === undefined) return conversation;
+  const chosen = new Map(conversation.chosen).set(turn.parent ?? BEGINNING, id);
+  return { ...conversation, chosen };
+}
+
+/** Without turn `id` and all that follow it; the branch before it is shown. */
+export function removed(conversation: Conversation, id: number): Conversation {
+  const turn = conversation.turns.get(id);
+  if (turn === undefined) return conversation;
+  const gone = new Set([id]);
+  for (const each of conversation.turns.values()) {
+    if (each.parent !== null && gone.has(each.parent)) gone.add(each.id); // ids grow downwards
+  }
+  const turns = new Map([...conversation.turns].filter(([each]) => !gone.has(each)));
+  const chosen = new Map(
+    [...conversation.chosen].filter(([at, shown]) => !gone.has(at) && !gone.has(shown)),
+  );
+  const others = branches(conversation, id).filter((each) => each !== id);
+  const before = others.filter((each) => each < id).at(-1) ?? others[0];
+  const at = turn.parent ?? BEGINNING;
+  if (before !== undefined && !chosen.has(at)) chosen.set(at, before);
+  return { turns, chosen, nextId: conversation.nextId };
+}
+
+/** The shown turns alone: what a second side of a comparison begins with. */
+export function copyOfPath(conversation: Conversation): Conversation {
+  return path(conversation).reduce<Conversation>((copy, turn) => {
+    const parent = last(copy)?.id ?? null;
+    return added(copy, parent, turn).conversation;
+  }, EMPTY);
+}
+
+/** The bytes of all pictures on the shown path, as they travel. */
+export function pictureBytes(turns: readonly Turn[]): number {
+  return turns.reduce(
+    (sum, turn) =>
+      sum +
+      (turn.role === "user" ? turn.pictures.reduce((all, each) => all + each.url.length, 0) : 0),
+    0,
+  );
+}

@@ -1,0 +1,161 @@
+"""Metrics, Tree, Keys and Logs against real daemons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from fleet import Fleet
+from keyed_balancer import KeyedBalancer
+from playwright.sync_api import Browser, expect
+from viewer import Viewer
+
+from paddler_trio.engine.proof import BUNDLED_MODEL
+
+OpenViewer = Callable[..., Viewer]
+PANEL = "--web-admin-panel-addr=127.0.0.1:0"
+
+
+@pytest.fixture(scope="module")
+def fleet(chromium: Browser) -> Iterator[Fleet]:
+    """Room for an answer that runs as long as a test looks at it."""
+    with Fleet.start(agents=1, slots=2, balancer_options=[PANEL]) as fleet:
+        fleet.desire(BUNDLED_MODEL, context_size=16384)
+        fleet.wait_serving(1)
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def keyed(chromium: Browser) -> Iterator[KeyedBalancer]:
+    with KeyedBalancer.start() as balancer:
+        yield balancer
+
+
+@contextmanager
+def long_answer(fleet: Fleet, name: str) -> Iterator[None]:
+    """A request of this id that runs meanwhile; it is given up at the end."""
+    asked = {
+        "messages": [{"role": "user", "content": "Tell me a story."}],
+        "max_tokens": 7000,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    url = f"{fleet.inference_url}/v1/chat/completions"
+    with httpx.stream(
+        "POST", url, json=asked, headers={"X-Request-Id": name}, timeout=60, trust_env=False
+    ) as answer:
+        answer.raise_for_status()
+        chunks = answer.iter_bytes()  # whose end would close the connection
+        next(chunks)
+        yield
+
+
+# ------------------------------------------------------------------------------------------ Tree
+
+
+def test_the_tree_shows_what_runs_while_it_runs(viewer: Viewer, panel: str, fleet: Fleet) -> None:
+    viewer.open(panel, "tree")
+    page = viewer.page
+    tree = page.get_by_role("tree", name="Tasks")
+    expect(tree.get_by_role("treeitem", name=re.compile("^agent a1"))).to_be_visible()
+    with long_answer(fleet, "story-17"):
+        row = tree.get_by_role("treeitem", name=re.compile("story-17"))
+        expect(row).to_be_visible()
+        page.get_by_label("Search for a task").fill("story-17")
+        expect(tree.locator(".match")).to_have_count(1)
+        assert tree.get_by_role("treeitem").count() < 12
+    expect(page.get_by_role("heading", name="No task matches")).to_be_visible()
+    page.get_by_label("Search for a task").fill("")
+    page.get_by_label("Whose tree").select_option(label="agent a1")
+    expect(tree.get_by_role("treeitem", name=re.compile("^balancer link"))).to_be_visible()
+
+
+def test_the_tree_is_moved_through_by_keys(viewer: Viewer, panel: str) -> None:
+    viewer.open(panel, "tree")
+    page = viewer.page
+    tree = page.get_by_role("tree", name="Tasks")
+    root = tree.get_by_role("treeitem").first
+    root.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(tree.get_by_role("treeitem")).to_have_count(1)
+    expect(root).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("ArrowRight")
+    expect(root).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("ArrowDown")
+    expect(tree.locator("[tabindex='0']")).to_have_attribute("aria-level", "2")
+    page.keyboard.press("End")
+    expect(tree.get_by_role("treeitem").last).to_be_focused()
+
+
+# ------------------------------------------------------------------------------------------ Keys
+
+
+def test_a_key_is_made_shown_once_used_and_revoked(viewer: Viewer, keyed: KeyedBalancer) -> None:
+    page = viewer.page
+    viewer.open(keyed.url(), "keys")
+    viewer.sign_in(keyed.secrets["ops"])
+    table = page.get_by_role("region", name="API keys")
+    expect(table.get_by_role("row", name=re.compile("ops.*this session"))).to_be_visible()
+    page.get_by_role("button", name="New key").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("app")
+    dialog.get_by_role("button", name="Make the key").click()
+    expect(dialog.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
+    dialog.get_by_label("Name").fill("web-1")
+    dialog.get_by_role("button", name="Make the key").click()
+    secret = page.get_by_role("dialog", name="The key web-1").locator("code").inner_text()
+    assert secret.startswith("pt-")
+    page.get_by_role("button", name="I have stored it").click()
+    expect(table.get_by_role("row", name=re.compile("web-1"))).to_be_visible()
+    assert secret not in page.content()
+    models = f"{keyed.url('inference')}v1/models"
+    bearer = {"Authorization": f"Bearer {secret}"}
+    assert httpx.get(models, headers=bearer, trust_env=False).status_code == 200
+    page.get_by_role("button", name="Revoke web-1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(table.get_by_role("row", name=re.compile("web-1"))).to_have_count(0)
+    assert httpx.get(models, headers=bearer, trust_env=False).status_code == 401
+    assert secret not in keyed.daemon.tail(5000)
+
+
+def test_without_a_key_file_the_page_says_how_to_have_one(viewer: Viewer, panel: str) -> None:
+    viewer.open(panel, "keys")
+    expect(viewer.page.get_by_role("heading", name="There is no key file")).to_be_visible()
+    expect(viewer.page.get_by_text("--api-key-file")).to_be_visible()
+    expect(viewer.page.get_by_role("button", name="New key")).to_have_count(0)
+
+
+# ------------------------------------------------------------------------------------------ Logs
+
+
+def test_an_agent_that_is_killed_shows_in_the_logs(
+    viewer: Viewer, panel: str, fleet: Fleet
+) -> None:
+    """Under a request, which another agent goes on with."""
+    viewer.open(panel, "logs")
+    page = viewer.page
+    first = f"{fleet.management_url}/api/v2/agents/{fleet.agent_view('a1')['id']}/drain"
+    httpx.post(first, trust_env=False).raise_for_status()
+    fleet.start_agent("mayfly", slots=1)
+    fleet.wait_until(
+        lambda view: any(
+            each["name"] == "mayfly" and each["is_accepting"] for each in view["agents"]
+        ),
+        what="the second agent serves",
+    )
+    with long_answer(fleet, "story-18"):
+        httpx.delete(first, trust_env=False).raise_for_status()
+        fleet.agents["mayfly"].end()
+        line = page.get_by_role("listitem").filter(has_text="agent lost under a request")
+        expect(line).to_contain_text("story-18")
+    line.get_by_role("button").click()
+    expect(line.locator(".log-detail")).to_contain_text("mayfly")
+    page.get_by_label("Search the logs").fill("no such words")
+    expect(page.get_by_role("heading", name="No entry matches")).to_be_visible()
+    page.get_by_label("Search the logs").fill("mayfly")
+    expect(line).to_be_visible()
+    page.get_by_role("radio", name=re.compile("^errors")).check(force=True)
+    expect(line).to_have_count(0)

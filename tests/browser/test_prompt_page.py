@@ -1,0 +1,392 @@
+"""The Prompt page against a real fleet: conversations, tools, stopping, and what it does not do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fleet import Fleet
+from playwright.sync_api import Browser, Locator, Route, expect
+from viewer import Viewer
+
+from paddler_trio.engine.proof import BUNDLED_MODEL
+
+OpenViewer = Callable[..., Viewer]
+PANEL = "--web-admin-panel-addr=127.0.0.1:0"
+CHAT = "**/inference/v1/chat/completions"
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.fixture(scope="module")
+def fleet(chromium: Browser) -> Iterator[Fleet]:
+    """Two slots with room for answers that are long enough to be stopped."""
+    with Fleet.start(agents=1, slots=2, balancer_options=[PANEL]) as fleet:
+        fleet.desire(BUNDLED_MODEL, context_size=16384)
+        fleet.wait_serving(1)
+        yield fleet
+
+
+@pytest.fixture
+def prompt(viewer: Viewer, panel: str) -> Viewer:
+    """Someone at the page, who asks for short answers."""
+    viewer.open(panel, "prompt")
+    expect(viewer.page.get_by_label("Your message")).to_be_enabled()
+    viewer.page.get_by_label("Max tokens").fill("60")
+    return viewer
+
+
+def ask(viewer: Viewer, text: str) -> None:
+    viewer.page.get_by_label("Your message").fill(text)
+    viewer.page.get_by_label("Your message").press("Enter")
+
+
+def answers(viewer: Viewer, phase: str = "done") -> Locator:
+    return viewer.page.locator(f".answer[data-phase={phase}]")
+
+
+def bodies_of(viewer: Viewer) -> list[Any]:
+    """What chat requests of the page carry from now on."""
+    bodies: list[Any] = []
+    viewer.page.on(
+        "request",
+        lambda request: (
+            bodies.append(json.loads(request.post_data or "{}"))
+            if request.url.endswith("/v1/chat/completions")
+            else None
+        ),
+    )
+    return bodies
+
+
+def answer_with(viewer: Viewer, content: str) -> None:
+    """The next answers are this text, whatever a model would have said."""
+
+    def fulfil(route: Route) -> None:
+        chunks = [
+            {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        ]
+        events = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+        route.fulfill(
+            status=200,
+            content_type="text/event-stream",
+            body="".join([*events, "data: [DONE]\n\n"]),
+        )
+
+    viewer.expect_error(r"404.*/api/v2/requests/")  # the balancer has no record of it
+    viewer.page.route(CHAT, fulfil)
+
+
+def test_a_conversation_goes_on_and_each_answer_has_its_figures(prompt: Viewer) -> None:
+    bodies = bodies_of(prompt)
+    ask(prompt, "What is a cat?")
+    expect(answers(prompt)).to_have_count(1)
+    ask(prompt, "And a dog?")
+    expect(answers(prompt)).to_have_count(2)
+    roles = [message["role"] for message in bodies[1]["messages"]]
+    assert roles == ["user", "assistant", "user"]
+    figures = prompt.page.locator(".answer-figures").last
+    for words in ("agenta1", "tokens", "tokens/s", "TTFT", "cached", "complete"):
+        expect(figures).to_contain_text(words)
+    expect(figures).not_to_contain_text("n/a")
+    figures.get_by_role("link", name="waterfall").click()
+    prompt.page.wait_for_url("**/#/requests/*")
+    prompt.go("prompt")
+    expect(answers(prompt)).to_have_count(2)  # it is kept while other pages are shown
+
+
+def test_asking_again_and_editing_make_branches(prompt: Viewer) -> None:
+    ask(prompt, "What is a cat?")
+    expect(answers(prompt)).to_have_count(1)
+    prompt.page.get_by_role("button", name="Answer again").click()
+    branch = prompt.page.get_by_role("group", name="Branch 2 of 2")
+    expect(branch).to_be_visible()
+    expect(answers(prompt)).to_have_count(1)
+    prompt.page.get_by_role("button", name="Branch before").click()
+    expect(prompt.page.get_by_role("group", name="Branch 1 of 2")).to_be_visible()
+    prompt.page.get_by_role("button", name="Edit the message").click()
+    prompt.page.get_by_label("Edited message").fill("What is a dog?")
+    prompt.page.get_by_role("button", name="Send as a branch").click()
+    expect(prompt.page.locator(".user-text")).to_have_text("What is a dog?")
+    expect(answers(prompt)).to_have_count(1)
+    prompt.page.get_by_role("button", name="Branch before").click()
+    expect(prompt.page.locator(".user-text")).to_have_text("What is a cat?")
+
+
+def test_stopping_frees_the_slot(prompt: Viewer, fleet: Fleet) -> None:
+    page = prompt.page
+    page.get_by_label("Max tokens").fill("4000")
+    page.get_by_label("Never end by itself").check()
+    ask(prompt, "Tell me a story.")
+    expect(answers(prompt, "streaming")).to_have_count(1)
+    expect(page.locator(".answer")).to_contain_text("tokens")
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(prompt, "stopped")).to_contain_text("stopped by you")
+    fleet.wait_until(
+        lambda view: view["agents"][0]["slots_processing"] == 0, what="the slot is free"
+    )
+    ended = fleet.balancer.wait_for_line('"ending": "stopped"')
+    assert json.loads(ended)["results"] < 4000
+    page.get_by_label("Never end by itself").uncheck()
+    page.get_by_label("Max tokens").fill("20")
+    ask(prompt, "And the end?")
+    expect(answers(prompt)).to_have_count(1)
+
+
+def test_a_request_that_waits_shows_its_place(prompt: Viewer, fleet: Fleet) -> None:
+    agent = fleet.view()["agents"][0]["id"]
+    url = f"{fleet.management_url}/api/v2/agents/{agent}/drain"
+    httpx.post(url, trust_env=False).raise_for_status()
+    ask(prompt, "Are you there?")
+    expect(prompt.page.locator(".waiting")).to_contain_text("n the queue")
+    httpx.delete(url, trust_env=False).raise_for_status()
+    expect(answers(prompt)).to_have_count(1)
+
+
+def test_a_tool_is_called_and_its_result_goes_back(prompt: Viewer) -> None:
+    page, bodies = prompt.page, bodies_of(prompt)
+    page.get_by_label("Thinking").select_option("off")
+    page.get_by_label("Max tokens").fill("100")
+    page.locator("summary", has_text="Tools").click()
+    page.get_by_role("button", name="Add an example").click()
+    schema = page.get_by_label("Arguments")
+    whole = schema.input_value()
+    schema.fill(whole.replace('"type"', "type", 1))
+    expect(schema).to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".tool-editor .field-error", has_text="line 2, column 3")).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    schema.fill(whole)
+    page.get_by_label("Choice").select_option("required")
+    ask(prompt, "What is the weather in Paris?")
+    expect(page.locator(".call header")).to_contain_text("get_weather")
+    expect(page.locator(".call pre")).to_contain_text('"city"')
+    page.get_by_label("Choice").select_option("none")
+    page.get_by_label("Result of get_weather").fill("Sunny and 23 degrees")
+    page.get_by_role("button", name="Send the result").click()
+    expect(answers(prompt)).to_have_count(2)
+    call, result = bodies[1]["messages"][1:]
+    assert call["tool_calls"][0]["function"]["name"] == "get_weather"
+    assert result == {
+        "role": "tool",
+        "tool_call_id": call["tool_calls"][0]["id"],
+        "content": "Sunny and 23 degrees",
+    }
+
+
+def test_an_answer_of_a_schema_is_its_json(prompt: Viewer) -> None:
+    page = prompt.page
+    page.get_by_label("Thinking").select_option("off")
+    page.locator("summary", has_text="Answer format").click()
+    page.get_by_label("Format", exact=True).select_option("schema")
+    page.get_by_label("JSON Schema").fill(
+        json.dumps(
+            {"type": "object", "properties": {"sky": {"enum": ["blue"]}}, "required": ["sky"]}
+        )
+    )
+    ask(prompt, "Which colour has the sky?")
+    code = page.locator(".md-code pre")
+    expect(code).to_contain_text('"sky": "blue"')
+    expect(page.get_by_role("button", name="Copy the code (json)")).to_be_visible()
+
+
+def test_what_a_model_says_does_nothing(prompt: Viewer, panel: str) -> None:
+    """Scripts, handlers, remote pictures and bad links are text, or links without a target."""
+    page = prompt.page
+    answer_with(
+        prompt,
+        "<script>window.hurt = 1</script>\n\n"
+        '<img src="x" onerror="window.hurt = 2">\n\n'
+        '<iframe srcdoc="<script>parent.hurt = 3</script>"></iframe>\n\n'
+        "![seen](http://127.0.0.1:9/pixel.png)\n\n"
+        "[bad](javascript:window.hurt=4) [data](data:text/html,hurt) "
+        "[good](https://example.org/page)\n\n"
+        '<a href="javascript:window.hurt=5" onclick="window.hurt=6">raw</a>\n\n'
+        "<style>body{display:none}</style>\n\n"
+        '```py"><img src=x onerror=window.hurt=7>\nprint(1)\n```\n',
+    )
+    ask(prompt, "Hurt me")
+    expect(answers(prompt)).to_have_count(1)
+    text = page.locator(".answer .md")
+    expect(text).to_contain_text("<script>window.hurt = 1</script>")
+    for forbidden in ("script", "img", "iframe", "style", "[onerror]", "[onclick]", "[style]"):
+        assert text.locator(forbidden).count() == 0, forbidden
+    for name in ("bad", "data"):
+        link = text.locator("a", has_text=name)
+        assert link.get_attribute("href") is None
+        link.click()
+    good = text.locator("a", has_text="good")
+    assert good.get_attribute("href") == "https://example.org/page"
+    assert good.get_attribute("target") == "_blank"
+    assert "noopener" in str(good.get_attribute("rel"))
+    picture = text.locator("a", has_text="picture: seen")
+    assert picture.get_attribute("href") == "http://127.0.0.1:9/pixel.png"
+    assert page.evaluate("window.hurt ?? 'unhurt'") == "unhurt"
+    assert prompt.origins() == {panel.rstrip("/")}
+
+
+def test_a_refusal_says_its_status_and_what_to_do(prompt: Viewer) -> None:
+    prompt.expect_error(r"status of 400|404.*/api/v2/requests/")
+    ask(prompt, "word " * 20_000)
+    problem = answers(prompt, "failed").get_by_role("alert")
+    expect(problem).to_contain_text("Refused with 400")
+    expect(problem).to_contain_text("tokens")
+    expect(problem).to_contain_text("send it again")
+    prompt.page.get_by_label("Temperature", exact=True).fill("7")
+    expect(prompt.page.get_by_label("Temperature", exact=True)).to_have_attribute(
+        "aria-invalid", "true"
+    )
+    expect(
+        prompt.page.get_by_text("temperature is 7, must be a number, 0 to 2").first
+    ).to_be_visible()
+    expect(prompt.page.get_by_role("button", name="Send")).to_be_disabled()
+
+
+def test_pictures_are_sent_where_the_model_sees_and_refused_where_not(prompt: Viewer) -> None:
+    page, bodies = prompt.page, bodies_of(prompt)
+    file = {"name": "pixel.png", "mimeType": "image/png", "buffer": PIXEL}
+    drop(prompt)
+    expect(page.locator(".composer-note")).to_contain_text("sees no pictures")
+
+    def sees(route: Route) -> None:
+        models = route.fetch().json()
+        for model in models["models"]:
+            model["capabilities"] = ["completion", "multimodal"]
+        route.fulfill(json=models)
+
+    page.route("**/inference/v1/models", sees)
+    page.reload()
+    expect(page.get_by_role("button", name="Picture", exact=True)).to_be_enabled()
+    answer_with(prompt, "A pixel.")
+    chooser = page.locator(".composer input[type=file]")
+    chooser.set_input_files({**file, "name": "drawing.svg", "mimeType": "image/svg+xml"})
+    expect(page.locator(".composer-note")).to_contain_text("drawing.svg is image/svg+xml")
+    chooser.set_input_files(file)
+    drop(prompt)
+    expect(page.get_by_role("list", name="Pictures of the message").locator("img")).to_have_count(2)
+    page.get_by_role("button", name="Remove pixel.png").first.click()
+    ask(prompt, "What is it?")
+    expect(answers(prompt)).to_have_count(1)
+    image, text = bodies[0]["messages"][0]["content"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+    assert text == {"type": "text", "text": "What is it?"}
+
+
+def drop(viewer: Viewer) -> None:
+    """A picture from the desktop onto the message."""
+    viewer.page.locator(".composer").evaluate(
+        """(element, bytes) => {
+            const data = new DataTransfer();
+            data.items.add(new File([new Uint8Array(bytes)], "pixel.png", {type: "image/png"}));
+            element.dispatchEvent(
+                new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+        }""",
+        list(PIXEL),
+    )
+
+
+def test_two_sides_answer_the_same_question(prompt: Viewer, fleet: Fleet) -> None:
+    page = prompt.page
+    page.get_by_role("button", name="Side by side").click()
+    ask(prompt, "What is a cat?")
+    expect(answers(prompt)).to_have_count(2)
+    for name in ("Side A", "Side B"):
+        expect(page.get_by_role("region", name=name).locator(".answer")).to_have_count(1)
+    page.get_by_role("region", name="Side B").get_by_role("button", name="Try a template").click()
+    prompt.expect_error("status of 400")
+    template = page.get_by_label("Chat template")
+    template.fill("{% for message in messages %}\n{{ message.content")
+    page.get_by_role("button", name="Use it here").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("line")
+    template.fill("{% for message in messages %}{{ message.content }}\n{% endfor %}")
+    page.get_by_role("button", name="Use it here").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    ask(prompt, "And a dog?")
+    expect(answers(prompt)).to_have_count(4)
+    side = page.get_by_role("region", name="Side B")
+    expect(side.get_by_text("template under trial", exact=True)).to_be_visible()
+    expect(side.locator(".raw-text").last).not_to_be_empty()
+
+
+def test_a_raw_prompt_is_continued(prompt: Viewer) -> None:
+    page = prompt.page
+    page.get_by_label("Raw").check(force=True)
+    field = page.get_by_label("Prompt", exact=True)
+    field.fill("Once upon a time")
+    field.press("Control+Enter")
+    expect(answers(prompt)).to_have_count(1)
+    text = page.locator(".raw-text").inner_text()
+    assert text.strip()
+    page.get_by_role("button", name="Use as prompt").click()
+    expect(field).to_have_value(f"Once upon a time{page.locator('.raw-text').text_content()}")
+
+
+def test_what_is_copied_runs_elsewhere(prompt: Viewer, fleet: Fleet) -> None:
+    page = prompt.page
+    ask(prompt, 'It\'s a "quoted" $HOME question: what is a cat?')
+    expect(answers(prompt)).to_have_count(1)
+    page.get_by_role("button", name="curl / Python").click()
+    shown = page.locator(".copy-text")
+    expect(shown).to_contain_text(f"curl --no-buffer {fleet.inference_url}/v1/chat/completions")
+    curl = subprocess.run(
+        ["/bin/sh", "-c", shown.inner_text()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "NO_PROXY": "127.0.0.1"},
+    )
+    assert curl.stdout.rstrip().endswith("data: [DONE]")
+    page.get_by_role("tab", name="Python").click()
+    expect(shown).to_contain_text("client.chat.completions.create(")
+    python = subprocess.run(
+        [sys.executable, "-c", shown.inner_text()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"NO_PROXY": "127.0.0.1"},
+    )
+    assert python.stdout.strip()
+
+
+def test_a_conversation_survives_as_a_file(prompt: Viewer) -> None:
+    page = prompt.page
+    page.get_by_label("System text").fill("Be brief.")
+    ask(prompt, "What is a cat?")
+    expect(answers(prompt)).to_have_count(1)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export the conversation").click()
+    file = download.value.path().read_bytes()
+    page.get_by_role("button", name="New").click()
+    page.get_by_role("button", name="Begin anew").click()
+    expect(page.get_by_text("Ask the model something")).to_be_visible()
+    page.get_by_label("System text").fill("")
+    chooser = page.locator("main input[type=file]").first
+    chooser.set_input_files({"name": "no.json", "mimeType": "application/json", "buffer": b"{}"})
+    expect(page.get_by_text("no.json is not imported: format must be")).to_be_visible()
+    chooser.set_input_files({"name": "c.json", "mimeType": "application/json", "buffer": file})
+    expect(page.locator(".user-text")).to_have_text("What is a cat?")
+    expect(page.get_by_label("System text")).to_have_value("Be brief.")
+
+
+def test_without_anything_to_ask_the_page_says_why(open_viewer: OpenViewer) -> None:
+    with Fleet.start(agents=0, model=None, balancer_options=[PANEL]) as fleet:
+        addresses = fleet.balancer.wait_for_log("balancer up")["web_admin_panel"]
+        assert isinstance(addresses, list)
+        viewer = open_viewer()
+        viewer.open(f"http://{addresses[0]}/", "prompt")
+        expect(viewer.page.get_by_role("heading", name="No model yet")).to_be_visible()
+        expect(viewer.page.get_by_label("Your message")).to_be_disabled()
+        fleet.desire(BUNDLED_MODEL, enable_embeddings=True)
+        viewer.page.reload()
+        reason = viewer.page.get_by_role("heading", name="No deployment generates text")
+        expect(reason).to_be_visible()
+        expect(viewer.page.get_by_label("Your message")).to_be_disabled()
