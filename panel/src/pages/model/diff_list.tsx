@@ -1,12 +1,23 @@
 /** Differences of states, deployment by deployment. */
 
 import { Badge } from "../../ui";
+import { costWords } from "./cost_words";
 import type { DeploymentDiff, FieldChange } from "./diff";
+import type { DeploymentChange } from "./spec";
 
 /** Lines of a template that are drawn. */
 const MAX_LINES = 400;
 
-export function DiffList({ diffs, empty = "Nothing changes." }: { diffs: readonly DeploymentDiff[]; empty?: string }) {
+export function DiffList({
+  diffs,
+  costs = [],
+  empty = "Nothing changes.",
+}: {
+  diffs: readonly DeploymentDiff[];
+  /** What the balancer says that they cost. */
+  costs?: readonly DeploymentChange[];
+  empty?: string;
+}) {
   if (diffs.length === 0) {
     return <p class="muted">{empty}</p>;
   }
@@ -16,7 +27,7 @@ export function DiffList({ diffs, empty = "Nothing changes." }: { diffs: readonl
         <section class="diff" key={diff.deployment} aria-label={`Changes of ${diff.deployment}`}>
           <h4>
             {diff.deployment}
-            {diff.kind === "changed" ? null : <Badge tone={diff.kind === "added" ? "info" : "bad"}>{diff.kind}</Badge>}
+            <Cost diff={diff} change={costs.find((each) => each.deployment === diff.deployment)?.change} />
           </h4>
           {diff.fields.length > 0 ? (
             <dl>
@@ -28,6 +39,19 @@ export function DiffList({ diffs, empty = "Nothing changes." }: { diffs: readonl
         </section>
       ))}
     </div>
+  );
+}
+
+function Cost({ diff, change }: { diff: DeploymentDiff; change: DeploymentChange["change"] | undefined }) {
+  if (change === undefined) {
+    return diff.kind === "changed" ? null : <Badge tone={diff.kind === "added" ? "info" : "bad"}>{diff.kind}</Badge>;
+  }
+  const { word, tone, means } = costWords(change);
+  return (
+    <>
+      <Badge tone={tone}>{word}</Badge>
+      <span class="means">{means}</span>
+    </>
   );
 }
 

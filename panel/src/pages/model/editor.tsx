@@ -21,7 +21,8 @@ import {
   loadFleet,
   rename,
 } from "./fleet_state";
-import { costWords, Review } from "./review";
+import { costWords } from "./cost_words";
+import { Review } from "./review";
 import { proposalOf } from "./proposal";
 import { SourceFields } from "./source_fields";
 import { costOf } from "./diff";

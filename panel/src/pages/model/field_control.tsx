@@ -24,11 +24,12 @@ export function FieldControl({
   const isChanged = value !== valuesOf(open.base)[field.path];
   const set = (next: Value): void => change({ [field.path]: next });
   const before = inWords(field, valueAt(open.base, field.path));
-  const help = [field.help, rangeOf(field) && `${rangeOf(field)}.`].filter(Boolean).join(" ");
+  const range = rangeOf(field);
   const warning = warningOf(field, value);
   const more = (
     <>
-      {help}
+      {field.help}
+      {range ? <span class="range"> {range}</span> : null}
       {isChanged && !open.isNew ? <span class="was"> Was {before}.</span> : null}
       {warning ? <span class="unusual"> {warning}</span> : null}
     </>

@@ -2,12 +2,12 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { formatDate, plural } from "../../core/format";
-import { hrefOf } from "../../core/router";
+import { hrefOf, navigate } from "../../core/router";
 import { Badge, Button, Card, Confirm, Page, Problem, textOf, toast } from "../../ui";
 import { DiffList } from "./diff_list";
 import { type DeploymentDiff, stateDiff } from "./diff";
 import { fleetNow, history, loadFleet, loadHistory, undoTo } from "./fleet_state";
-import { costWords } from "./review";
+import { costWords } from "./cost_words";
 import type { StoredRevision } from "./spec";
 
 export function History() {
@@ -36,7 +36,7 @@ export function History() {
     setBack(null);
   };
   return (
-    <Page title="History" actions={<a href={hrefOf("model")}>Back to the deployments</a>}>
+    <Page title="History" actions={<Button onClick={() => navigate(hrefOf("model"))}>Deployments</Button>}>
       {error ? <Problem error={error} retry={load} /> : null}
       {revisions === null && !error ? <div class="skeleton" /> : null}
       <ol class="revisions-list">
@@ -104,7 +104,7 @@ function RevisionCard({
           {formatDate(new Date(revision.time))}
         </time>
       </p>
-      {revision.note ? <p class="note-text">{revision.note}</p> : null}
+      {revision.note ? <p class="note-text">“{revision.note}”</p> : null}
       {diffs === null ? (
         <p class="muted">The oldest that is kept: {plural(revision.state.deployments.length, "deployment")}.</p>
       ) : (

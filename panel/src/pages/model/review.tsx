@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError } from "../../core/api";
 import { formatDate } from "../../core/format";
-import { Badge, Button, Dialog, Field, Input, Note, Problem, toast, type Tone } from "../../ui";
+import { Button, Dialog, Field, Input, Note, Problem, toast } from "../../ui";
 import { DiffList } from "./diff_list";
 import { stateDiff } from "./diff";
 import { apply, dryRun, type FleetNow, loadFleet, markRefusal } from "./fleet_state";
@@ -12,19 +12,6 @@ import { refusalOf } from "./refusal";
 import type { DeploymentChange, State, StoredRevision } from "./spec";
 
 const MAX_NOTE_CHARS = 1024;
-
-const COST: Record<DeploymentChange["change"], { word: string; tone: Tone; means: string }> = {
-  none: { word: "no work", tone: "ok", means: "Agents are sent nothing." },
-  in_place: { word: "in place", tone: "ok", means: "Engines go on; nothing is loaded." },
-  context: { word: "new context", tone: "warn", means: "Engines start anew over the same weights, agent by agent." },
-  weights: { word: "new weights", tone: "warn", means: "Agents load other weights, one after the other." },
-  added: { word: "added", tone: "info", means: "Agents that meet its conditions load it." },
-  removed: { word: "removed", tone: "bad", means: "Agents unload it after running answers; requests for it are refused." },
-};
-
-export function costWords(change: DeploymentChange["change"]): { word: string; tone: Tone; means: string } {
-  return COST[change] ?? { word: change, tone: "info", means: "" };
-}
 
 /** `close(true)`: it was stored. */
 export function Review({
@@ -137,17 +124,7 @@ function Decision({
     >
       {error ? <Problem error={error} /> : null}
       {isNothing ? <Note>This is what is in force already: nothing changes.</Note> : null}
-      {(changes ?? []).map((each) => {
-        const { word, tone, means } = costWords(each.change);
-        return (
-          <p class="change-cost" key={each.deployment}>
-            <b>{each.deployment}</b>
-            <Badge tone={tone}>{word}</Badge>
-            <span class="muted">{means}</span>
-          </p>
-        );
-      })}
-      <DiffList diffs={stateDiff(before, state)} />
+      <DiffList diffs={stateDiff(before, state)} costs={changes ?? []} />
       <Field label="Note" help="Stands in the history, for those who come after you.">
         <Input
           value={note}

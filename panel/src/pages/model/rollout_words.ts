@@ -102,14 +102,11 @@ export function progressSegments(rollout: Rollout): Segment[] {
 export function headline(rollout: Rollout): string {
   const { agents, phase } = rollout;
   const serving = agents.filter((agent) => agent.phase === "serving").length;
-  if (phase === "complete") {
-    return `${plural(serving, "agent")} of ${agents.length} serve it.`;
-  }
   if (phase === "rolled_back" || phase === "aborted" || phase === "rolling_back") {
     const back = agents.filter((agent) => agent.phase === "rolled_back").length;
-    return `${plural(back, "agent")} of ${agents.length} back at ${revisionWords(rollout.from)}.`;
+    return `${back} of ${plural(agents.length, "agent")} back at ${revisionWords(rollout.from)}.`;
   }
-  return `${serving} of ${plural(agents.length, "agent")} serve it.`;
+  return `${serving} of ${plural(agents.length, "agent")} ${agents.length === 1 ? "serves" : "serve"} it.`;
 }
 
 const FIRST = ["failed", "probing", "loading", "draining", "prefetching", "rolled_back", "prefetched", "waiting", "serving"];

@@ -191,7 +191,7 @@ export function rangeOf(field: FieldSpec): string {
     return "";
   }
   const isEnd = high === undefined || high >= 2 ** 31 - 1;
-  return isEnd ? `${spoken(low)} or more` : `${spoken(low)} to ${spoken(high)}`;
+  return isEnd ? `≥ ${spoken(low)}` : `${spoken(low)} … ${spoken(high)}`;
 }
 
 function short(text: string, limit: number): string {
