@@ -18,7 +18,7 @@ from paddler_trio.wire.paddler.desired_state import (
     LocalToAgent,
     applicable_state,
 )
-from paddler_trio.wire.trio.default_deployment import desired_of, fleet_problem
+from paddler_trio.wire.trio.default_deployment import desired_of, fleet_fault, fleet_problem
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, extended_digest
 from paddler_trio.wire.trio.fleet_state import (
     ALL_REPLICAS,
@@ -181,3 +181,18 @@ def test_a_context_that_llama_cpp_cannot_count_is_refused_by_name() -> None:
         "deployment 'coder': context_size is 2147483648 tokens, the limit is 2147483647"
     )
     assert fleet_problem(read(CODER)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"parameters": {"n_batch": 2**31}}, "parameters.n_batch"),
+        ({"parameters": {"image_resize_to_fit": 0}}, "parameters.image_resize_to_fit"),
+        ({"model": {"LocalToAgent": "/a\0"}}, "model.LocalToAgent"),
+        ({"projection": {"Url": {"url": "https://a/\0"}}}, "projection.Url.url"),
+    ],
+)
+def test_what_is_refused_has_the_path_of_its_field(changes: dict[str, object], path: str) -> None:
+    fault = fleet_fault(read({**CODER, "name": "chat"}, {**CODER, "aliases": [], **changes}))
+    assert str(fault).endswith(f" @ $.deployments[1].{path}")
+    assert fleet_fault(read(CODER)) is None

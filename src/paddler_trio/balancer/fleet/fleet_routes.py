@@ -6,8 +6,9 @@
     GET  /api/v2/fleet/history         {"revisions": [...]}, the newest first
     POST /api/v2/fleet/undo            {"to", "note", "expected_revision"}, or no body
 
-A stored revision is answered as it is kept. What cannot be is 400, with the deployment and the
-field; 409 says which revision is in force, 413 that its files would be too large.
+A stored revision is answered as it is kept. What cannot be is 400, with the deployment and, at the
+end, the path of the field in the body (``@ $.state.deployments[0].slots``). 409 says which revision
+is in force, 413 that its files would be too large.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from paddler_trio.http.json_body import json_body, structured
 from paddler_trio.http.router import Params, Router
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.shape import ShapeError
-from paddler_trio.wire.trio.default_deployment import fleet_problem
+from paddler_trio.wire.trio.default_deployment import fleet_fault
 from paddler_trio.wire.trio.fleet_state import (
     MAX_NOTE_CHARS,
     FleetRevision,
@@ -176,9 +177,10 @@ def _rendered(history: Sequence[FleetRevision]) -> tuple[bytes, bytes]:
 
 def _read_order(value: object) -> FleetOrder:
     order = structured(value, FleetOrder)
-    problem = fleet_problem(order.state)
-    if problem is not None:
-        raise HttpProblem(400, problem)
+    fault = fleet_fault(order.state)
+    if fault is not None:
+        fault.path.append("state")
+        raise HttpProblem(400, str(fault))
     return order
 
 

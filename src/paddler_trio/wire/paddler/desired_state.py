@@ -157,22 +157,36 @@ def state_digest(state: AgentDesiredState) -> str:
     return hashlib.sha256(canonical(unstructure(state))).hexdigest()
 
 
-def desired_state_problem(state: BalancerDesiredState) -> str | None:
-    """Why a well-formed state must be refused, in the words of peers; ``None`` if it is fine."""
+@attrs.frozen
+class StateFault:
+    """Why a well-formed state must be refused: in the words of peers, and the path of the field."""
+
+    text: str
+    field: str
+
+
+def desired_state_fault(state: BalancerDesiredState) -> StateFault | None:
+    """What is wrong with a well-formed state; ``None`` if it is fine."""
     parameters = state.inference_parameters
-    if parameters.image_resize_to_fit == 0:
-        return "image_resize_to_fit must be greater than zero"
-    if parameters.embedding_batch_size == 0:
-        return "embedding_batch_size must be greater than zero"
+    for name in ("image_resize_to_fit", "embedding_batch_size"):
+        if getattr(parameters, name) == 0:
+            return StateFault(f"{name} must be greater than zero", f"inference_parameters.{name}")
     for name in ("context_size", "n_batch"):
         tokens = getattr(parameters, name)
         if tokens > MAX_TOKENS:
-            return f"{name} is {tokens} tokens, the limit is {MAX_TOKENS}"
-    for field, text, limit in _names(state):
-        problem = _name_problem(text, limit)
+            text = f"{name} is {tokens} tokens, the limit is {MAX_TOKENS}"
+            return StateFault(text, f"inference_parameters.{name}")
+    for field, name, limit in _names(state):
+        problem = _name_problem(name, limit)
         if problem is not None:
-            return f"{field} {problem}"
+            return StateFault(f"{field} {problem}", field)
     return None
+
+
+def desired_state_problem(state: BalancerDesiredState) -> str | None:
+    """Why a well-formed state must be refused, in the words of peers; ``None`` if it is fine."""
+    fault = desired_state_fault(state)
+    return None if fault is None else fault.text
 
 
 def _names(state: BalancerDesiredState) -> Iterator[tuple[str, str, int]]:

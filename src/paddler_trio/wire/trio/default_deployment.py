@@ -15,9 +15,10 @@ from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     NoModel,
     applicable_state,
-    desired_state_problem,
+    desired_state_fault,
 )
 from paddler_trio.wire.paddler.status import ChatTemplate
+from paddler_trio.wire.shape import ShapeError
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fleet_state import (
     DEFAULT,
@@ -29,6 +30,8 @@ from paddler_trio.wire.trio.fleet_state import (
 
 PADDLERS_RULES: Final = RolloutSpec(on_failure=OnFailure.PAUSE)
 """What was desired through Paddler's API stays desired, also where it cannot be served."""
+_SECTIONS: Final = {"inference_parameters": "parameters", "multimodal_projection": "projection"}
+"""Fields of Paddler's state by the names that a deployment has for them."""
 
 
 def with_default(
@@ -80,13 +83,26 @@ def desired_of(state: FleetState, before: BalancerDesiredState) -> BalancerDesir
     return desired
 
 
+def fleet_fault(state: FleetState) -> ShapeError | None:
+    """Why a well-formed state must be refused, with the path of the field; None if it is fine."""
+    for place, spec in enumerate(state.deployments):
+        fault = desired_state_fault(_desired(spec))
+        if fault is not None:
+            section, *inner = fault.field.split(".")
+            return ShapeError(
+                f"deployment {spec.name!r}: {fault.text}",
+                *reversed(inner),
+                _SECTIONS.get(section, section),
+                place,
+                "deployments",
+            )
+    return None
+
+
 def fleet_problem(state: FleetState) -> str | None:
     """Why a well-formed state must be refused; None if it is fine."""
-    for spec in state.deployments:
-        problem = desired_state_problem(_desired(spec))
-        if problem is not None:
-            return f"deployment {spec.name!r}: {problem}"
-    return None
+    fault = fleet_fault(state)
+    return None if fault is None else fault.text
 
 
 def _desired(spec: DeploymentSpec) -> BalancerDesiredState:
