@@ -55,6 +55,12 @@ export interface DeviceMemory {
   device: string;
   predicted: number | null;
   actual: number | null;
+  /** Of what is taken, as llama.cpp allocated it; absent where it is unknown. */
+  weights?: number;
+  kv?: number;
+  compute?: number;
+  /** Of the device, when the model had been loaded. */
+  free?: number;
 }
 
 export interface AgentMemory {

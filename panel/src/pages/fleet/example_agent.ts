@@ -1,0 +1,45 @@
+/** An agent for unit tests, with what a test is about. */
+
+import type { Agent } from "../../types";
+
+export function exampleAgent(parts: Partial<Agent> = {}): Agent {
+  return {
+    key: 1,
+    label: "a1",
+    id: "id-1",
+    name: "a1",
+    host: "id-1",
+    deployment: "default",
+    labels: { gpu: "yes" },
+    protocol: "paddler-trio.1",
+    is_accepting: true,
+    is_drained: false,
+    usable_slots: 4,
+    phase: "serving",
+    wanted_state: "aaaaaaaaaaaa",
+    served_state: "aaaaaaaaaaaa",
+    progress: null,
+    detail: null,
+    load_s: 1,
+    engine: null,
+    download: null,
+    memory: null,
+    desired_slots_total: 4,
+    download_current: 0,
+    download_filename: null,
+    download_indeterminate: false,
+    download_total: 0,
+    issues: [],
+    model_path: "/models/chat.gguf",
+    slots_processing: 0,
+    slots_total: 4,
+    state_application_status: "Applied",
+    uses_chat_template_override: false,
+    joined_ms: 0,
+    rates: null,
+    ejected_until_ms: null,
+    engine_restarts: 0,
+    lanes: [],
+    ...parts,
+  };
+}
