@@ -1,4 +1,4 @@
-"""The panel's files and a fabricated feed on a loopback port, for what no real fleet here can show."""
+"""The panel's files and a fabricated feed on a loopback port: what no real fleet here can show."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def fabricated_panel(folder: Path, fleet: FabricatedFleet) -> Iterator[str]:
             else:
                 self._file(path.removeprefix("assets/") or "index.html")
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             """A test's output is no place for requests."""
 
         def _file(self, name: str) -> None:
