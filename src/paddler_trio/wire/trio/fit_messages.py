@@ -10,6 +10,7 @@ import attrs
 
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, BalancerDesiredState
 from paddler_trio.wire.scalars import Int32, Uint32, Uint64
+from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.trio.desired_state_extras import Extras
 
 
@@ -105,11 +106,19 @@ class FitReport:
 @attrs.frozen(kw_only=True)
 class DeviceMemory:
     """What the model in force takes on a device: as predicted, and as llama.cpp then allocated it;
-    None where it is unknown."""
+    None where it is unknown.
+
+    ``weights``, ``kv`` and ``compute`` are llama.cpp's buffers there; ``free`` is what the device
+    had left when the model was loaded.
+    """
 
     device: str
     predicted: Uint64 | None
     actual: Uint64 | None
+    weights: Uint64 | None = attrs.field(default=None, metadata=OMITTED)
+    kv: Uint64 | None = attrs.field(default=None, metadata=OMITTED)
+    compute: Uint64 | None = attrs.field(default=None, metadata=OMITTED)
+    free: Uint64 | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
