@@ -86,7 +86,8 @@ export function StreamLost({ retry }: { retry: () => void }) {
     <div class="stream-lost" role="alert">
       <strong>The stream is lost.</strong>{" "}
       <span>
-        {connection.reason} What you see is {formatAge(now - connection.since)} old.
+        {connection.reason}
+        {store.known.value.size > 0 ? ` What you see is ${formatAge(now - connection.since)} old.` : ""}
       </span>
       <span class="grow" />
       <span class="next-try">{left_s > 0 ? `Next try in ${left_s} s` : "Trying again…"}</span>

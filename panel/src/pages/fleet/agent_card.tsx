@@ -121,7 +121,7 @@ function DownloadBar({ agent }: { agent: Agent }) {
 
 function Slots({ agent, lanes, asCells }: { agent: Agent; lanes: Lanes; asCells: boolean }) {
   const count = laneCount(agent);
-  const busy = agent.lanes.length;
+  const busy = Math.max(agent.lanes.length, agent.slots_processing);
   const requests = store.requests.value;
   return (
     <div class="slots">
@@ -157,7 +157,11 @@ function Slots({ agent, lanes, asCells }: { agent: Agent; lanes: Lanes; asCells:
 
 function LaneLine({ lane, request }: { lane: InLane | null; request: RequestView | undefined }) {
   if (lane === null) {
-    return <span class="bar" aria-label="free" />;
+    return (
+      <span class="bar">
+        <span class="unseen">free</span>
+      </span>
+    );
   }
   const age = formatAge(now() - (request?.arrived_ms ?? lane.since_ms));
   const placement = request?.placements.at(-1);
