@@ -63,7 +63,7 @@ export function Table<Row>({
   const scroller = useRef<HTMLDivElement>(null);
   const sort = onSort ? (given ?? null) : own;
   const visible = useMemo(() => sorted(filter ? rows.filter(filter) : rows, columns, sort), [rows, columns, sort, filter]);
-  const windowed = visible.length > WINDOW * 2;
+  const windowed = visible.length > WINDOW;
   const first = windowed ? Math.max(0, Math.min(Math.floor(top / rowHeight) - AHEAD, visible.length - WINDOW)) : 0;
   const part = windowed ? visible.slice(first, first + WINDOW) : visible;
   const resort = (column: Column<Row>): void => {
