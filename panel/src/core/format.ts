@@ -109,6 +109,9 @@ export function formatDate(time: Date): string {
   return `${time.getFullYear()}-${pad(time.getMonth() + 1)}-${pad(time.getDate())} ${formatTime(time)}`;
 }
 
+/** The order of names: `a2` before `a10`. One collator, because making one takes longer than a thousand comparisons. */
+export const compareNames = new Intl.Collator("en", { numeric: true }).compare;
+
 /** `1 agent`, `2 agents`. */
 export function plural(count: number, noun: string, nouns = `${noun}s`): string {
   return `${formatInteger(count)} ${count === 1 ? noun : nouns}`;

@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
+import { compareNames } from "../core/format";
 import { Icon } from "./icon";
 
 export interface Column<Row> {
@@ -183,7 +184,7 @@ export function sorted<Row>(
       const order =
         typeof a.value === "number" && typeof b.value === "number"
           ? a.value - b.value
-          : String(a.value).localeCompare(String(b.value), "en", { numeric: true });
+          : compareNames(String(a.value), String(b.value));
       return order * sign || a.place - b.place;
     })
     .map((each) => each.row);

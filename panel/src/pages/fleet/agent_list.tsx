@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { api } from "../../core/api";
-import { plural } from "../../core/format";
+import { compareNames, plural } from "../../core/format";
 import { store } from "../../core/store";
 import { now } from "../../core/time";
 import type { Agent } from "../../types";
@@ -130,8 +130,8 @@ function arranged(agents: ReadonlyMap<string, Agent>, text: string, sort: string
       const order =
         typeof a.value === "number" && typeof b.value === "number"
           ? a.value - b.value
-          : String(a.value).localeCompare(String(b.value), "en", { numeric: true });
-      return order || a.agent.label.localeCompare(b.agent.label, "en", { numeric: true }) || a.agent.key - b.agent.key;
+          : compareNames(String(a.value), String(b.value));
+      return order || compareNames(a.agent.label, b.agent.label) || a.agent.key - b.agent.key;
     })
     .map((each) => each.agent);
 }

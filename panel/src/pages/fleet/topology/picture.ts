@@ -1,5 +1,6 @@
 /** What the picture shows, out of what the feed says. Pure. */
 
+import { compareNames } from "../../../core/format";
 import type { Agent, Deployment, RequestView } from "../../../types";
 import { stateOf } from "../agent_facts";
 import { type LaneBook, type Lanes, laneCount } from "../lanes";
@@ -108,7 +109,7 @@ export function pictureOf(
     }
   }
   const names = [...new Set([...deployments.keys(), ...[...agents.values()].map((agent) => agent.deployment)])].sort(
-    (a, b) => Number(b === "default") - Number(a === "default") || a.localeCompare(b),
+    (a, b) => Number(b === "default") - Number(a === "default") || compareNames(a, b),
   );
   const queues = names.map((deployment) => {
     const stays = waiting.get(deployment) ?? [];
@@ -123,7 +124,7 @@ export function pictureOf(
   });
   laneBook.keep(agents);
   const shown = [...agents.values()]
-    .sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }) || a.key - b.key)
+    .sort((a, b) => compareNames(a.label, b.label) || a.key - b.key)
     .map((agent) => ({
       agent,
       lanes: laneBook.of(agent, requests),
