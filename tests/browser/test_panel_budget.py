@@ -1,0 +1,90 @@
+"""What the panel may cost: bytes, requests and time until it shows something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Response
+from viewer import Viewer
+
+OpenViewer = Callable[..., Viewer]
+FIRST_LOAD_BYTES = 60_000
+"""Compressed: the frame and the first page."""
+ALL_PAGES_BYTES = 150_000
+"""Compressed: the same and every other page, each opened once."""
+FIRST_LOAD_REQUESTS = 16
+LONG_TASK_MS = 200.0
+FIRST_PAINT_MS = 2_000.0
+"""500 on a machine with nothing else to do; tests run three at a time."""
+WATCH = """
+    window.longTasks = [];
+    new PerformanceObserver(list => {
+        for (const entry of list.getEntries()) {
+            window.longTasks.push(Math.round(entry.duration));
+        }
+    }).observe({entryTypes: ["longtask"]});
+"""
+PAGES = ("timeline", "requests", "model", "prompt", "metrics", "tree", "keys", "logs")
+
+
+def test_the_first_load_and_all_pages_stay_within_their_budgets(
+    viewer: Viewer, panel: str, record_property: Callable[[str, Any], None]
+) -> None:
+    files: dict[str, int] = {}
+
+    def note(response: Response) -> None:
+        path = response.url.removeprefix(panel)
+        if path.startswith("assets/") or path.partition("#")[0] == "":
+            files[path] = int(response.headers["content-length"])
+            if path.endswith((".js", ".css", ".svg")) or path == "":
+                assert response.headers["content-encoding"] == "gzip"
+
+    viewer.page.on("response", note)
+    viewer.page.add_init_script(WATCH)
+    viewer.open(panel)
+    first_bytes, first_requests = sum(files.values()), len(viewer.asked)
+    paint_ms = viewer.page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+    )
+    for page in PAGES:
+        viewer.go(page)
+    long_tasks = viewer.page.evaluate("window.longTasks")
+    measured = {
+        "first_bytes": first_bytes,
+        "first_requests": first_requests,
+        "all_bytes": sum(files.values()),
+        "paint_ms": paint_ms,
+        "long_tasks_ms": long_tasks,
+    }
+    for name, value in measured.items():
+        record_property(name, value)
+    print(measured)
+    assert first_bytes <= FIRST_LOAD_BYTES, files
+    assert first_requests <= FIRST_LOAD_REQUESTS, viewer.asked
+    assert sum(files.values()) <= ALL_PAGES_BYTES, files
+    assert paint_ms is not None
+    assert paint_ms <= FIRST_PAINT_MS
+    assert not [each for each in long_tasks if each > LONG_TASK_MS]
+
+
+def test_a_second_visit_fetches_no_file_again(viewer: Viewer, panel: str) -> None:
+    viewer.open(panel)
+    viewer.page.goto("about:blank")
+    fetched: list[str] = []
+    viewer.page.on(
+        "response",
+        lambda response: (
+            fetched.append(f"{response.status} {response.url}")
+            if "/assets/" in response.url and not response.from_service_worker
+            else None
+        ),
+    )
+    viewer.open(panel)
+    sizes = viewer.page.evaluate(
+        """performance.getEntriesByType("resource")
+            .filter(each => each.name.includes("/assets/"))
+            .map(each => [each.name, each.transferSize])"""
+    )
+    assert sizes
+    assert not [each for each in sizes if each[1] > 0], fetched
