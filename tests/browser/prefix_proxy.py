@@ -72,7 +72,6 @@ def proxying(upstream: str, *, prefix: str, tls: bool = False) -> Iterator[str]:
             finally:
                 connection.close()
 
-
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="proxy")

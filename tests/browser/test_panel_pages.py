@@ -95,7 +95,7 @@ def test_it_works_below_any_path_of_a_proxy(
     upstream = panel if at == "own port" else f"{fleet.management_url}/panel/"
     with proxying(upstream, prefix="/gpu/ops/") as base:
         viewer.open(base)
-        expect(viewer.page.get_by_role("status").get_by_text("live")).to_be_visible()
+        expect(viewer.page.get_by_role("banner").get_by_role("status")).to_have_text("live")
         for page in PAGES:
             viewer.go(page)
         assert all(url.startswith(base) for url in viewer.asked), viewer.asked

@@ -104,3 +104,35 @@ def test_a_name_that_was_rebound_to_the_loopback_gets_nothing_without_keys(
             assert "--allowed-host evil.example" in refused.text
             assert http.get(panel + path, headers={"Host": "localhost:1"}).status_code == 200
         assert http.get(panel + "session").json()["required"] is False
+
+
+def test_an_operator_signs_in_stays_so_and_signs_out(
+    viewer: Viewer, balancer: KeyedBalancer, theme: str
+) -> None:
+    signed_in(viewer, balancer)
+    (cookie,) = viewer.context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert cookie["path"] == "/"
+    assert balancer.secrets["ops"] not in str(viewer.context.storage_state())
+    viewer.page.reload()
+    expect(viewer.page.get_by_role("navigation", name="Pages")).to_be_visible()
+    viewer.page.get_by_role("button", name="Sign out").click()
+    expect(viewer.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    assert viewer.context.cookies() == []
+
+
+def test_a_revoked_key_signs_its_people_out_and_others_stay(
+    open_viewer: OpenViewer,
+) -> None:
+    with KeyedBalancer.start() as balancer:
+        night, ops = (signed_in(open_viewer(), balancer, name) for name in ("night", "ops"))
+        night.expect_error(REFUSED)
+        night.expect_error("ERR_INCOMPLETE_CHUNKED_ENCODING")  # its stream was cut
+        night.go("keys")
+        balancer.revoke("night")
+        expect(night.page.get_by_role("heading", name="Sign in")).to_be_visible()
+        night.sign_in(balancer.secrets["ops"])
+        expect(night.page.get_by_role("heading", name="Keys")).to_be_visible()  # where it was
+        ops.page.reload()
+        expect(ops.page.get_by_role("navigation", name="Pages")).to_be_visible()
