@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from playwright.sync_api import Response
+import pytest
+from fleet import Fleet
+from playwright.sync_api import Browser, Response
 from viewer import Viewer
 
 OpenViewer = Callable[..., Viewer]
@@ -26,6 +28,14 @@ WATCH = """
     }).observe({entryTypes: ["longtask"]});
 """
 PAGES = ("timeline", "requests", "model", "prompt", "metrics", "tree", "keys", "logs")
+
+
+@pytest.fixture(scope="module")
+def fleet(chromium: Browser) -> Iterator[Fleet]:
+    """Files cost the same without agents."""
+    options = ["--web-admin-panel-addr=127.0.0.1:0"]
+    with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
+        yield fleet
 
 
 def test_the_first_load_and_all_pages_stay_within_their_budgets(

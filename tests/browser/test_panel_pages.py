@@ -3,68 +3,65 @@ used by everybody."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 from fleet import Fleet
 from keyed_balancer import KeyedBalancer
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 from prefix_proxy import proxying
-from viewer import PHONE, Viewer
+from viewer import DESK, PHONE, Viewer
 
 OpenViewer = Callable[..., Viewer]
 PAGES = ("fleet", "timeline", "requests", "model", "prompt", "metrics", "tree", "keys", "logs")
 WIDE = (3840, 2160)
 
 
-@pytest.mark.parametrize("size", [None, PHONE], ids=["desk", "phone"])
+@pytest.fixture(scope="module")
+def balancer(chromium: Browser) -> Iterator[KeyedBalancer]:
+    with KeyedBalancer.start() as balancer:
+        yield balancer
+
+
 def test_no_page_has_a_serious_accessibility_finding(
-    open_viewer: OpenViewer, panel: str, theme: str, size: tuple[int, int] | None
+    open_viewer: OpenViewer, panel: str, theme: str
 ) -> None:
-    sized = {} if size is None else {"size": size}
-    viewer = open_viewer(theme=theme, is_audited=True, **sized)
+    viewer = open_viewer(theme=theme, is_audited=True)
     viewer.open(panel)
     findings = {}
-    for page in PAGES:
-        viewer.go(page)
-        findings[page] = viewer.findings()
+    for width, height in (DESK, PHONE):
+        viewer.page.set_viewport_size({"width": width, "height": height})
+        for page in PAGES:
+            viewer.go(page)
+            findings[page, width] = viewer.findings()
     assert not {page: found for page, found in findings.items() if found}
 
 
 def test_the_login_has_no_serious_accessibility_finding(
-    open_viewer: OpenViewer, theme: str
+    open_viewer: OpenViewer, balancer: KeyedBalancer, theme: str
 ) -> None:
-    with KeyedBalancer.start() as balancer:
-        viewer = open_viewer(theme=theme, is_audited=True)
-        viewer.open(balancer.url())
-        assert viewer.findings() == []
-        viewer.expect_error("status of 401")
-        viewer.sign_in("pt-wrong")
-        expect(viewer.page.get_by_label("Management key")).to_have_attribute("aria-invalid", "true")
-        assert viewer.findings() == []
+    viewer = open_viewer(theme=theme, is_audited=True)
+    viewer.open(balancer.url())
+    assert viewer.findings() == []
+    viewer.expect_error("status of 401")
+    viewer.sign_in("pt-wrong")
+    expect(viewer.page.get_by_label("Management key")).to_have_attribute("aria-invalid", "true")
+    assert viewer.findings() == []
 
 
-def test_nothing_comes_from_anywhere_else(viewer: Viewer, panel: str) -> None:
-    viewer.open(panel)
-    for page in PAGES:
-        viewer.go(page)
-    assert viewer.origins() == {panel.rstrip("/")}
-
-
-@pytest.mark.parametrize("size", [PHONE, WIDE], ids=["phone", "4K"])
-def test_no_page_is_wider_than_its_window(
-    open_viewer: OpenViewer, panel: str, size: tuple[int, int]
-) -> None:
-    viewer = open_viewer(size=size)
+def test_every_page_fits_its_window_and_asks_nobody_else(viewer: Viewer, panel: str) -> None:
     viewer.open(panel)
     wider = {}
-    for page in PAGES:
-        viewer.go(page)
-        width = viewer.page.evaluate("document.documentElement.scrollWidth")
-        if width > size[0]:
-            wider[page] = width
+    for width, height in (PHONE, WIDE):
+        viewer.page.set_viewport_size({"width": width, "height": height})
+        for page in PAGES:
+            viewer.go(page)
+            needed = viewer.page.evaluate("document.documentElement.scrollWidth")
+            if needed > width:
+                wider[page, width] = needed
     assert not wider
+    assert viewer.origins() == {panel.rstrip("/")}
 
 
 def test_the_page_allows_no_inline_code_and_no_frame(
@@ -103,12 +100,10 @@ def test_it_works_below_any_path_of_a_proxy(
 
 
 def test_a_session_works_below_a_path_and_is_secure_where_the_proxy_has_tls(
-    viewer: Viewer,
+    viewer: Viewer, balancer: KeyedBalancer
 ) -> None:
-    with (
-        KeyedBalancer.start() as balancer,
-        proxying(balancer.url("management") + "panel/", prefix="/gpu/", tls=True) as base,
-    ):
+    upstream = balancer.url("management") + "panel/"
+    with proxying(upstream, prefix="/gpu/", tls=True) as base:
         viewer.open(base)
         viewer.sign_in(balancer.secrets["ops"])
         expect(viewer.page.get_by_role("navigation", name="Pages")).to_be_visible()

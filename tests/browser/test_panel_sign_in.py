@@ -6,12 +6,21 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+from fleet import Fleet
 from keyed_balancer import KeyedBalancer
 from playwright.sync_api import Browser, expect
-from viewer import Viewer
+from viewer import Viewer, viewing
 
 OpenViewer = Callable[..., Viewer]
 REFUSED = r"status of 401"
+
+
+@pytest.fixture(scope="module")
+def fleet(chromium: Browser) -> Iterator[Fleet]:
+    """Without keys, and with nothing to serve."""
+    options = ["--web-admin-panel-addr=127.0.0.1:0"]
+    with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +131,14 @@ def test_an_operator_signs_in_stays_so_and_signs_out(
     assert viewer.context.cookies() == []
 
 
-def test_a_revoked_key_signs_its_people_out_and_others_stay(
-    open_viewer: OpenViewer,
-) -> None:
-    with KeyedBalancer.start() as balancer:
-        night, ops = (signed_in(open_viewer(), balancer, name) for name in ("night", "ops"))
+def test_a_revoked_key_signs_its_people_out_and_others_stay(chromium: Browser) -> None:
+    with (
+        KeyedBalancer.start() as balancer,
+        viewing(chromium) as night,
+        viewing(chromium) as ops,
+    ):
+        signed_in(night, balancer, "night")
+        signed_in(ops, balancer, "ops")
         night.expect_error(REFUSED)
         night.go("keys")
         balancer.revoke("night")
