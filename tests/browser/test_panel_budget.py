@@ -13,8 +13,8 @@ from viewer import Viewer
 OpenViewer = Callable[..., Viewer]
 FIRST_LOAD_BYTES = 60_000
 """Compressed: the frame and the first page."""
-ALL_PAGES_BYTES = 150_000
-"""Compressed: the same and every other page, each opened once."""
+PAGE_LOAD_BYTES = 150_000
+"""Compressed: the same and any one other page, which is what a link into it fetches at most."""
 FIRST_LOAD_REQUESTS = 16
 LONG_TASK_MS = 200.0
 FIRST_PAINT_MS = 2_000.0
@@ -38,7 +38,7 @@ def fleet(chromium: Browser) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_the_first_load_and_all_pages_stay_within_their_budgets(
+def test_the_first_load_of_every_page_stays_within_its_budget(
     viewer: Viewer, panel: str, record_property: Callable[[str, Any], None]
 ) -> None:
     files: dict[str, int] = {}
@@ -57,13 +57,16 @@ def test_the_first_load_and_all_pages_stay_within_their_budgets(
     paint_ms = viewer.page.evaluate(
         "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
     )
+    loads: dict[str, int] = {}
     for page in PAGES:
+        before = sum(files.values())
         viewer.go(page)
+        loads[page] = first_bytes + sum(files.values()) - before
     long_tasks = viewer.page.evaluate("window.longTasks")
     measured = {
         "first_bytes": first_bytes,
         "first_requests": first_requests,
-        "all_bytes": sum(files.values()),
+        "loads": loads,
         "paint_ms": paint_ms,
         "long_tasks_ms": long_tasks,
     }
@@ -72,7 +75,7 @@ def test_the_first_load_and_all_pages_stay_within_their_budgets(
     print(measured)
     assert first_bytes <= FIRST_LOAD_BYTES, files
     assert first_requests <= FIRST_LOAD_REQUESTS, viewer.asked
-    assert sum(files.values()) <= ALL_PAGES_BYTES, files
+    assert max(loads.values()) <= PAGE_LOAD_BYTES, loads
     assert paint_ms is not None
     assert paint_ms <= FIRST_PAINT_MS
     assert not [each for each in long_tasks if each > LONG_TASK_MS]
