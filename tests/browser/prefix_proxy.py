@@ -33,8 +33,8 @@ def proxying(upstream: str, *, prefix: str, tls: bool = False) -> Iterator[str]:
         def handle_one_request(self) -> None:
             try:
                 super().handle_one_request()
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True  # the browser has left
+            except (ConnectionError, http.client.HTTPException):
+                self.close_connection = True  # one of the two sides has left
 
         def __getattr__(self, name: str) -> Callable[[], None]:
             if name.startswith("do_"):  # whatever the method
