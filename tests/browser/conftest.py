@@ -16,13 +16,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 from fleet import Fleet  # found only now
-from playwright.sync_api import Browser, sync_playwright
-from viewer import Viewer, find_chromium, launch, viewing
+from playwright.sync_api import Browser, expect, sync_playwright
+from viewer import PATIENCE_MS, Viewer, find_chromium, launch, viewing
 
 from paddler_trio.panel.panel_assets import INDEX, PanelAssets
 
 OpenViewer = Callable[..., Viewer]
 PANEL = "--web-admin-panel-addr=127.0.0.1:0"
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")

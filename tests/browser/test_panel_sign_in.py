@@ -6,12 +6,21 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+from fleet import Fleet
 from keyed_balancer import KeyedBalancer
 from playwright.sync_api import Browser, expect
-from viewer import Viewer
+from viewer import Viewer, viewing
 
 OpenViewer = Callable[..., Viewer]
 REFUSED = r"status of 401"
+
+
+@pytest.fixture(scope="module")
+def fleet(chromium: Browser) -> Iterator[Fleet]:
+    """Without keys, and with nothing to serve."""
+    options = ["--web-admin-panel-addr=127.0.0.1:0"]
+    with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +113,37 @@ def test_a_name_that_was_rebound_to_the_loopback_gets_nothing_without_keys(
             assert "--allowed-host evil.example" in refused.text
             assert http.get(panel + path, headers={"Host": "localhost:1"}).status_code == 200
         assert http.get(panel + "session").json()["required"] is False
+
+
+def test_an_operator_signs_in_stays_so_and_signs_out(
+    viewer: Viewer, balancer: KeyedBalancer, theme: str
+) -> None:
+    signed_in(viewer, balancer)
+    (cookie,) = viewer.context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert cookie["path"] == "/"
+    assert balancer.secrets["ops"] not in str(viewer.context.storage_state())
+    viewer.page.reload()
+    expect(viewer.page.get_by_role("navigation", name="Pages")).to_be_visible()
+    viewer.page.get_by_role("button", name="Sign out").click()
+    expect(viewer.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    assert viewer.context.cookies() == []
+
+
+def test_a_revoked_key_signs_its_people_out_and_others_stay(chromium: Browser) -> None:
+    with (
+        KeyedBalancer.start() as balancer,
+        viewing(chromium) as night,
+        viewing(chromium) as ops,
+    ):
+        signed_in(night, balancer, "night")
+        signed_in(ops, balancer, "ops")
+        night.expect_error(REFUSED)
+        night.go("keys")
+        balancer.revoke("night")
+        expect(night.page.get_by_role("heading", name="Sign in")).to_be_visible()
+        night.sign_in(balancer.secrets["ops"])
+        expect(night.page.get_by_role("heading", name="Keys")).to_be_visible()  # where it was
+        ops.page.reload()
+        expect(ops.page.get_by_role("navigation", name="Pages")).to_be_visible()

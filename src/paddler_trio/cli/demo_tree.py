@@ -129,6 +129,7 @@ def _print_piece(message: dict[str, dict[str, dict[str, dict[str, object]]]]) ->
 def _what_to_try(addresses: Addresses) -> str:
     body = json.dumps(_question("Tell me a story."))
     return (
+        f"panel:    http://{addresses.management[0]}/panel/\n\n"
         "try it:\n"
         f"  curl -N http://{addresses.inference[0]}{CONVERSATION_PATH} \\\n"
         f"    -H 'Content-Type: application/json' -d '{body}'\n"

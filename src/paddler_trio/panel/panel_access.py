@@ -91,25 +91,30 @@ class PanelAccess:
         asked: KeyScope,
         refuse: Refuse,
     ) -> None:
-        """One request of a session, cut when the session ends."""
+        """One request of a session. When that ends, event streams do so too, in order, since each
+        event is whole; any other answer that has begun is cut, which shows that it is not."""
         key = session.key
         self.keys.requests[key.name] += 1
         name = key.name if asked is KeyScope.MANAGEMENT else INFERENCE_CLIENT + key.name
         scope[KEY_NAME] = name
         if key.deployments:
             scope[KEY_DEPLOYMENTS] = key.deployments
-        started = False
+        started: Message | None = None
 
         async def watched_send(message: Message) -> None:
             nonlocal started
-            started = True
+            started = started or message
             await send(message)
 
-        with session.in_use() as scope_of_use, structlog.contextvars.bound_contextvars(key=name):
+        with session.in_use() as use, structlog.contextvars.bound_contextvars(key=name):
             await app(scope, receive, watched_send)
-        if scope_of_use.cancelled_caught and not started:
+        if not use.cancelled_caught:
+            return
+        if started is None:
             problem = HttpProblem(401, "the session has ended: sign in again")
             await _refused(scope, receive, send, problem, refuse)
+        elif _is_event_stream(started):
+            await send({"type": "http.response.body", "body": b""})
 
     def _end_revoked(self) -> None:
         in_force = set(self.keys.keys)
@@ -159,6 +164,12 @@ def forged(scope: Scope, token: bytes) -> HttpProblem | None:
             f"X-CSRF-Token {what}: send the `csrf` of GET session with it, or a key of your own",
         )
     return None
+
+
+def _is_event_stream(start: Message) -> bool:
+    """Whether a response that began so is one of server-sent events."""
+    headers = {bytes(name).lower(): bytes(value) for name, value in start.get("headers", ())}
+    return headers.get(b"content-type", b"").startswith(b"text/event-stream")
 
 
 async def _refused(

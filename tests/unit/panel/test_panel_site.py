@@ -6,11 +6,13 @@ import gzip
 from pathlib import Path
 
 import pytest
+import trio
 from panel_world import PAGE, Answer, ask, assets_in, echo, site_of, written
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, read_key_file, write_key_file
-from paddler_trio.http.asgi import App
+from paddler_trio.http.asgi import App, Message, Receive, Scope, Send
+from paddler_trio.http.authentication import Authentication
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.login_limit import BURST
 from paddler_trio.panel.panel_assets import PanelAssets, has_tag, takes_gzip
@@ -286,6 +288,41 @@ async def test_a_revoked_key_ends_its_sessions(tmp_path: Path, assets: PanelAsse
     write_key_file(ring.path, KeyFile().having(again))
     await ring.reload()  # of the same name, and yet another key
     assert len(access.sessions) == 0
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_ended"), [(b"text/event-stream", True), (b"application/json", False)]
+)
+async def test_what_a_session_reads_ends_with_it(
+    tmp_path: Path, assets: PanelAssets, content_type: bytes, *, is_ended: bool
+) -> None:
+    ring, secrets = written(tmp_path, ops=MANAGER)
+    site, access = site_of(ring, assets)
+    cookie = cookie_of(await sign_in(site.at("/"), secrets["ops"]))
+    said: list[Message] = []
+    began = trio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", content_type)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        began.set()
+        await trio.sleep_forever()
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def receive() -> Message:
+        return await trio.sleep_forever()
+
+    app = access(endless, otherwise=Authentication(ring, MANAGER))
+    host = (b"host", b"panel.local:8062")
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [host, cookie]}
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app, scope, receive, send)
+            await began.wait()
+            access.sessions.end_all(lambda key: key.name == "ops")
+    assert [message["type"] for message in said[1:]] == ["http.response.body"] * is_ended
 
 
 async def test_failed_sign_ins_are_limited_by_address(tmp_path: Path, assets: PanelAssets) -> None:
