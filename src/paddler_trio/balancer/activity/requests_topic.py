@@ -45,9 +45,7 @@ class RequestsTopic:
     def open(self) -> None:
         self.close()
         self._touched = self._subscription.enter_context(self.activity.subscribe())
-        for record in reversed(
-            list(islice(reversed(self.activity.in_flight.values()), MAX_SHOWN))
-        ):
+        for record in reversed(list(islice(reversed(self.activity.in_flight.values()), MAX_SHOWN))):
             self._touched.add(record)
 
     def look(self, now_s: float) -> Iterator[Change | None]:
