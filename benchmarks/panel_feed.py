@@ -16,6 +16,7 @@ the event loop that each of them made, in processor time, since this machine may
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import math
@@ -176,23 +177,36 @@ def _status(slots: int, version: int) -> SlotAggregatedStatusSnapshot:
 
 @attrs.define(eq=False)
 class Steps(trio.abc.Instrument):
-    """Processor time of the steps of tasks, by what they are for."""
+    """Processor time of the steps of tasks, by what they are for; garbage collections apart, which
+    are in whatever step they happen."""
 
     spent_s: dict[str, float] = attrs.field(factory=dict)
     longest_s: dict[str, float] = attrs.field(factory=dict)
     _began_s: float = 0.0
+    _collected_s: float = 0.0
+    """In this step."""
+
+    def on_collection(self, phase: str, info: dict[str, int]) -> None:
+        """One of ``gc.callbacks``."""
+        now_s = time.thread_time()
+        if phase == "start":
+            self._collected_s -= now_s
+        else:
+            self._collected_s += now_s
+            self._add(f"collection of generation {info['generation']}", self._collected_s)
+
+    def _add(self, name: str, took_s: float) -> None:
+        self.spent_s[name] = self.spent_s.get(name, 0.0) + took_s
+        self.longest_s[name] = max(self.longest_s.get(name, 0.0), took_s)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._collected_s = 0.0
         self._began_s = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if not self._began_s:
             return  # it began before this was asked for
-        took_s = time.thread_time() - self._began_s
-        name = _kind(task.name)
-        self.spent_s[name] = self.spent_s.get(name, 0.0) + took_s
-        if took_s > self.longest_s.get(name, 0.0):
-            self.longest_s[name] = took_s
+        self._add(_kind(task.name), time.thread_time() - self._began_s - self._collected_s)
 
 
 def _kind(name: str) -> str:
@@ -205,11 +219,13 @@ async def measured(seconds: float, words: str, feed: EventFeed, played: Played) 
     """The share of a core that this process takes for so long; printed with what it was for."""
     steps, events, seq = Steps(), played.events, feed.document.seq
     trio.lowlevel.add_instrument(steps)
+    gc.callbacks.append(steps.on_collection)
     cpu_s, began_s = time.process_time(), trio.current_time()
     await trio.sleep(seconds)
     took_s = trio.current_time() - began_s
     share = (time.process_time() - cpu_s) / took_s
     trio.lowlevel.remove_instrument(steps)
+    gc.callbacks.remove(steps.on_collection)
     shares = ", ".join(
         f"{name} {100 * steps.spent_s[name] / took_s:.2f} % (longest {1000 * longest_s:.2f} ms)"
         for name, longest_s in sorted(steps.longest_s.items())

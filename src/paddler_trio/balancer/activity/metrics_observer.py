@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.request_activity import num_pieces
 from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.lease import Lease
@@ -69,10 +70,12 @@ class MetricsObserver:
     def delivered(self, request: Request, results: Results) -> None:
         if results.family != "GeneratedToken":
             return
+        tokens = len(results.tokens) or num_pieces(request, results)
+        if not tokens:
+            return
         now_s = trio.current_time()
         last_s = self._last_s.get(request.key)
         self._last_s[request.key] = now_s
-        tokens = len(results.tokens) or _untold(request, results)
         if last_s is None:
             self.metrics.first_result(now_s - request.arrived_s, tokens)
         else:
@@ -83,10 +86,3 @@ class MetricsObserver:
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         """Slots are counted when a row is made."""
-
-
-def _untold(request: Request, results: Results) -> int:
-    """Agents of Paddler report no tokens, and send a result for each."""
-    if request.is_continuable:
-        return 0
-    return sum(type(result) is dict and "Done" not in result for result in results.results)

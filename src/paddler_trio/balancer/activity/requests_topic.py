@@ -33,6 +33,7 @@ class RequestsTopic:
     """A :class:`~paddler_trio.balancer.activity.feed_topic.Topic`."""
 
     activity: RequestActivity
+    max_shown: int = MAX_SHOWN
     name: str = attrs.field(default="requests", init=False)
     _tokens: dict[int, int] = attrs.field(factory=dict, init=False)
     """By request, how many were shown; those that changed last come last."""
@@ -45,7 +46,9 @@ class RequestsTopic:
     def open(self) -> None:
         self.close()
         self._touched = self._subscription.enter_context(self.activity.subscribe())
-        for record in reversed(list(islice(reversed(self.activity.in_flight.values()), MAX_SHOWN))):
+        for record in reversed(
+            list(islice(reversed(self.activity.in_flight.values()), self.max_shown))
+        ):
             self._touched.add(record)
 
     def look(self, now_s: float) -> Iterator[Change | None]:
@@ -53,7 +56,10 @@ class RequestsTopic:
         if now_s >= self._tokens_due_s:
             self._tokens_due_s = now_s + TOKENS_S
             changed += self._with_more_tokens()
-        for record in changed[-MAX_SHOWN:]:
+        for record in changed[: -self.max_shown]:  # more than can be shown
+            if self._tokens.pop(record.key, None) is not None:
+                yield str(record.key), None
+        for record in changed[-self.max_shown :]:
             self._tokens.pop(record.key, None)
             self._tokens[record.key] = record.tokens
             if record.ended_s is not None:
@@ -63,7 +69,7 @@ class RequestsTopic:
             _, key = self._ended.popleft()
             if self._tokens.pop(key, None) is not None:
                 yield str(key), None
-        while len(self._tokens) > MAX_SHOWN:
+        while len(self._tokens) > self.max_shown:
             key = next(iter(self._tokens))
             del self._tokens[key]
             yield str(key), None
