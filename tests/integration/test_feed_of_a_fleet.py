@@ -15,7 +15,7 @@ from fleet import END_S, Fleet
 from no_tls import NO_TLS
 from paddler_trio.balancer.activity.metrics_history import FIELDS
 
-TOPICS = {"balancer", "agents", "deployments", "rollouts", "metrics", "logs"}
+TOPICS = {"balancer", "agents", "deployments", "requests", "rollouts", "metrics", "logs"}
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,52 @@ def test_the_first_event_shows_everything(fleet: Fleet) -> None:
     assert event["set"]["rollouts"]["default"]["agents"] == rollout["agents"]
     assert len(event["set"]["metrics"]["current"]) == len(FIELDS)
     assert event["set"]["logs"]["last"].keys() == {"seq", "warnings", "errors"}
+
+
+def test_a_request_is_shown_from_its_arrival_to_its_end(fleet: Fleet) -> None:
+    body = {
+        "raw_prompt": "Once upon a time",
+        "max_tokens": 400,
+    }
+    with FeedReader.watching(fleet.management_url) as reader:
+        reader.next()
+        url = f"{fleet.inference_url}/api/v1/continue_from_raw_prompt"
+        with httpx.stream(
+            "POST", url, json=body, trust_env=False, verify=NO_TLS, timeout=END_S
+        ) as answer:
+            answer.raise_for_status()
+            shown = reader.until(lambda shown: shown["requests"], "a request is in flight")
+            for line in answer.iter_lines():
+                if "Done" in line:
+                    break
+        (key,) = shown["requests"]
+        reader.until(
+            lambda shown: shown["requests"].get(key, {}).get("phase") == "ended", "it ended"
+        )
+        request = reader.document["requests"][key]
+        assert request["ending"] == {"kind": "done", "code": None, "text": None}
+        (placement,) = request["placements"]
+        assert placement["first_ms"] >= placement["at_ms"] >= request["arrived_ms"]
+        reader.until(lambda shown: key not in shown["requests"], "and is gone")
+        lanes = {
+            request: phase
+            for event in reader.events
+            for each in event["set"].get("agents", {}).values()
+            for request, phase, _ in each["lanes"]
+        }
+        assert lanes.keys() == {int(key)}
+        assert all(each["lanes"] == [] for each in reader.document["agents"].values())
+    rows = get(fleet, "/api/v2/metrics/history")["rows"]
+    sums = {
+        name: sum(row[FIELDS.index(name)] for row in rows)
+        for name in ("requests", "failed", "prompt_tokens", "generated_tokens")
+    }
+    assert sums == {
+        "requests": 1,
+        "failed": 0,
+        "prompt_tokens": placement["prompt_tokens"],
+        "generated_tokens": request["tokens"],
+    }
 
 
 def test_an_engine_that_is_killed_is_counted(fleet: Fleet) -> None:

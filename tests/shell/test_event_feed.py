@@ -71,14 +71,17 @@ class Stream:
 
     async def event(self) -> dict[str, Any]:
         """The next event, applied; comments are counted."""
+        text = b""
         while True:
             message = await self.seen.receive()
             body = bytes(message.get("body", b""))
-            if body.startswith(b":"):
+            text += body
+            if text.startswith(b":"):
                 self.comments += 1
-            elif body:
-                return self._applied(body)
-            elif message["type"] == "http.response.body":
+                text = b""
+            elif text.endswith(b"\n\n"):
+                return self._applied(text)
+            elif not body and message["type"] == "http.response.body":
                 raise EOFError
 
     def _applied(self, body: bytes) -> dict[str, Any]:

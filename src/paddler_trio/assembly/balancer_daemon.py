@@ -22,6 +22,7 @@ from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.event_routes import EventRoutes
 from paddler_trio.balancer.activity.log_routes import LogRoutes
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_routes import RequestRoutes
@@ -191,8 +192,17 @@ def balancer_parts(
     budget, lag = InputBudget(config.input_memory_bytes), LoopLag()
     rollouts = FleetRollouts(fleet)
     metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
-    addresses = addresses_of(bound.listeners)
-    feed = event_feed(dispatcher, states, lag, rollouts, metrics, addresses)
+    activity.then = MetricsObserver(metrics, activity.finished)
+    feed = event_feed(
+        dispatcher,
+        activity,
+        states,
+        lag,
+        rollouts,
+        metrics,
+        addresses_of(bound.listeners),
+        captures=config.capture_prompts,
+    )
     management = ManagementRoutes(
         dispatcher,
         states,

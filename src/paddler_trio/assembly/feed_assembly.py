@@ -8,12 +8,15 @@ from typing import Final
 
 import trio
 
-from paddler_trio.balancer.activity.agents_topic import AgentsTopic, NoLanes
+from paddler_trio.balancer.activity.agents_topic import AgentsTopic
 from paddler_trio.balancer.activity.balancer_topic import BalancerStatus
 from paddler_trio.balancer.activity.deployments_topic import DeploymentsTopic
 from paddler_trio.balancer.activity.event_feed import EventFeed
 from paddler_trio.balancer.activity.feed_topic import WholeTopic
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.activity.request_lanes import RequestLanes
+from paddler_trio.balancer.activity.requests_topic import RequestsTopic
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
@@ -28,18 +31,22 @@ _SHOWN: Final = {"compat openai": "openai", "web admin panel": "panel"}
 
 def event_feed(
     dispatcher: Dispatcher,
+    activity: RequestActivity,
     states: FleetKeeper,
     lag: LoopLag,
     rollouts: RolloutControl,
     metrics: MetricsHistory,
     addresses: Mapping[str, Sequence[str]],
+    *,
+    captures: bool = False,
 ) -> EventFeed:
     """All topics, in the order in which events have them.
 
     Args:
       addresses: where each service listens.
+      captures: the beginnings of prompts and answers are kept.
     """
-    status = BalancerStatus(dispatcher, states, lag, addresses)
+    status = BalancerStatus(dispatcher, states, lag, addresses, captures)
 
     def rollouts_now(now_s: float) -> Mapping[str, object]:
         entries = rollouts.view()["rollouts"]
@@ -53,10 +60,11 @@ def event_feed(
     return EventFeed(
         (
             WholeTopic("balancer", status.values),
-            AgentsTopic(dispatcher, NoLanes()),
+            AgentsTopic(dispatcher, RequestLanes(activity)),
             DeploymentsTopic(
                 dispatcher, lambda: states.current.state.deployments, AgentsProgress(dispatcher)
             ),
+            RequestsTopic(activity),
             WholeTopic("rollouts", rollouts_now, lambda: rollouts.changes.ordinal),
             WholeTopic(
                 "metrics",

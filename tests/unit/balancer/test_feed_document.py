@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -10,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paddler_trio.balancer.activity.feed_document import FeedDocument
+from paddler_trio.balancer.activity.feed_document import FeedDocument, entry
 
 TOPICS = ("a", "b", "c")
 KEYS = ("1", "2", "3", 'x"y\n')
@@ -18,6 +19,15 @@ TOPIC = st.sampled_from(TOPICS)
 CHANGES = st.dictionaries(
     TOPIC, st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(0, 3), max_size=4)
 )
+
+
+def data_of(text: bytes) -> dict[str, Any]:
+    """What stands in a server-sent event."""
+    id_line, data_line, *rest = text.split(b"\n")
+    event: dict[str, Any] = json.loads(data_line.removeprefix(b"data: "))
+    assert id_line == b"id: %b.%d" % (event["epoch"].encode(), event["seq"])
+    assert rest == [b"", b""]
+    return event
 
 
 @attrs.define
@@ -35,7 +45,7 @@ class Reader:
         if not text:
             self.seq = document.seq
             return
-        event: dict[str, Any] = json.loads(text)
+        event = data_of(text)
         assert event["epoch"] == document.epoch
         assert set(event["set"]) | set(event["gone"]) <= set(self.topics)
         if event["full"]:
@@ -53,6 +63,12 @@ class Reader:
         self.seq = event["seq"]
 
 
+def entries(values: Mapping[str, int | None]) -> dict[str, Any]:
+    return {
+        key: None if value is None else entry(key, b"%d" % value) for key, value in values.items()
+    }
+
+
 class Watching(RuleBasedStateMachine):
     """Readers that read when they like, lose their place, or come back after a while."""
 
@@ -66,7 +82,7 @@ class Watching(RuleBasedStateMachine):
     def begin(self, topic: str, values: dict[str, int]) -> None:
         if topic not in self.truth:
             self.truth[topic] = dict(values)
-            self.document.begin(topic, {key: b"%d" % value for key, value in values.items()})
+            self.document.begin(topic, entries(values))
 
     @precondition(lambda self: self.truth)
     @rule(data=st.data())
@@ -79,14 +95,7 @@ class Watching(RuleBasedStateMachine):
     def change(self, changes: dict[str, dict[str, int | None]]) -> None:
         known = {topic: keys for topic, keys in changes.items() if topic in self.truth}
         before = self.document.seq
-        did = self.document.commit(
-            {
-                topic: {
-                    key: None if value is None else b"%d" % value for key, value in each.items()
-                }
-                for topic, each in known.items()
-            }
-        )
+        did = self.document.commit({topic: entries(each) for topic, each in known.items()})
         assert did == any(known.values())
         assert self.document.seq == before + did
         for topic, each in known.items():
@@ -130,14 +139,16 @@ class TestWatching(Watching.TestCase):
 
 def test_a_reader_of_everything_but_the_newest_gets_one_event() -> None:
     document = FeedDocument("e", lambda: {"now_ms": 7})
-    document.begin("a", {"1": b'"old"', "2": b"2"})
+    document.begin("a", entries({"1": 7, "2": 2}))
     begun = document.seq
     for number in range(50):
-        document.commit({"a": {"1": b"%d" % number}})
+        document.commit({"a": entries({"1": number})})
     document.commit({"a": {"2": None}})
     text = document.since(begun, ("a",))
     assert text == (
-        b'{"epoch":"e","seq":52,"full":false,"now_ms":7,"set":{"a":{"1":49}},"gone":{"a":["2"]}}'
+        b"id: e.52\n"
+        b'data: {"epoch":"e","seq":52,"full":false,"now_ms":7,'
+        b'"set":{"a":{"1":49}},"gone":{"a":["2"]}}\n\n'
     )
     assert document.since(document.seq, ("a",)) == b""
     assert document.since(document.seq + 1, ("a",)) is None, "of the future"
@@ -146,8 +157,8 @@ def test_a_reader_of_everything_but_the_newest_gets_one_event() -> None:
 
 def test_a_topic_that_was_not_kept_up_to_date_is_shown_whole() -> None:
     document = FeedDocument("e")
-    document.begin("a", {"1": b"1"})
+    document.begin("a", entries({"1": 1}))
     seen = document.seq
     document.drop("a")
-    document.begin("a", {"1": b"2"})
+    document.begin("a", entries({"1": 2}))
     assert document.since(seen, ("a",)) is None

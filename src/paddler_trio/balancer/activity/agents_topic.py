@@ -37,23 +37,6 @@ class Lanes(Protocol):
     def close(self) -> None: ...
 
 
-@attrs.frozen(eq=False)
-class NoLanes:
-    """:class:`Lanes` that are not known."""
-
-    def open(self) -> None:
-        """See :class:`Lanes`, as for the others."""
-
-    def refresh(self) -> Iterator[None]:
-        yield from ()
-
-    def text(self, agent: AgentKey) -> bytes:
-        return b"[]"
-
-    def close(self) -> None:
-        pass
-
-
 @attrs.define(eq=False)
 class _Shown:
     looks: tuple[object, ...]

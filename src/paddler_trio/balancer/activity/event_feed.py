@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.balancer.activity.feed_document import FeedDocument
+from paddler_trio.balancer.activity.feed_document import Entry, FeedDocument, entry
 from paddler_trio.balancer.activity.feed_topic import Topic
 from paddler_trio.balancer.activity.moments import ms, utc_ms
 from paddler_trio.balancer.shared_view import BYTES_OF_A_SEND
@@ -161,8 +161,8 @@ class EventFeed:
                 continue
             topic.open()
             changes, _ = await self._look(topic)
-            texts = {key: text for key, text in changes.items() if text is not None}
-            self.document.begin(name, texts)
+            entries = {key: each for key, each in changes.items() if each is not None}
+            self.document.begin(name, entries)
             self._open[name] = trio.current_time()
             self._shared.clear()
             self.committed.notify()
@@ -173,12 +173,12 @@ class EventFeed:
         Returns:
           What was found costs to send, in bytes; and for how long was looked.
         """
-        found: dict[str, dict[str, bytes | None]] = {}
+        found: dict[str, dict[str, Entry | None]] = {}
         total_s, num_bytes = 0.0, 0
         for name in self._open:
             found[name], looking_s = await self._look(self._topics[name])
             total_s += looking_s
-            size = sum(len(key) + len(text or b"") for key, text in found[name].items())
+            size = sum(len(each or b"") for each in found[name].values())
             num_bytes += size * max(0, self._watching[name])
         if self.document.commit(found):
             num_bytes += BYTES_OF_A_SEND * self.watchers
@@ -186,16 +186,18 @@ class EventFeed:
             self.committed.notify()
         return num_bytes, total_s
 
-    async def _look(self, topic: Topic) -> tuple[dict[str, bytes | None], float]:
+    async def _look(self, topic: Topic) -> tuple[dict[str, Entry | None], float]:
         """What differs from what is shown, and how long that took, without what ran in between."""
-        changes: dict[str, bytes | None] = {}
+        shown = self.document.entries(topic.name)
+        changes: dict[str, Entry | None] = {}
         total_s = 0.0
         began_s = perf_counter()
         for change in topic.look(trio.current_time()):
             if change is not None:
                 key, text = change
-                if text != self.document.text(topic.name, key):
-                    changes[key] = text
+                found = None if text is None else entry(key, text)
+                if found != shown.get(key):
+                    changes[key] = found
                 else:
                     changes.pop(key, None)
             if perf_counter() - began_s > PIECE_S:
@@ -255,11 +257,6 @@ class Watcher:
                 if event:
                     return event
             await feed.committed.wait_beyond(ordinal)
-
-    @property
-    def event_id(self) -> str:
-        """Of the last event, as the client sends it when it comes back."""
-        return f"{self.feed.document.epoch}.{self.seq}"
 
 
 def _moment() -> dict[str, object]:

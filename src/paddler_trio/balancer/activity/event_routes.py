@@ -10,6 +10,7 @@ stream ends with the balancer's goodbye. 400: a topic that there is not. 503: to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from urllib.parse import parse_qs
 
 import attrs
@@ -22,6 +23,8 @@ from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.streaming import BodyWriter, body_writer, cancelled_on_disconnect
 
+PIECE_BYTES: Final = 256 * 1024
+"""Of an event, written at once: copying it takes a tenth of a millisecond."""
 _KEEP_ALIVE = sse.comment("keep-alive")
 _RETRY_AFTER_S = 5
 
@@ -64,11 +67,11 @@ async def _write_events(watcher: Watcher, write: BodyWriter) -> None:
     """Events and comments until cancelled."""
     await write(_KEEP_ALIVE)  # the first look may take a moment
     while True:
-        piece = _KEEP_ALIVE
+        event = _KEEP_ALIVE
         with trio.move_on_after(KEEP_ALIVE_S):
             event = await watcher.next()
-            piece = b"id: %b\n%b" % (watcher.event_id.encode(), sse.data_event(event))
-        await write(piece)
+        for start in range(0, len(event), PIECE_BYTES):
+            await write(event[start : start + PIECE_BYTES])
 
 
 def _wanted(scope: Scope, names: Sequence[str]) -> Sequence[str]:

@@ -25,13 +25,22 @@ MAX_DIFF_KEYS: Final = 100_000
 
 Change: TypeAlias = tuple[str, bytes | None]
 """A key and its JSON text; None if it is gone."""
+Entry: TypeAlias = bytes
+"""A key and its JSON text as they stand in an event, ``"key":text``."""
 Head: TypeAlias = Callable[[], Mapping[str, object]]
 """Fields of every event beside the document's own: the moment."""
 
 
+def entry(key: str, text: bytes) -> Entry:
+    """As it stands in an event."""
+    if key.isalnum() and key.isascii():
+        return b'"%b":%b' % (key.encode(), text)
+    return dumps(key) + b":" + text
+
+
 @attrs.define
 class _Topic:
-    texts: dict[str, bytes]
+    entries: dict[str, Entry]
     complete_from: int
     """The sequence number with which it was shown whole: earlier diffs lack it."""
 
@@ -65,38 +74,38 @@ class FeedDocument:
     """The newest sequence number that was forgotten."""
 
     def __repr__(self) -> str:
-        topics = ", ".join(f"{len(each.texts)} {name}" for name, each in self._topics.items())
+        topics = ", ".join(f"{len(each.entries)} {name}" for name, each in self._topics.items())
         return f"<FeedDocument {self.epoch}.{self.seq}: {topics or 'nothing'}>"
 
     # -------------------------------------------------------------- writing
 
-    def begin(self, topic: str, texts: Mapping[str, bytes]) -> None:
+    def begin(self, topic: str, entries: Mapping[str, Entry]) -> None:
         """The topic is kept up to date from now on."""
         self.seq += 1
-        self._topics[topic] = _Topic(dict(texts), self.seq)
+        self._topics[topic] = _Topic(dict(entries), self.seq)
 
     def drop(self, topic: str) -> None:
         """It is not, any more."""
         self._topics.pop(topic, None)
 
-    def text(self, topic: str, key: str) -> bytes | None:
-        """The newest text of a key; None if there is none."""
+    def entries(self, topic: str) -> Mapping[str, Entry]:
+        """The newest ones by key; none of a topic that is not kept up to date."""
         known = self._topics.get(topic)
-        return None if known is None else known.texts.get(key)
+        return {} if known is None else known.entries
 
-    def commit(self, changes: Mapping[str, Mapping[str, bytes | None]]) -> bool:
-        """What became of keys, by topic; False if that is nothing."""
+    def commit(self, changes: Mapping[str, Mapping[str, Entry | None]]) -> bool:
+        """What became of keys, by topic, None for those that are gone; False if that is nothing."""
         keys = {topic: tuple(changed) for topic, changed in changes.items() if changed}
         if not keys:
             return False
         self.seq += 1
         for topic in keys:
-            texts = self._topics[topic].texts
-            for key, text in changes[topic].items():
-                if text is None:
-                    texts.pop(key, None)
+            entries = self._topics[topic].entries
+            for key, changed in changes[topic].items():
+                if changed is None:
+                    entries.pop(key, None)
                 else:
-                    texts[key] = text
+                    entries[key] = changed
         self._diffs.append(_Diff(self.seq, keys))
         self._num_keys += sum(map(len, keys.values()))
         while len(self._diffs) > self.max_diffs or self._num_keys > self.max_diff_keys:
@@ -109,7 +118,8 @@ class FeedDocument:
 
     def full(self, topics: Iterable[str]) -> bytes:
         """An event that shows these topics whole; all of them have begun."""
-        return self._event({name: self._topics[name].texts for name in topics}, {}, is_full=True)
+        entries = {name: self._topics[name].entries.values() for name in topics}
+        return self._event(entries, {}, is_full=True)
 
     def nothing(self) -> bytes:
         """An event without a change."""
@@ -133,33 +143,32 @@ class FeedDocument:
                     changed.setdefault(name, {}).update(dict.fromkeys(diff.keys[name]))
         if not changed:
             return b""
-        texts: dict[str, Mapping[str, bytes]] = {}
-        gone: dict[str, list[str]] = {}
+        present: dict[str, Sequence[Entry]] = {}
+        gone: dict[str, Sequence[str]] = {}
         for name, keys in changed.items():
-            known = self._topics[name].texts
-            texts[name] = {key: known[key] for key in keys if key in known}
-            if len(texts[name]) < len(keys):
+            known = self._topics[name].entries
+            here = [known[key] for key in keys if key in known]
+            if here:
+                present[name] = here
+            if len(here) < len(keys):
                 gone[name] = [key for key in keys if key not in known]
-        return self._event({n: each for n, each in texts.items() if each}, gone, is_full=False)
+        return self._event(present, gone, is_full=False)
 
     def _event(
         self,
-        texts: Mapping[str, Mapping[str, bytes]],
+        entries: Mapping[str, Iterable[Entry]],
         gone: Mapping[str, Sequence[str]],
         *,
         is_full: bool,
     ) -> bytes:
+        """As server-sent event, with its id."""
         head = {"epoch": self.epoch, "seq": self.seq, "full": is_full, **self.head()}
-        shown = b",".join(
-            b'"%b":{%b}'
-            % (
-                name.encode(),
-                b",".join(b"%b:%b" % (_quoted(key), text) for key, text in each.items()),
-            )
-            for name, each in texts.items()
-        )
-        return b'%b,"set":{%b},"gone":%b}' % (dumps(head)[:-1], shown, dumps(gone))
-
-
-def _quoted(key: str) -> bytes:
-    return dumps(key) if not key.isalnum() or not key.isascii() else b'"%b"' % key.encode()
+        pieces = [
+            b"id: %b.%d\ndata: " % (self.epoch.encode(), self.seq),
+            dumps(head)[:-1],
+            b',"set":{',
+        ]
+        for number, (name, each) in enumerate(entries.items()):
+            pieces += b"," * (number > 0), b'"%b":{' % name.encode(), b",".join(each), b"}"
+        pieces += b'},"gone":', dumps(gone), b"}\n\n"
+        return b"".join(pieces)

@@ -99,9 +99,10 @@ class MetricsHistory:
         """A request does not hold its slot any more."""
         self.busy -= 1
 
-    def first_result(self, ttft_s: float) -> None:
-        """So long after its arrival a request had its first result."""
+    def first_result(self, ttft_s: float, tokens: int) -> None:
+        """So long after its arrival a request had its first result, of so many tokens."""
         self.ttft.add(ttft_s)
+        self.generated_tokens += tokens
 
     def step(self, gap_s: float, tokens: int) -> None:
         """Tokens of one request came, so long after those before them."""

@@ -189,7 +189,7 @@ class RequestActivity:
         if record is None:
             return
         now_s = trio.current_time()
-        count = len(results.tokens) or _num_pieces(request, results)
+        count = len(results.tokens) or num_pieces(request, results)
         record.tokens += count
         placement = record.placements[-1]
         if placement.first_s is None and count:
@@ -265,7 +265,7 @@ class RequestActivity:
             touched.add(record)
 
 
-def _num_pieces(request: Request, results: Results) -> int:
+def num_pieces(request: Request, results: Results) -> int:
     """How many tokens or embeddings these are, if no tokens were reported with them: an agent of
     ours reports the tokens of generations, and what comes without are endings and progress."""
     lease = request.lease

@@ -1,0 +1,88 @@
+"""What happens to requests, recorded in the figures of the last hour: an observer.
+
+Every delivered step passes here: what it costs, each token costs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+import trio
+
+from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.request_activity import num_pieces
+from paddler_trio.balancer.activity.request_record import RequestRecord
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.request import (
+    Buffered,
+    Ended,
+    Failure,
+    Leased,
+    Phase,
+    Request,
+    Results,
+    Stopping,
+)
+from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+
+
+@attrs.define(eq=False)
+class MetricsObserver:
+    """A ``DispatchObserver``.
+
+    Args:
+      finished: the records of requests that ended; the newest is there before this is called.
+    """
+
+    metrics: MetricsHistory
+    finished: deque[RequestRecord]
+    _last_s: dict[RequestKey, float] = attrs.field(factory=dict, init=False)
+    """Of requests that have tokens, when the newest came."""
+
+    def arrived(self, request: Request) -> None:
+        self.metrics.enters_queue()
+
+    def moved(self, request: Request, left: Phase) -> None:
+        metrics, phase = self.metrics, request.phase
+        if isinstance(left, Buffered):
+            metrics.leaves_queue(
+                request.waited_s,
+                granted=isinstance(phase, Leased),
+                is_first=len(request.agents) == 1,
+            )
+        elif isinstance(phase, Buffered | Ended):
+            metrics.leaves_slot()
+            if isinstance(phase, Buffered):
+                metrics.enters_queue()
+        if request.is_over and not isinstance(left, Stopping):
+            metrics.ended(failed=isinstance(request.ending, Failure))
+        if isinstance(phase, Ended):
+            self._last_s.pop(request.key, None)
+            for placement in self.finished[-1].placements:
+                if placement.prompt_tokens is not None:
+                    metrics.prompt(placement.prompt_tokens, placement.cached_tokens or 0)
+
+    def lost(self, request: Request, reason: str) -> None:
+        """Its phase shows it."""
+
+    def delivered(self, request: Request, results: Results) -> None:
+        if results.family != "GeneratedToken":
+            return
+        tokens = len(results.tokens) or num_pieces(request, results)
+        if not tokens:
+            return
+        now_s = trio.current_time()
+        last_s = self._last_s.get(request.key)
+        self._last_s[request.key] = now_s
+        if last_s is None:
+            self.metrics.first_result(now_s - request.arrived_s, tokens)
+        else:
+            self.metrics.step(now_s - last_s, tokens)
+
+    def prepared(self, lease: Lease) -> None:
+        """The record has it."""
+
+    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
+        """Slots are counted when a row is made."""
