@@ -245,7 +245,7 @@ def recording_us(observer: MetricsObserver, played: Played, rounds: int = 20_000
     request = played.requests[-1]
     step = Results("a", "GeneratedToken", [{"ContentToken": "a"}], [1])
     return (
-        min(timeit.repeat(lambda: observer.delivered(request, step), number=rounds, repeat=3))
+        min(timeit.repeat(lambda: observer.delivered(request, step, 0.0), number=rounds, repeat=3))
         / rounds
         * 1e6
     )

@@ -72,7 +72,8 @@ class Lease:
             if ends:
                 request.end(request.phase.ending)
             return
-        request.timer.deadline = trio.current_time() + self.item_timeout_s
+        now_s = trio.current_time()
+        request.timer.deadline = now_s + self.item_timeout_s
         if tokens is None or self.agent.model is None:
             request.is_continuable = False
         else:
@@ -83,7 +84,7 @@ class Lease:
                 self.prepared_s = trio.current_time()
                 request.observer.prepared(self)
             return  # only a sign of life
-        if not request.emit(Results(self.agent.name, family, results, tokens or ())):
+        if not request.emit(Results(self.agent.name, family, results, tokens or ()), now_s):
             (request.end if ends else request.abort)(SLOW_READER)
         elif ends:
             request.end(Completed())

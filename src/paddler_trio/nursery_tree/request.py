@@ -271,7 +271,7 @@ class Request:
         self.agents.append(lease.agent.label)
         self._enter(Leased(lease))
 
-    def emit(self, results: Results) -> bool:
+    def emit(self, results: Results, now_s: float) -> bool:
         """Pass one step on; False if the consumer lags too far behind."""
         try:
             self._emit.send_nowait(results)
@@ -282,7 +282,7 @@ class Request:
         self.num_results += len(results.results)
         if isinstance(self.phase, Leased):
             self._enter(Streaming(self.phase.lease))
-        self.observer.delivered(self, results)
+        self.observer.delivered(self, results, now_s)
         return True
 
     def requeue(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 
 import attrs
-import trio
 
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.request_activity import num_pieces
@@ -67,13 +66,12 @@ class MetricsObserver:
     def lost(self, request: Request, reason: str) -> None:
         """Its phase shows it."""
 
-    def delivered(self, request: Request, results: Results) -> None:
+    def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family != "GeneratedToken":
             return
         tokens = len(results.tokens) or num_pieces(request, results)
         if not tokens:
             return
-        now_s = trio.current_time()
         last_s = self._last_s.get(request.key)
         self._last_s[request.key] = now_s
         if last_s is None:

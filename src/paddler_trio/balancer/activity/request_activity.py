@@ -184,11 +184,10 @@ class RequestActivity:
         self._lost = f"lost: {reason}"[:200]
         self.then.lost(request, reason)
 
-    def delivered(self, request: Request, results: Results) -> None:
+    def delivered(self, request: Request, results: Results, now_s: float) -> None:
         record = self.in_flight.get(request.key)
         if record is None:
             return
-        now_s = trio.current_time()
         count = len(results.tokens) or num_pieces(request, results)
         record.tokens += count
         placement = record.placements[-1]
@@ -203,7 +202,7 @@ class RequestActivity:
             _note_usage(record, placement, last["Done"])
         if self.captures is not None:
             self.captures.take(record, results)
-        self.then.delivered(request, results)
+        self.then.delivered(request, results, now_s)
 
     def prepared(self, lease: Lease) -> None:
         record = self.in_flight.get(lease.request.key)
