@@ -161,3 +161,27 @@ def test_keys_are_made_used_and_revoked_through_the_panel(tmp_path: Path) -> Non
             assert secret not in balancer.tail(5000)
     finally:
         balancer.end()
+
+
+def test_an_agent_started_as_the_panel_says_joins(tmp_path: Path) -> None:
+    file, token = tmp_path / "keys.json", tmp_path / "management.key"
+    made = forked_processes.run("key", "new", "ops", "--scope", "management", "--file", str(file))
+    token.write_text(made.stdout)
+    options = [PANEL, f"--api-key-file={file}", "--management-addr=0.0.0.0:0", "--log-json"]
+    balancer = Daemon.start("balancer", [*BALANCER, *options], {})
+    agent = None
+    try:
+        base = panel_of(balancer)
+        with client() as http:
+            assert http.get(f"{base}/info").status_code == 401
+            http.post(f"{base}/session", json={"key": made.stdout.strip()})
+            join = http.get(f"{base}/info").json()["join"]
+            assert join["needs_key"] is True
+            arguments = [f"--management-addr={join['address']}", "--slots=1", "--name=rack-7"]
+            words = ["agent", *arguments, f"--token-file={token}", "--log-json"]
+            agent = Daemon.start("rack-7", words, {"PADDLER_CACHE_DIR": str(tmp_path)})
+            assert balancer.wait_for_log("agent joined")["agent"] == "rack-7"
+    finally:
+        balancer.end()
+        if agent is not None:
+            agent.end()
