@@ -5,7 +5,6 @@ PANEL_SCREENSHOTS=1 .venv/bin/pytest -p no:xdist tests/browser/test_panel_screen
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +22,9 @@ from viewer import PHONE, Viewer
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
 OpenViewer = Callable[..., Viewer]
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "docs" / "panel"
+FOLDER = Path(__file__).parents[2] / "docs" / "panel"
+MODEL = Path(os.environ.get("PANEL_SCREENSHOTS_MODEL", BUNDLED_MODEL))
+"""Its path is on the pictures: a copy somewhere short looks better."""
 WARM_S = float(os.environ.get("PANEL_SCREENSHOTS_WARM_S", "150"))
 """How long the load runs before the first picture, so that the timelines have something on them."""
 SIZES = {"light": (1280, 860), "dark": (1280, 860), "phone": PHONE}
@@ -39,14 +39,10 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def fleet(chromium: Browser) -> Iterator[Fleet]:
-    """Two agents of three slots, named as people name them; with a model by a relative path, since
-    pictures show it."""
+    """Two agents of three slots, named as people name them."""
     options = ["--web-admin-panel-addr=127.0.0.1:0", "--buffered-request-timeout=60000"]
-    with (
-        contextlib.chdir(ROOT),
-        Fleet.start(agents=0, model=None, balancer_options=options) as fleet,
-    ):
-        fleet.desire(BUNDLED_MODEL.relative_to(ROOT), context_size=4096, temperature=0.7)
+    with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
+        fleet.desire(MODEL, context_size=4096, temperature=0.7)
         for name in ("gpu-berlin-1", "gpu-berlin-2"):
             fleet.start_agent(name, slots=3, options=["--threads=1"])
         fleet.wait_serving()
