@@ -16,6 +16,9 @@ from viewer import DESK, PHONE, Viewer
 OpenViewer = Callable[..., Viewer]
 PAGES = ("fleet", "timeline", "requests", "model", "prompt", "metrics", "tree", "keys", "logs")
 WIDE = (3840, 2160)
+STYLES = """[...document.styleSheets].filter(sheet => !sheet.disabled)
+    .map(sheet => sheet.href.split("/").pop().split("-")[0])"""
+"""The files of styles that are in force, without their digests."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,9 @@ def test_the_login_has_no_serious_accessibility_finding(
     assert viewer.findings() == []
 
 
-def test_every_page_fits_its_window_and_asks_nobody_else(viewer: Viewer, panel: str) -> None:
+def test_every_page_fits_its_window_wears_its_own_styles_and_asks_nobody_else(
+    viewer: Viewer, panel: str
+) -> None:
     viewer.open(panel)
     wider = {}
     for width, height in (PHONE, WIDE):
@@ -60,6 +65,8 @@ def test_every_page_fits_its_window_and_asks_nobody_else(viewer: Viewer, panel: 
             needed = viewer.page.evaluate("document.documentElement.scrollWidth")
             if needed > width:
                 wider[page, width] = needed
+            styles = viewer.page.evaluate(STYLES)
+            assert set(styles) - {"index"} <= {page}, "two pages may have a class of one name"
     assert not wider
     assert viewer.origins() == {panel.rstrip("/")}
 

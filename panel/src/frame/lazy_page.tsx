@@ -1,5 +1,5 @@
 import type { ComponentType } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { Button, Empty, Page } from "../ui";
 import type { PageEntry } from "../pages/registry";
 import { useTopics } from "../core/store";
@@ -11,6 +11,7 @@ export function LazyPage({ entry }: { entry: PageEntry }) {
   const [, setTries] = useState(0);
   const [failed, setFailed] = useState<string | null>(null);
   useTopics(...(entry.topics ?? []));
+  useLayoutEffect(() => dress(entry.id), [entry.id]);
   useEffect(() => {
     let isHere = true;
     if (!loaded.has(entry.id)) {
@@ -60,6 +61,18 @@ async function fetchPage(entry: PageEntry): Promise<void> {
 }
 
 const styles = new Map<string, Promise<void>>();
+const links = new Map<string, HTMLLinkElement>();
+let dressed = "";
+
+/** Pages name their classes as they like: only the styles of the one that is shown are in force. */
+function dress(page: string): void {
+  dressed = page;
+  for (const [id, { sheet }] of links) {
+    if (sheet !== null) {
+      sheet.disabled = id !== page;
+    }
+  }
+}
 
 function styleOf(page: string): Promise<void> {
   const file = PAGE_STYLES[page];
@@ -74,7 +87,11 @@ function styleOf(page: string): Promise<void> {
     const link = document.createElement("link");
     link.rel = "stylesheet";
     link.href = new URL(file, import.meta.url).href;
-    link.onload = () => resolve();
+    link.onload = () => {
+      links.set(page, link);
+      dress(dressed);
+      resolve();
+    };
     link.onerror = () => {
       link.remove();
       styles.delete(page);
