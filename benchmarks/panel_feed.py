@@ -185,15 +185,16 @@ class Steps(trio.abc.Instrument):
     _began_s: float = 0.0
     _collected_s: float = 0.0
     """In this step."""
+    _collecting_since_s: float = 0.0
 
     def on_collection(self, phase: str, info: dict[str, int]) -> None:
         """One of ``gc.callbacks``."""
-        now_s = time.thread_time()
         if phase == "start":
-            self._collected_s -= now_s
-        else:
-            self._collected_s += now_s
-            self._add(f"collection of generation {info['generation']}", self._collected_s)
+            self._collecting_since_s = time.thread_time()
+            return
+        took_s = time.thread_time() - self._collecting_since_s
+        self._collected_s += took_s
+        self._add(f"collection of generation {info['generation']}", took_s)
 
     def _add(self, name: str, took_s: float) -> None:
         self.spent_s[name] = self.spent_s.get(name, 0.0) + took_s
