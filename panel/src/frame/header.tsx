@@ -84,12 +84,11 @@ export function StreamLost({ retry }: { retry: () => void }) {
   const left_s = connection.retryAt === null ? 0 : Math.max(0, Math.ceil((connection.retryAt - now) / 1000));
   return (
     <div class="stream-lost" role="alert">
-      <strong>The stream is lost.</strong>{" "}
-      <span>
+      <p>
+        <strong>The stream is lost.</strong>{" "}
         {connection.reason}
         {store.known.value.size > 0 ? ` What you see is ${formatAge(now - connection.since)} old.` : ""}
-      </span>
-      <span class="grow" />
+      </p>
       <span class="next-try">{left_s > 0 ? `Next try in ${left_s} s` : "Trying again…"}</span>
       <Button size="small" onClick={retry}>
         Try now
