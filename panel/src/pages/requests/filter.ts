@@ -43,9 +43,12 @@ export function isFiltered(filter: Filter): boolean {
 /** The route that lists these requests, relative to the page. */
 export function listPath(
   filter: Filter,
-  more: { limit: number; before?: number | null; format?: "csv" | "json" },
+  more: { limit?: number; before?: number | null; format?: "csv" | "json" },
 ): string {
-  const query = new URLSearchParams({ state: filter.state, limit: String(more.limit) });
+  const query = new URLSearchParams({ state: filter.state });
+  if (more.limit !== undefined) {
+    query.set("limit", String(more.limit));
+  }
   for (const name of ["client", "deployment", "agent", "ending"] as const) {
     if (filter[name] !== "" && !(name === "ending" && filter.state === "in_flight")) {
       query.set(name, filter[name]);

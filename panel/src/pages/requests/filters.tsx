@@ -83,9 +83,9 @@ export function ExportLinks({ filter }: { filter: Filter }) {
         <a
           key={format}
           class="button plain"
-          href={addressOf(listPath(filter, { limit: MOST, format }))}
+          href={addressOf(listPath(filter, format === "csv" ? { format } : { format, limit: MOST }))}
           download={exportName(filter.state, format, new Date())}
-          title={`The newest ${MOST} of these requests as ${format.toUpperCase()}${filter.text ? "; the text does not narrow them down" : ""}`}
+          title={`${format === "csv" ? "These requests" : `The newest ${MOST} of these requests`} as ${format.toUpperCase()}${filter.text ? "; the text does not narrow them down" : ""}`}
         >
           <Icon name="download" />
           <span>{format.toUpperCase()}</span>

@@ -42,7 +42,7 @@ export function paintFor(ratio: number): Paint {
     faint: themeColor("--faint"),
     accent: themeColor("--accent"),
     idle: themeColor("--c-idle"),
-    onBlock: themeColor("--t-on-block"),
+    onBlock: themeColor("--c-ink"),
     font: getComputedStyle(document.body).fontFamily,
   };
 }
