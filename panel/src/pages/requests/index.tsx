@@ -1,9 +1,10 @@
-import { Empty, Page } from "../../ui";
+import { route } from "../../core/router";
+import { useTopics } from "../../core/store";
+import { RequestPage } from "./detail";
+import { RequestList } from "./list";
 
 export default function RequestsPage() {
-  return (
-    <Page title="Requests">
-      <Empty icon="requests" title="Nothing to show" />
-    </Page>
-  );
+  useTopics("agents", "balancer", "deployments", "requests");
+  const [name] = route.value.rest;
+  return name === undefined ? <RequestList /> : <RequestPage key={name} name={name} />;
 }

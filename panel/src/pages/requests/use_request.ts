@@ -1,0 +1,50 @@
+import { useEffect, useState } from "preact/hooks";
+import { api, ApiError } from "../../core/api";
+import { store } from "../../core/store";
+import { second } from "../../core/time";
+import type { RequestDetail } from "../../types";
+
+export interface LoadedRequest {
+  detail: RequestDetail | null;
+  /** 404 once the balancer has forgotten it. */
+  error: unknown;
+  reload: () => void;
+}
+
+/** One request with all that is known of it; anew every second while it is in flight. */
+export function useRequest(name: string): LoadedRequest {
+  const [detail, setDetail] = useState<RequestDetail | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const [tries, setTries] = useState(0);
+  const isOver = detail?.request.phase === "ended";
+  const isLive = store.connection.value.state === "live";
+  const started = store.balancer.value?.started;
+  const turn = isOver ? -1 : second.value;
+  useEffect(() => {
+    setDetail(null);
+    setError(null);
+  }, [name, started]);
+  useEffect(() => {
+    if (!isLive || (error !== null && tries === 0 && isGone(error))) {
+      return;
+    }
+    const left = new AbortController();
+    api.get<RequestDetail>(`api/v2/requests/${encodeURIComponent(name)}`, left.signal).then(
+      (found) => {
+        setDetail(found);
+        setError(null);
+      },
+      (failure: unknown) => {
+        if (!left.signal.aborted) {
+          setError(failure);
+        }
+      },
+    );
+    return () => left.abort();
+  }, [name, started, turn, tries, isLive]);
+  return { detail, error, reload: () => setTries((count) => count + 1) };
+}
+
+export function isGone(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 404;
+}

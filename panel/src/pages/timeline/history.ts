@@ -1,0 +1,460 @@
+/**
+ * What happened in the slots of the fleet and in its queue, as far as the chart reaches back.
+ *
+ * Three sources add up: views of requests (their placements say which slot), the agents' lists of busy slots (all there
+ * is when so many requests run that the feed leaves them out), and the agents' comings and goings. A view replaces what
+ * was drawn from the lists for the same request.
+ */
+
+import type { Agent, AgentEvent, LanePhase, RequestView } from "../../types";
+import type { DensityKind } from "./density";
+import { Group } from "./group";
+import type { Lane, Track } from "./lane";
+import { placementStages, queueStages, type Stage, type StageKind } from "./stages";
+import { KEEP_MS } from "./viewport";
+
+/** What the page keeps of requests; beyond it the oldest go first. */
+export const MAX_TRACKS = 60_000;
+
+const DENSITY_OF: Record<LanePhase, DensityKind> = { q: "wait", p: "prefill", d: "decode", s: "stop" };
+const STAGE_OF: Record<LanePhase, StageKind> = { q: "engine", p: "prefill", d: "decode", s: "stop" };
+const DENSITY_OF_STAGE: Record<StageKind, DensityKind> = {
+  queued: "wait",
+  prepare: "wait",
+  engine: "wait",
+  cached: "prefill",
+  prefill: "prefill",
+  decode: "decode",
+  stop: "stop",
+};
+
+type Counts = Record<DensityKind, number>;
+
+export class TimelineHistory {
+  readonly queue = new Group("", "Queue", 0);
+  /** Grows when rows come or go, so that they are laid out anew. */
+  structure = 0;
+  /** What is older was dropped, because there was too much of it; null if nothing was. */
+  forgotten_ms: number | null = null;
+
+  readonly #groups = new Map<string, Group>();
+  readonly #groupOf = new Map<number, Group>();
+  readonly #tracks = new Map<string, Track>();
+  /** Drawn from lists of slots, by agent and request. */
+  readonly #sketches = new Map<number, Map<number, Track>>();
+  readonly #stopping = new Map<number, number>();
+  #agents: ReadonlyMap<string, Agent> = new Map();
+  readonly #busy = new Map<Group, Counts>();
+  #counted_ms: number | null = null;
+  #sorted: readonly Group[] | null = null;
+  /** How many lanes were laid out. */
+  readonly #shown = new Map<Group, number>();
+
+  constructor() {
+    this.queue.slots = 1; // an empty queue has a row, too
+  }
+
+  /** The queue, then the agents by name. */
+  get groups(): readonly Group[] {
+    this.#sorted ??= [
+      this.queue,
+      ...[...this.#groups.values()].sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }) || a.agentKey - b.agentKey),
+    ];
+    return this.#sorted;
+  }
+
+  /** Tracks of requests, in the queue and in slots. */
+  get size(): number {
+    return this.#tracks.size + [...this.#sketches.values()].reduce((sum, each) => sum + each.size, 0);
+  }
+
+  /** Requests as they were when the page was opened: they also fill the densities of the past. */
+  begin(views: readonly RequestView[], events: readonly AgentEvent[], now_ms: number): void {
+    for (const event of [...events].sort((a, b) => a.at_ms - b.at_ms)) {
+      const group = this.#groupFor(event.agent_key, event.agent, event.at_ms);
+      group.happened(event);
+    }
+    this.take([...views].sort((a, b) => a.arrived_ms - b.arrived_ms), now_ms);
+    for (const group of this.groups) {
+      for (const lane of group.known()) {
+        for (const track of lane.tracks) {
+          for (const stage of track.stages) {
+            group.density.add(DENSITY_OF_STAGE[stage.kind], stage.start_ms, Math.min(stage.end_ms ?? now_ms, now_ms));
+          }
+        }
+      }
+    }
+    this.#counted_ms = now_ms;
+  }
+
+  /** Add or renew requests. */
+  take(views: Iterable<RequestView>, now_ms: number): void {
+    for (const view of views) {
+      this.#takeQueue(view);
+      this.#takePlacements(view, now_ms);
+    }
+  }
+
+  /** The agents as they are now. */
+  takeAgents(agents: ReadonlyMap<string, Agent>, now_ms: number): void {
+    this.#count(now_ms);
+    for (const [key, agent] of agents) {
+      if (this.#agents.get(key) !== agent) {
+        this.#takeAgent(agent, now_ms);
+      }
+    }
+    for (const [key, agent] of this.#agents) {
+      if (!agents.has(key)) {
+        this.#lost(agent, now_ms);
+      }
+    }
+    this.#agents = agents;
+  }
+
+  /** How many requests wait in the balancer. */
+  takeWaiting(count: number, now_ms: number): void {
+    this.#count(now_ms);
+    this.queue.busy = count;
+    this.#busy.set(this.queue, { wait: count, prefill: 0, decode: 0, stop: 0 });
+  }
+
+  /** Requests that left the feed: those that an agent still lists follow its list, the others ended. */
+  gone(keys: Iterable<number>, now_ms: number): void {
+    for (const key of keys) {
+      for (const track of this.#tracksOf(key)) {
+        if (track.end_ms !== null) {
+          continue;
+        }
+        if (this.#agents.get(String(track.agentKey))?.lanes.some(([request]) => request === key)) {
+          this.#sketchesOf(track.agentKey).set(key, track);
+        } else {
+          this.#close(track, now_ms);
+        }
+      }
+    }
+  }
+
+  /** Forget what is older than the chart reaches. */
+  prune(now_ms: number): void {
+    let horizon_ms = now_ms - KEEP_MS;
+    this.#dropBefore(horizon_ms);
+    while (this.size > MAX_TRACKS && horizon_ms < now_ms) {
+      horizon_ms += (now_ms - horizon_ms) / 4 + 250;
+      this.#dropBefore(Math.min(horizon_ms, now_ms));
+      this.forgotten_ms = horizon_ms;
+    }
+    for (const group of this.#groups.values()) {
+      group.forgetStates(now_ms - KEEP_MS);
+      const last = group.states.at(-1);
+      if (group.agent === null && last?.state === "gone" && last.start_ms < now_ms - KEEP_MS / 2) {
+        this.#remove(group);
+      }
+    }
+  }
+
+  /** The group of an agent's connection, if it is known. */
+  groupOf(agentKey: number): Group | undefined {
+    return this.#groupOf.get(agentKey);
+  }
+
+  #takeQueue(view: RequestView): void {
+    queueStages(view).forEach((stage, place) => {
+      const id = `${view.key}q${place}`;
+      const known = this.#tracks.get(id);
+      if (known !== undefined) {
+        this.#renew(known, view, [stage]);
+      } else {
+        this.#add(id, 0, this.queue, this.queue.freeLane(stage.start_ms), view, -1, [stage]);
+      }
+    });
+  }
+
+  #takePlacements(view: RequestView, now_ms: number): void {
+    if (view.phase === "stopping" && !this.#stopping.has(view.key)) {
+      this.#stopping.set(view.key, now_ms);
+    }
+    view.placements.forEach((placement, place) => {
+      const id = `${view.key}p${place}`;
+      const isLast = place === view.placements.length - 1;
+      const group = this.#groupFor(placement.agent_key, placement.agent, placement.at_ms);
+      const stages = placementStages(placement, {
+        reportsPreparation: group.agent === null || group.agent.protocol === "paddler-trio.1",
+        stopping_ms: isLast ? (this.#stopping.get(view.key) ?? null) : null,
+      });
+      const known = this.#tracks.get(id);
+      this.#forgetSketch(placement.agent_key, view.key, known);
+      if (known !== undefined) {
+        this.#renew(known, view, stages);
+      } else {
+        this.#add(id, placement.agent_key, group, group.laneFor(placement.lane), view, place, stages);
+      }
+    });
+    if (view.phase === "ended") {
+      this.#stopping.delete(view.key);
+    }
+  }
+
+  #takeAgent(agent: Agent, now_ms: number): void {
+    const group = this.#groupFor(agent.key, agent.label, agent.joined_ms);
+    const before = this.#agents.get(String(agent.key));
+    if (group.slots !== agent.slots_total || group.agent === null) {
+      group.slots = agent.slots_total;
+      this.#restructure();
+    }
+    group.agent = agent;
+    group.busy = agent.lanes.length;
+    if (before === undefined) {
+      group.happened({ at_ms: Math.min(agent.joined_ms, now_ms), event: "joined", phase: agent.phase, detail: null });
+    }
+    if (before === undefined || before.phase !== agent.phase) {
+      group.happened({ at_ms: now_ms, event: "phase", phase: agent.phase, detail: agent.detail });
+    }
+    const counts: Counts = { wait: 0, prefill: 0, decode: 0, stop: 0 };
+    for (const [, phase] of agent.lanes) {
+      counts[DENSITY_OF[phase]] += 1;
+    }
+    this.#busy.set(group, counts);
+    this.#sketch(group, agent, now_ms);
+  }
+
+  /** Requests of the agent's list that the feed does not show. */
+  #sketch(group: Group, agent: Agent, now_ms: number): void {
+    const sketches = this.#sketchesOf(agent.key);
+    const listed = new Set<number>();
+    for (const [key, phase, since_ms] of agent.lanes) {
+      listed.add(key);
+      if (phase === "s" && !this.#stopping.has(key)) {
+        this.#stopping.set(key, since_ms);
+      }
+      const stage: Stage = { kind: STAGE_OF[phase], start_ms: since_ms, end_ms: null };
+      const track = sketches.get(key);
+      if (track !== undefined) {
+        if (track.end_ms === null && track.stages.at(-1)?.kind !== stage.kind) {
+          track.stages = [...closed(track.stages, since_ms), stage];
+        }
+      } else if (!this.#isShown(key, agent.key)) {
+        const lane = group.freeLane(since_ms);
+        const added: Track = {
+          id: "",
+          agentKey: agent.key,
+          request: key,
+          view: null,
+          placement: -1,
+          start_ms: since_ms,
+          end_ms: null,
+          stages: [stage],
+          lane,
+        };
+        sketches.set(key, added);
+        lane.add(added);
+        this.#laneMayBeNew(group);
+      }
+    }
+    for (const [key, track] of sketches) {
+      if (track.end_ms === null && !listed.has(key)) {
+        this.#close(track, now_ms);
+        this.#stopping.delete(key);
+      }
+    }
+  }
+
+  #sketchesOf(agentKey: number): Map<number, Track> {
+    let found = this.#sketches.get(agentKey);
+    if (found === undefined) {
+      found = new Map();
+      this.#sketches.set(agentKey, found);
+    }
+    return found;
+  }
+
+  #lost(agent: Agent, now_ms: number): void {
+    const group = this.#groupOf.get(agent.key);
+    if (group === undefined || group.agentKey !== agent.key) {
+      return;
+    }
+    group.agent = null;
+    group.busy = 0;
+    group.happened({ at_ms: now_ms, event: "left", phase: null, detail: null });
+    this.#busy.delete(group);
+    for (const track of this.#sketches.get(agent.key)?.values() ?? []) {
+      if (track.end_ms === null) {
+        this.#close(track, now_ms);
+      }
+    }
+    this.#restructure();
+  }
+
+  /** The group of a connection; one that takes the place of an agent of the same name that is gone goes on in its lanes. */
+  #groupFor(agentKey: number, label: string, at_ms: number): Group {
+    const known = this.#groupOf.get(agentKey);
+    if (known !== undefined) {
+      return known;
+    }
+    const same = this.#groups.get(label);
+    let group: Group;
+    if (same === undefined) {
+      group = new Group(label, label, agentKey);
+    } else if (same.agent === null && (same.agentKey < agentKey || same.states.at(-1)?.state === "gone")) {
+      group = same;
+      group.agentKey = Math.max(agentKey, same.agentKey);
+    } else {
+      group = new Group(`${label} ${agentKey}`, label, agentKey);
+    }
+    this.#groups.set(group.id, group);
+    this.#groupOf.set(agentKey, group);
+    if (group.states.at(-1)?.state === "gone") {
+      group.happened({ at_ms, event: "joined", phase: null, detail: null });
+    }
+    this.#restructure();
+    return group;
+  }
+
+  #remove(group: Group): void {
+    this.#groups.delete(group.id);
+    for (const [key, each] of this.#groupOf) {
+      if (each === group) {
+        this.#groupOf.delete(key);
+        this.#sketches.delete(key);
+      }
+    }
+    for (const lane of group.known()) {
+      for (const track of lane.tracks) {
+        this.#tracks.delete(track.id);
+      }
+    }
+    this.#restructure();
+  }
+
+  #add(
+    id: string,
+    agentKey: number,
+    group: Group,
+    lane: Lane,
+    view: RequestView,
+    placement: number,
+    stages: readonly Stage[],
+  ): void {
+    const first = stages[0];
+    if (first === undefined) {
+      return;
+    }
+    const track: Track = {
+      id,
+      agentKey,
+      request: view.key,
+      view,
+      placement,
+      start_ms: first.start_ms,
+      end_ms: endOf(stages),
+      stages,
+      lane,
+    };
+    lane.add(track);
+    this.#tracks.set(id, track);
+    this.#laneMayBeNew(group);
+  }
+
+  #renew(track: Track, view: RequestView, stages: readonly Stage[]): void {
+    track.view = view;
+    if (stages.length > 0) {
+      track.stages = stages;
+      track.end_ms = endOf(stages);
+    }
+  }
+
+  #close(track: Track, now_ms: number): void {
+    track.stages = closed(track.stages, now_ms);
+    track.end_ms = endOf(track.stages) ?? now_ms;
+  }
+
+  /** A view shows the request now; what was drawn before goes, unless it is that view's own track. */
+  #forgetSketch(agentKey: number, request: number, own: Track | undefined): void {
+    const sketches = this.#sketches.get(agentKey);
+    const track = sketches?.get(request);
+    if (track !== undefined) {
+      sketches?.delete(request);
+      if (track !== own) {
+        track.lane.remove(track);
+      }
+    }
+  }
+
+  *#tracksOf(key: number): Iterable<Track> {
+    for (const letter of ["q", "p"]) {
+      for (let place = 0; ; place += 1) {
+        const track = this.#tracks.get(`${key}${letter}${place}`);
+        if (track === undefined) {
+          break;
+        }
+        yield track;
+      }
+    }
+  }
+
+  #isShown(key: number, agentKey: number): boolean {
+    for (const track of this.#tracksOf(key)) {
+      if (track.agentKey === agentKey) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** What was busy since the last count goes into the densities. */
+  #count(now_ms: number): void {
+    const since_ms = this.#counted_ms;
+    this.#counted_ms = now_ms;
+    if (since_ms === null || now_ms <= since_ms) {
+      return;
+    }
+    for (const [group, counts] of this.#busy) {
+      for (const kind in counts) {
+        group.density.add(kind as DensityKind, since_ms, now_ms, counts[kind as DensityKind]);
+      }
+    }
+  }
+
+  #dropBefore(ms: number): void {
+    for (const group of this.groups) {
+      for (const lane of group.known()) {
+        for (const track of lane.dropBefore(ms)) {
+          this.#forget(track);
+        }
+      }
+      const before = group.lanes;
+      group.trim();
+      if (group.lanes !== before) {
+        this.#restructure();
+      }
+    }
+  }
+
+  #forget(track: Track): void {
+    this.#tracks.delete(track.id);
+    const sketches = this.#sketches.get(track.agentKey);
+    if (sketches?.get(track.request) === track) {
+      sketches.delete(track.request);
+    }
+  }
+
+  #laneMayBeNew(group: Group): void {
+    const lanes = group.lanes;
+    if (this.#shown.get(group) !== lanes) {
+      this.#shown.set(group, lanes);
+      this.#restructure();
+    }
+  }
+
+  #restructure(): void {
+    this.structure += 1;
+    this.#sorted = null;
+  }
+}
+
+function closed(stages: readonly Stage[], ms: number): readonly Stage[] {
+  return stages.map((stage) => (stage.end_ms === null ? { ...stage, end_ms: Math.max(ms, stage.start_ms) } : stage));
+}
+
+function endOf(stages: readonly Stage[]): number | null {
+  return (stages.at(-1) as Stage).end_ms;
+}
