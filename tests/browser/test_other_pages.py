@@ -53,6 +53,39 @@ def long_answer(fleet: Fleet, name: str) -> Iterator[None]:
         yield
 
 
+def complete(fleet: Fleet, number: int) -> None:
+    """So many short answers, one after the other."""
+    asked = {"messages": [{"role": "user", "content": "What is a cat?"}], "max_tokens": 20}
+    with httpx.Client(trust_env=False, timeout=60) as http:
+        for _ in range(number):
+            http.post(f"{fleet.inference_url}/v1/chat/completions", json=asked).raise_for_status()
+
+
+# --------------------------------------------------------------------------------------- Metrics
+
+
+def test_metrics_are_drawn_after_requests_and_told_in_a_table(
+    viewer: Viewer, panel: str, fleet: Fleet
+) -> None:
+    complete(fleet, 3)
+    viewer.open(panel, "metrics")
+    page = viewer.page
+    latency = page.get_by_role("figure", name=re.compile("^Time to first token: p50 .* ms"))
+    expect(latency.locator("canvas")).to_be_visible()
+    expect(page.get_by_role("region", name="Capacity")).to_contain_text("slots")
+    expect(page.get_by_role("region", name="Newest figures")).to_contain_text("TTFT p95")
+    box = latency.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 20)
+    times = page.locator(".u-legend .u-series:first-child .u-value")
+    expect(times.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    assert len(set(times.all_inner_texts())) == 1  # the cursors show the same moment
+    page.get_by_role("radio", name="Table").check(force=True)
+    table = page.get_by_role("region", name="Metrics of the last hour")
+    expect(table.get_by_role("row")).not_to_have_count(1)
+    expect(table.get_by_role("cell", name=re.compile(r"ms$")).first).to_be_visible()
+
+
 # ------------------------------------------------------------------------------------------ Tree
 
 
