@@ -22,7 +22,7 @@ PANEL = "--web-admin-panel-addr=127.0.0.1:0"
 @pytest.fixture(scope="module")
 def fleet(chromium: Browser) -> Iterator[Fleet]:
     """Room for an answer that runs as long as a test looks at it."""
-    with Fleet.start(agents=1, slots=2, balancer_options=[PANEL]) as fleet:
+    with Fleet.start(agents=1, slots=2, model=None, balancer_options=[PANEL]) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=16384)
         fleet.wait_serving(1)
         yield fleet
@@ -90,13 +90,12 @@ def test_metrics_are_drawn_after_requests_and_told_in_a_table(
 
 
 def test_the_tree_shows_what_runs_while_it_runs(viewer: Viewer, panel: str, fleet: Fleet) -> None:
-    viewer.open(panel, "tree")
     page = viewer.page
-    tree = page.get_by_role("tree", name="Tasks")
-    expect(tree.get_by_role("treeitem", name=re.compile("^agent a1"))).to_be_visible()
     with long_answer(fleet, "story-17"):
-        row = tree.get_by_role("treeitem", name=re.compile("story-17"))
-        expect(row).to_be_visible()
+        viewer.open(panel, "tree")
+        tree = page.get_by_role("tree", name="Tasks")
+        expect(tree.get_by_role("treeitem", name=re.compile("^agent a1"))).to_be_visible()
+        expect(tree.get_by_role("treeitem", name=re.compile("story-17"))).to_be_visible()
         page.get_by_label("Search for a task").fill("story-17")
         expect(tree.locator(".match")).to_have_count(1)
         assert tree.get_by_role("treeitem").count() < 12
