@@ -22,7 +22,7 @@ PANEL = "--web-admin-panel-addr=127.0.0.1:0"
 @pytest.fixture(scope="module")
 def fleet(chromium: Browser) -> Iterator[Fleet]:
     """Room for an answer that runs as long as a test looks at it."""
-    with Fleet.start(agents=1, slots=2, balancer_options=[PANEL]) as fleet:
+    with Fleet.start(agents=1, slots=2, model=None, balancer_options=[PANEL]) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=16384)
         fleet.wait_serving(1)
         yield fleet
@@ -53,17 +53,49 @@ def long_answer(fleet: Fleet, name: str) -> Iterator[None]:
         yield
 
 
+def complete(fleet: Fleet, number: int) -> None:
+    """So many short answers, one after the other."""
+    asked = {"messages": [{"role": "user", "content": "What is a cat?"}], "max_tokens": 20}
+    with httpx.Client(trust_env=False, timeout=60) as http:
+        for _ in range(number):
+            http.post(f"{fleet.inference_url}/v1/chat/completions", json=asked).raise_for_status()
+
+
+# --------------------------------------------------------------------------------------- Metrics
+
+
+def test_metrics_are_drawn_after_requests_and_told_in_a_table(
+    viewer: Viewer, panel: str, fleet: Fleet
+) -> None:
+    complete(fleet, 3)
+    viewer.open(panel, "metrics")
+    page = viewer.page
+    latency = page.get_by_role("figure", name=re.compile("^Time to first token: p50 .* ms"))
+    expect(latency.locator("canvas")).to_be_visible()
+    expect(page.get_by_role("region", name="Capacity")).to_contain_text("slots")
+    expect(page.get_by_role("region", name="Newest figures")).to_contain_text("TTFT p95")
+    box = latency.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 20)
+    times = page.locator(".u-legend .u-series:first-child .u-value")
+    expect(times.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    assert len(set(times.all_inner_texts())) == 1  # the cursors show the same moment
+    page.get_by_role("radio", name="Table").check(force=True)
+    table = page.get_by_role("region", name="Metrics of the last hour")
+    expect(table.get_by_role("row")).not_to_have_count(1)
+    expect(table.get_by_role("cell", name=re.compile(r"ms$")).first).to_be_visible()
+
+
 # ------------------------------------------------------------------------------------------ Tree
 
 
 def test_the_tree_shows_what_runs_while_it_runs(viewer: Viewer, panel: str, fleet: Fleet) -> None:
-    viewer.open(panel, "tree")
     page = viewer.page
-    tree = page.get_by_role("tree", name="Tasks")
-    expect(tree.get_by_role("treeitem", name=re.compile("^agent a1"))).to_be_visible()
     with long_answer(fleet, "story-17"):
-        row = tree.get_by_role("treeitem", name=re.compile("story-17"))
-        expect(row).to_be_visible()
+        viewer.open(panel, "tree")
+        tree = page.get_by_role("tree", name="Tasks")
+        expect(tree.get_by_role("treeitem", name=re.compile("^agent a1"))).to_be_visible()
+        expect(tree.get_by_role("treeitem", name=re.compile("story-17"))).to_be_visible()
         page.get_by_label("Search for a task").fill("story-17")
         expect(tree.locator(".match")).to_have_count(1)
         assert tree.get_by_role("treeitem").count() < 12

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import httpx
 import pytest
 from fleet import Fleet
-from playwright.sync_api import Browser, Locator, Route, expect
+from playwright.sync_api import Browser, Route, expect
+from prompting import CHAT, PIXEL, answer_with, answers, ask, bodies_of, drop
+from rollouts import apply, deployment
 from viewer import Viewer
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
 OpenViewer = Callable[..., Viewer]
 PANEL = "--web-admin-panel-addr=127.0.0.1:0"
-CHAT = "**/inference/v1/chat/completions"
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
-)
 
 
 @pytest.fixture(scope="module")
 def fleet(chromium: Browser) -> Iterator[Fleet]:
     """Two slots with room for answers that are long enough to be stopped."""
-    with Fleet.start(agents=1, slots=2, balancer_options=[PANEL]) as fleet:
+    with Fleet.start(agents=1, slots=2, model=None, balancer_options=[PANEL]) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=16384)
         fleet.wait_serving(1)
         yield fleet
@@ -41,48 +37,6 @@ def prompt(viewer: Viewer, panel: str) -> Viewer:
     expect(viewer.page.get_by_label("Your message")).to_be_enabled()
     viewer.page.get_by_label("Max tokens").fill("60")
     return viewer
-
-
-def ask(viewer: Viewer, text: str) -> None:
-    viewer.page.get_by_label("Your message").fill(text)
-    viewer.page.get_by_label("Your message").press("Enter")
-
-
-def answers(viewer: Viewer, phase: str = "done") -> Locator:
-    return viewer.page.locator(f".answer[data-phase={phase}]")
-
-
-def bodies_of(viewer: Viewer) -> list[Any]:
-    """What chat requests of the page carry from now on."""
-    bodies: list[Any] = []
-    viewer.page.on(
-        "request",
-        lambda request: (
-            bodies.append(json.loads(request.post_data or "{}"))
-            if request.url.endswith("/v1/chat/completions")
-            else None
-        ),
-    )
-    return bodies
-
-
-def answer_with(viewer: Viewer, content: str) -> None:
-    """The next answers are this text, whatever a model would have said."""
-
-    def fulfil(route: Route) -> None:
-        chunks = [
-            {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": None}]},
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-        ]
-        events = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
-        route.fulfill(
-            status=200,
-            content_type="text/event-stream",
-            body="".join([*events, "data: [DONE]\n\n"]),
-        )
-
-    viewer.expect_error(r"404.*/api/v2/requests/")  # the balancer has no record of it
-    viewer.page.route(CHAT, fulfil)
 
 
 def test_a_conversation_goes_on_and_each_answer_has_its_figures(prompt: Viewer) -> None:
@@ -125,16 +79,18 @@ def test_stopping_frees_the_slot(prompt: Viewer, fleet: Fleet) -> None:
     page = prompt.page
     page.get_by_label("Max tokens").fill("4000")
     page.get_by_label("Never end by itself").check()
-    ask(prompt, "Tell me a story.")
-    expect(answers(prompt, "streaming")).to_have_count(1)
-    expect(page.locator(".answer")).to_contain_text("tokens")
+    with page.expect_request(CHAT) as sent:
+        ask(prompt, "Tell me a story.")
+    expect(answers(prompt, "streaming")).to_contain_text("tokens/s")
     page.get_by_role("button", name="Stop").click()
     expect(answers(prompt, "stopped")).to_contain_text("stopped by you")
+    name = sent.value.headers["x-request-id"]
+    ended = json.loads(fleet.balancer.wait_for_line(f'"request": "{name}"'))
+    assert (ended["event"], ended["ending"]) == ("request ended", "stopped")
+    assert 0 < ended["results"] < 4000
     fleet.wait_until(
         lambda view: view["agents"][0]["slots_processing"] == 0, what="the slot is free"
     )
-    ended = fleet.balancer.wait_for_line('"ending": "stopped"')
-    assert json.loads(ended)["results"] < 4000
     page.get_by_label("Never end by itself").uncheck()
     page.get_by_label("Max tokens").fill("20")
     ask(prompt, "And the end?")
@@ -279,27 +235,29 @@ def test_pictures_are_sent_where_the_model_sees_and_refused_where_not(prompt: Vi
     assert text == {"type": "text", "text": "What is it?"}
 
 
-def drop(viewer: Viewer) -> None:
-    """A picture from the desktop onto the message."""
-    viewer.page.locator(".composer").evaluate(
-        """(element, bytes) => {
-            const data = new DataTransfer();
-            data.items.add(new File([new Uint8Array(bytes)], "pixel.png", {type: "image/png"}));
-            element.dispatchEvent(
-                new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
-        }""",
-        list(PIXEL),
-    )
+def test_two_sides_ask_two_deployments(prompt: Viewer, fleet: Fleet) -> None:
+    page, bodies = prompt.page, bodies_of(prompt)
+    page.get_by_role("button", name="Side by side").click()
+    default = deployment(BUNDLED_MODEL, context_size=16384)
+    apply(fleet, default, deployment(BUNDLED_MODEL, "coder"))
+    try:
+        page.get_by_label("Deployment of side B").select_option("coder")
+        ask(prompt, "What is a cat?")
+        expect(answers(prompt)).to_have_count(2)
+        assert sorted(body["model"] for body in bodies) == ["coder", "default"]
+        for name in ("Side A", "Side B"):
+            side = page.get_by_role("region", name=name)
+            expect(side.locator(".answer-figures")).to_contain_text("agenta1")
+    finally:
+        apply(fleet, default)
+    expect(page.get_by_label("Deployment of side B")).to_have_value("default")
 
 
-def test_two_sides_answer_the_same_question(prompt: Viewer, fleet: Fleet) -> None:
+def test_two_sides_try_two_templates(prompt: Viewer) -> None:
     page = prompt.page
     page.get_by_role("button", name="Side by side").click()
-    ask(prompt, "What is a cat?")
-    expect(answers(prompt)).to_have_count(2)
-    for name in ("Side A", "Side B"):
-        expect(page.get_by_role("region", name=name).locator(".answer")).to_have_count(1)
-    page.get_by_role("region", name="Side B").get_by_role("button", name="Try a template").click()
+    side = page.get_by_role("region", name="Side B")
+    side.get_by_role("button", name="Try a template").click()
     prompt.expect_error("status of 400")
     template = page.get_by_label("Chat template")
     template.fill("{% for message in messages %}\n{{ message.content")
@@ -308,11 +266,12 @@ def test_two_sides_answer_the_same_question(prompt: Viewer, fleet: Fleet) -> Non
     template.fill("{% for message in messages %}{{ message.content }}\n{% endfor %}")
     page.get_by_role("button", name="Use it here").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
-    ask(prompt, "And a dog?")
-    expect(answers(prompt)).to_have_count(4)
-    side = page.get_by_role("region", name="Side B")
+    ask(prompt, "What is a dog?")
+    expect(answers(prompt)).to_have_count(2)
     expect(side.get_by_text("template under trial", exact=True)).to_be_visible()
-    expect(side.locator(".raw-text").last).not_to_be_empty()
+    expect(side.locator(".raw-text")).not_to_be_empty()
+    side.get_by_role("button", name="curl / Python").click()
+    expect(page.locator(".copy-text")).to_contain_text("/v1/completions")
 
 
 def test_a_raw_prompt_is_continued(prompt: Viewer) -> None:
@@ -375,6 +334,32 @@ def test_a_conversation_survives_as_a_file(prompt: Viewer) -> None:
     chooser.set_input_files({"name": "c.json", "mimeType": "application/json", "buffer": file})
     expect(page.locator(".user-text")).to_have_text("What is a cat?")
     expect(page.get_by_label("System text")).to_have_value("Be brief.")
+
+
+def test_a_used_page_has_no_serious_accessibility_finding(
+    open_viewer: OpenViewer, panel: str, theme: str
+) -> None:
+    """A conversation with thinking, Markdown and a call; then a dialog over it."""
+    viewer = open_viewer(theme=theme, is_audited=True)
+    viewer.open(panel, "prompt")
+    page = viewer.page
+    answer_with(
+        viewer, "# Title\n\n[link](https://example.org) `a`\n\n```py\na = 1\n```\n\n|a|\n|-|\n|1|"
+    )
+    ask(viewer, "Show me Markdown.")
+    expect(answers(viewer)).to_have_count(1)
+    page.unroute(CHAT)
+    page.locator("summary", has_text="Tools").click()
+    page.get_by_role("button", name="Add an example").click()
+    page.get_by_label("Choice").select_option("required")
+    page.get_by_label("Temperature", exact=True).fill("7")
+    assert viewer.findings() == []
+    page.get_by_label("Temperature", exact=True).fill("1")
+    ask(viewer, "What is the weather in Paris?")
+    expect(page.get_by_label("Result of get_weather")).to_be_visible()
+    assert viewer.findings() == []
+    page.get_by_role("button", name="curl / Python").last.click()
+    assert viewer.findings() == []
 
 
 def test_without_anything_to_ask_the_page_says_why(open_viewer: OpenViewer) -> None:

@@ -128,6 +128,7 @@ function KeyTable({ list, revoke }: { list: KeyList; revoke: (key: ApiKey) => vo
           id: "requests",
           title: "requests",
           align: "right",
+          hide: "narrow",
           value: (key) => key.requests,
           render: (key) => formatCount(key.requests),
         },

@@ -14,19 +14,22 @@ export interface Capacity {
 /**
  * The arrival rate against the service rate.
  *
- * A slot serves one request at a time; requests that a busy slot ended in the window give the rate at which all of
- * them could. Utilisation is the mean of the most slots that were busy in each bucket.
+ * How busy the slots were is the mean, over the buckets of the window, of the most that were busy at a time among those
+ * that there were. At that load they ended what ended; at full load they would end as much more.
  */
 export function capacityOf(series: Series): Capacity {
   const from = Math.max(0, series.start_ms.length - WINDOW_BUCKETS);
   const recent = (field: "requests" | "busy_max" | "slots" | "waiting_max") =>
     series.columns[field].slice(from);
-  const busy = recent("busy_max");
-  const measured = busy.filter((value): value is number => value !== null);
+  const allSlots = recent("slots");
+  const loads = recent("busy_max").flatMap((busy, index) => {
+    const those = allSlots[index] ?? 0;
+    return busy === null || those === 0 ? [] : [Math.min(1, busy / those)];
+  });
   const requests = sum(recent("requests"));
-  const slots = recent("slots").at(-1) ?? null;
+  const slots = allSlots.at(-1) ?? null;
   const waiting = largest(recent("waiting_max")) ?? 0;
-  const seconds = (measured.length * series.bucket_ms) / 1000;
+  const seconds = (loads.length * series.bucket_ms) / 1000;
   if (slots === null || slots === 0) {
     return {
       tone: "quiet",
@@ -34,22 +37,21 @@ export function capacityOf(series: Series): Capacity {
       detail: "Add an agent, or wait until one serves the model.",
     };
   }
-  const meanBusy = measured.length === 0 ? 0 : sum(measured) / measured.length;
-  if (requests === 0 || seconds === 0 || meanBusy === 0) {
+  const load = loads.length === 0 ? 0 : sum(loads) / loads.length;
+  if (requests === 0 || load === 0) {
     return {
       tone: "quiet",
-      sentence: `All ${slots} slots are free.`,
+      sentence: load === 0 ? `All ${slots} slots are free.` : `The slots are ${percent(load)} busy.`,
       detail: "No request ended in the last five minutes, so nothing says how many they could serve.",
     };
   }
   const arrival = requests / seconds;
-  const service = (arrival / meanBusy) * slots;
-  const load = meanBusy / slots;
+  const service = arrival / load;
   const detail =
     `${perMinute(arrival)} requests a minute arrive; the ${slots} slots could serve about ` +
-    `${perMinute(service)}, as long as those of the last five minutes are alike.`;
+    `${perMinute(service)} like those of the last five minutes.`;
   if (waiting > 0 && load >= 0.9) {
-    const more = Math.max(1, Math.ceil(meanBusy / 0.7) - slots);
+    const more = Math.max(1, Math.ceil((load * slots) / 0.7) - slots);
     return {
       tone: "bad",
       sentence: `Requests wait: the slots are ${percent(load)} busy, and up to ${waiting} waited at a time.`,

@@ -123,7 +123,7 @@ function optionsFor(
       y: { range: (_, __, high) => [0, most ?? niceAbove(high ?? 1)] },
     },
     axes: [
-      { ...axis, space: 64, values: (_, ticks) => ticks.map((tick) => formatTime(new Date(tick * 1000)).slice(0, 5)) },
+      { ...axis, size: 30, space: 64, values: (_, ticks) => ticks.map((tick) => formatTime(new Date(tick * 1000)).slice(0, 5)) },
       { ...axis, size: 62, space: 32, values: (_, ticks) => ticks.map(format) },
     ],
     series: [

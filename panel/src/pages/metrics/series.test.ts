@@ -49,7 +49,8 @@ test("rates are per second, and the newest bucket counts for the time that it ha
   const series = seriesOf(
     history(row({ start_ms: 0, generated_tokens: 100 }), row({ start_ms: 10_000, generated_tokens: 100 })),
   );
-  assert.deepEqual(ratesOf(series, "generated_tokens", 12_000), [10, 50]);
+  assert.deepEqual(ratesOf(series, "generated_tokens", 18_000), [10, 12.5]);
+  assert.deepEqual(ratesOf(series, "generated_tokens", 12_000), [10, null]);
   assert.deepEqual(ratesOf(series, "generated_tokens", 99_000), [10, 10]);
 });
 
@@ -85,4 +86,12 @@ test("capacity compares what arrives with what the slots could serve", () => {
   assert.equal(full.tone, "bad");
   assert.match(full.sentence, /up to 9 waited/);
   assert.match(full.detail, /2 more slots/);
+});
+
+test("slots that came or went do not count for buckets in which they were not", () => {
+  const rows = [
+    row({ start_ms: 0, busy_max: 50, slots: 100, requests: 50 }),
+    row({ start_ms: 10_000, busy_max: 2, slots: 4, requests: 2 }),
+  ];
+  assert.match(capacityOf(seriesOf(history(...rows))).sentence, /50 % busy/);
 });

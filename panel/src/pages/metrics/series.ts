@@ -45,7 +45,12 @@ export function withNewest(history: MetricsHistory, row: MetricsRow): MetricsHis
   return start < known ? history : { ...history, rows: [...history.rows.slice(0, -1), row] };
 }
 
-/** Tokens of each bucket as a rate; the newest bucket is not over yet and counts for the time that it had. */
+/**
+ * Tokens of each bucket as a rate.
+ *
+ * The newest bucket is not over yet: it counts for the time that it had, and before half of it has passed for nothing,
+ * since what a few tokens of its first moments give is no rate.
+ */
 export function ratesOf(series: Series, field: MetricsField, now_ms: number): Column {
   const last = series.start_ms.length - 1;
   return series.columns[field].map((value, index) => {
@@ -53,8 +58,8 @@ export function ratesOf(series: Series, field: MetricsField, now_ms: number): Co
       return null;
     }
     const passed_ms = index === last ? now_ms - (series.start_ms[index] ?? 0) : series.bucket_ms;
-    const took_ms = Math.min(series.bucket_ms, Math.max(1000, passed_ms));
-    return (value / took_ms) * 1000;
+    const took_ms = Math.min(series.bucket_ms, passed_ms);
+    return took_ms < series.bucket_ms / 2 ? null : (value / took_ms) * 1000;
   });
 }
 

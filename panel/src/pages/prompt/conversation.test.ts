@@ -108,6 +108,17 @@ test("messages have system, pictures, reasoning, calls and their results", () =>
   ]);
 });
 
+test("calls that nobody answered are left out, and their turn if it had nothing else", () => {
+  const user = said(EMPTY, null, "Weather?");
+  const call = { id: "c0", name: "look", arguments: "{}" };
+  const calling = answered(user.conversation, user.id, done("", { calls: [call] }));
+  const next = said(calling.conversation, calling.id, "Never mind.");
+  assert.deepEqual(
+    messagesOf(path(next.conversation), "").map((message) => message["role"]),
+    ["user", "user"],
+  );
+});
+
 test("an answer that failed without a word is no message", () => {
   const user = said(EMPTY, null, "Hello");
   const broken = answered(user.conversation, user.id, { ...done(""), phase: "failed" });

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { store, useTopics } from "../../core/store";
-import { Badge, Button, Confirm, Empty, Page, Problem, Segmented, Select, toast } from "../../ui";
+import { Badge, Button, Confirm, Empty, Note, Page, Problem, Segmented, Select, toast } from "../../ui";
 import {
   type Side,
   clear,
@@ -46,6 +46,9 @@ export default function PromptPage() {
     <Page title="Prompt" actions={<Actions toggle={() => setShowsSettings(!showsSettings)} isOn={showsSettings} />} wide>
       {known === null && modelsProblem.value !== null ? (
         <Problem error={modelsProblem.value} title="What can be asked is not known" retry={() => void loadModels()} />
+      ) : null}
+      {store.balancer.value?.capture === true ? (
+        <Note tone="warn">Capture is on: the balancer keeps the beginning of each request and answer, and shows it on the Requests page.</Note>
       ) : null}
       <div class={showsSettings ? "prompt with-settings" : "prompt"}>
         <div class="prompt-main">

@@ -1,29 +1,39 @@
 import { Component, createRef } from "preact";
-import { useMemo } from "preact/hooks";
-import type { TokensList } from "marked";
-import { MAX_MARKDOWN_CHARS, blocksOf, rendered } from "./safe_markdown";
+import { useRef } from "preact/hooks";
+import { type MarkdownText, NO_TEXT, grown } from "./markdown_blocks";
+import { rendered } from "./safe_markdown";
 
-/** A model's text as Markdown; parts that stay the same while it grows are left alone. */
+/** A model's text as Markdown; blocks that stay the same while it grows are left alone. */
 export function Markdown({ text }: { text: string }) {
-  const blocks = useMemo(() => (text.length > MAX_MARKDOWN_CHARS ? null : blocksOf(text)), [text]);
-  if (blocks === null) {
-    return <pre class="md-plain">{text}</pre>;
-  }
+  const known = useRef<MarkdownText>(NO_TEXT);
+  known.current = grown(known.current, text);
+  const { blocks, definitions } = known.current;
   return (
     <div class="md">
-      {blocks.map((block, index) => (
-        <Block key={index} raw={block.raw} tokens={block.tokens} />
-      ))}
+      {blocks.map((block, index) =>
+        block.isPlain ? (
+          <pre key={index} class="md-plain">
+            {block.raw}
+          </pre>
+        ) : (
+          <Block key={index} raw={block.raw} definitions={block.raw.includes("]") ? definitions : ""} />
+        ),
+      )}
     </div>
   );
 }
 
-/** One part; its nodes are replaced only when its text differs. */
-class Block extends Component<{ raw: string; tokens: TokensList }> {
+interface BlockProps {
+  raw: string;
+  definitions: string;
+}
+
+/** One block; its nodes are replaced only when its text differs. */
+class Block extends Component<BlockProps> {
   readonly #place = createRef<HTMLDivElement>();
 
-  override shouldComponentUpdate(next: Readonly<{ raw: string }>): boolean {
-    return next.raw !== this.props.raw;
+  override shouldComponentUpdate(next: Readonly<BlockProps>): boolean {
+    return next.raw !== this.props.raw || next.definitions !== this.props.definitions;
   }
 
   override componentDidMount(): void {
@@ -35,7 +45,7 @@ class Block extends Component<{ raw: string; tokens: TokensList }> {
   }
 
   #draw(): void {
-    this.#place.current?.replaceChildren(rendered(this.props.tokens));
+    this.#place.current?.replaceChildren(rendered(this.props.raw, this.props.definitions));
   }
 
   override render() {

@@ -1,6 +1,6 @@
 /** The bodies of the requests that the page sends. Pure. */
 
-import { isObject } from "./answer";
+import { type Answer, isObject } from "./answer";
 import type { Turn } from "./conversation";
 import { PARAMETERS, readParameter, readStops } from "./parameters";
 import { readSchema, toolProblems, toolsOf, type Tool } from "./schemas";
@@ -96,11 +96,11 @@ export function streamed(body: Body): Body {
   };
 }
 
-/** The messages of a conversation; a turn that failed without any text is left out. */
+/** The messages of a conversation; a turn that failed without any text is left out, and so are calls without a result. */
 export function messagesOf(turns: readonly Turn[], system: string): Body[] {
   const messages: Body[] = [];
   if (system.trim() !== "") messages.push({ role: "system", content: system });
-  for (const turn of turns) {
+  for (const [index, turn] of turns.entries()) {
     if (turn.role === "user") {
       messages.push({ role: "user", content: userContent(turn.text, turn.pictures) });
     } else if (turn.role === "tool") {
@@ -108,7 +108,9 @@ export function messagesOf(turns: readonly Turn[], system: string): Body[] {
         messages.push({ role: "tool", tool_call_id: result.callId, content: result.text });
       }
     } else {
-      const message = assistantMessage(turn.answer);
+      const next = turns[index + 1];
+      const results = next?.role === "tool" ? next.results : [];
+      const message = assistantMessage(turn.answer, new Set(results.map((result) => result.callId)));
       if (message !== null) messages.push(message);
     }
   }
@@ -125,15 +127,10 @@ function userContent(text: string, pictures: readonly { url: string }[]): unknow
   ];
 }
 
-function assistantMessage(answer: {
-  readonly content: string;
-  readonly reasoning: string;
-  readonly calls: readonly { id: string; name: string; arguments: string }[];
-  readonly phase: string;
-}): Body | null {
+function assistantMessage(answer: Answer, answered: ReadonlySet<string>): Body | null {
   // a call that was cut off is no JSON, and no tool was asked
-  const calls = answer.calls.filter((call) => isJsonObject(call.arguments));
-  if (answer.content === "" && calls.length === 0 && answer.phase !== "done") return null;
+  const calls = answer.calls.filter((call) => answered.has(call.id) && isJsonObject(call.arguments));
+  if (answer.content === "" && calls.length === 0 && (answer.phase !== "done" || answer.calls.length > 0)) return null;
   return {
     role: "assistant",
     content: answer.content === "" && calls.length > 0 ? null : answer.content,

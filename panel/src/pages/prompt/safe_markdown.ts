@@ -6,10 +6,7 @@
  */
 
 import DOMPurify from "dompurify";
-import { type Token, type Tokens, type TokensList, Marked } from "marked";
-
-/** Longer texts are shown as they are: laying them out would make the page slow. */
-export const MAX_MARKDOWN_CHARS = 400_000;
+import { type Tokens, Marked } from "marked";
 
 const marked = new Marked({
   gfm: true,
@@ -29,20 +26,9 @@ const marked = new Marked({
   },
 });
 
-/** The top-level parts of a text; those that do not change while it grows keep their raw text. */
-export function blocksOf(text: string): { raw: string; tokens: TokensList }[] {
-  const tokens = marked.lexer(text);
-  return tokens
-    .filter((token) => token.type !== "space" && token.type !== "def")
-    .map((token: Token) => {
-      const list = Object.assign([token], { links: tokens.links }) as TokensList;
-      return { raw: token.raw, tokens: list };
-    });
-}
-
-/** One part as sanitised nodes. */
-export function rendered(tokens: TokensList): DocumentFragment {
-  const fragment = purifier().sanitize(marked.parser(tokens), {
+/** One block as sanitised nodes; `definitions` are those of the links in it. */
+export function rendered(raw: string, definitions: string): DocumentFragment {
+  const fragment = purifier().sanitize(htmlOf(raw, definitions), {
     ALLOWED_TAGS: [
       "a", "b", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i", "li", "ol",
       "p", "pre", "s", "strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul",
@@ -66,6 +52,18 @@ export function rendered(tokens: TokensList): DocumentFragment {
 }
 
 // ------------------------------------------------------------------------------------- inside
+
+/** Blocks that are nested deeper than the parser's stack are shown as they are. */
+function htmlOf(raw: string, definitions: string): string {
+  try {
+    return marked.parse(definitions === "" ? raw : `${raw}\n\n${definitions}`, { async: false });
+  } catch (error) {
+    if (error instanceof RangeError) {
+      return `<pre>${escaped(raw)}</pre>`;
+    }
+    throw error;
+  }
+}
 
 let known: typeof DOMPurify | undefined;
 

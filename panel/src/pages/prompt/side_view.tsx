@@ -1,9 +1,10 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Badge, Button, Icon, TextArea, toast } from "../../ui";
+import { endingOf } from "./advice";
 import { AnswerView, CopyButton } from "./answer_view";
 import { CallForm } from "./call_form";
 import { type Side, answer, edit, sendResults } from "./chat";
-import { type AnswerTurn, type Conversation, type ToolTurn, type UserTurn, branches, choose, path } from "./conversation";
+import { type AnswerTurn, type Conversation, type ToolTurn, type Turn, type UserTurn, branches, choose, path } from "./conversation";
 import type { CopyRequest } from "./copy_dialog";
 
 /** The shown turns of one side. `copy` opens the dialog with the request behind an answer. */
@@ -63,12 +64,32 @@ export function SideView({
             );
         }
       })}
+      <p class="unseen" role="status">
+        {spoken(turns.at(-1))}
+      </p>
       <div ref={end} class="turns-end" />
     </div>
   );
 }
 
 // ------------------------------------------------------------------------------------- inside
+
+/** What a screen reader says of the newest answer; the text itself would be said again with each piece. */
+function spoken(turn: Turn | undefined): string {
+  if (turn?.role !== "assistant") {
+    return "";
+  }
+  switch (turn.answer.phase) {
+    case "waiting":
+      return ""; // its place in the queue is said where it is shown
+    case "streaming":
+      return "The answer is being written.";
+    case "failed":
+      return ""; // the alert says it
+    default:
+      return `The answer is over: ${endingOf(turn.answer).text}.`;
+  }
+}
 
 function UserView({
   turn,
