@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from paddler_trio.cli.figures import count, duration, rate
+from paddler_trio.cli.figures import count, exact, rate
 from paddler_trio.cli.request_stages import Stage, stages
 from paddler_trio.cli.request_views import Clock, RequestDetail, RequestView
 from paddler_trio.cli.terminal import printable
@@ -26,12 +26,12 @@ def waterfall(detail: RequestDetail, *, width: int = 120) -> list[str]:
     shown = stages(request, detail.now_ms)
     end_ms = detail.now_ms if request.ended_ms is None else request.ended_ms
     bar = min(max(width - BESIDE_BAR, BAR_WIDTHS[0]), BAR_WIDTHS[1])
-    lines.append(f"{'stage':<{NAME_WIDTH}}{'after':>10}{'took':>11}  {'':<{bar}}")
+    lines.append(f"{'stage':<{NAME_WIDTH}}{'after':>10}{'took':>11}")
     lines += [_line(stage, request.arrived_ms, end_ms, bar) for stage in shown]
     if not shown:
         lines.append("nothing is known of its stages")
     if request.ending is not None:
-        after = duration(end_ms - request.arrived_ms)
+        after = exact(end_ms - request.arrived_ms)
         lines.append(f"{'end':<{NAME_WIDTH}}{after:>10}{'':>11}  {printable(request.ending_words)}")
     for sentence in detail.explanation:
         lines += ["", *textwrap.wrap(printable(sentence), max(40, width))]
@@ -45,9 +45,9 @@ def _head(request: RequestView, clock: Clock) -> Iterator[str]:
     yield f"client {client}, deployment {printable(request.deployment)}, {printable(request.what)}"
     words = [f"arrived {clock.hours(request.arrived_ms)}"]
     state = request.phase if request.ending is None else request.ending.kind
-    words.append(f"{state} after {duration(request.age_ms(clock.now_ms))}")
+    words.append(f"{state} after {exact(request.age_ms(clock.now_ms))}")
     if request.first_after_ms is not None:
-        words.append(f"first result after {duration(request.first_after_ms)}")
+        words.append(f"first result after {exact(request.first_after_ms)}")
     if request.tokens:
         words.append(f"{count(request.tokens)} tokens")
     speed = request.tokens_per_s(clock.now_ms)
@@ -63,8 +63,8 @@ def _line(stage: Stage, began_ms: int, end_ms: int, bar: int) -> str:
     name = printable(f"{INDENT * stage.depth}{stage.name}")
     if len(name) > NAME_WIDTH - 1:
         name = f"{name[: NAME_WIDTH - 2]}…"
-    after = duration(stage.since_ms - began_ms)
-    took = "" if stage.until_ms is None else duration(stage.until_ms - stage.since_ms)
+    after = exact(stage.since_ms - began_ms)
+    took = "" if stage.until_ms is None else exact(stage.until_ms - stage.since_ms)
     drawn = _bar(stage, began_ms, end_ms, bar)
     return f"{name:<{NAME_WIDTH}}{after:>10}{took:>11}  {drawn}  {printable(stage.note)}".rstrip()
 

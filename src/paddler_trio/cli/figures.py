@@ -28,6 +28,11 @@ def duration(ms: float | None) -> str:
     return f"{days} d {hours_left} h"
 
 
+def exact(ms: float) -> str:
+    """The same with one more digit where seconds are few."""
+    return f"{ms / 1000:.2f} s" if 1000 <= ms < 9995 else duration(ms)
+
+
 def rate(per_s: float | None) -> str:
     """Tokens a second; a dash for None."""
     if per_s is None:
@@ -39,10 +44,12 @@ def count(number: int | None) -> str:
     """``987``, ``12.3k``, ``4.5M``; a dash for None."""
     if number is None:
         return NOTHING
-    for limit, divisor, unit in ((10_000, 1, ""), (999_950, 1000, "k"), (999_950_000, 1e6, "M")):
-        if number < limit:
-            return f"{number / divisor:.1f}{unit}" if unit else str(number)
-    return f"{number / 1e9:.1f}G"
+    if number < 10_000:
+        return str(number)
+    for power, unit in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
+        if number < 999.95 * power:
+            return f"{number / power:.1f}{unit}"
+    return f"{number / 1e12:.1f}T"
 
 
 def share(part: float | None) -> str:

@@ -19,6 +19,7 @@ from paddler_trio.cli.live_views import LiveAgent, RatesView
 from paddler_trio.cli.request_views import RequestView
 from paddler_trio.scheduler.fit.fit_words import bytes_words
 
+LEAST_LANES: Final = 5
 LANES_SHOWN: Final = 16
 T = TypeVar("T")
 AGENT_STYLES: Final = {"serving": "green", "failed": "red", "draining": "yellow", "waiting": ""}
@@ -34,7 +35,7 @@ def agent_phase(agent: LiveAgent) -> str:
     phase = agent.phase or agent.state_application_status
     if agent.progress is not None:
         return f"{phase} {agent.progress:.0%}"
-    if agent.download_total:
+    if agent.download_total and agent.phase in {None, "downloading"}:
         return f"{phase} {agent.download_current / agent.download_total:.0%}"
     return phase
 
@@ -54,11 +55,13 @@ def agent_columns(picture: LivePicture, now_ms: int) -> list[Column[LiveAgent]]:
             return "yellow"
         return AGENT_STYLES.get(agent.phase or "", "cyan")
 
+    most = max((agent.slots_total for agent in picture.agents.values()), default=0)
+    lanes = min(max(most, LEAST_LANES), LANES_SHOWN)
     columns: list[Column[LiveAgent]] = [
         Column("name", 14, lambda a: a.label, lambda a: text_order(a.label)),
-        Column("phase", 13, agent_phase, lambda a: text_order(agent_phase(a)), style=style),
+        Column("phase", 15, agent_phase, lambda a: text_order(agent_phase(a)), style=style),
         Column(
-            "slots", LANES_SHOWN, lambda a: a.lane_letters(LANES_SHOWN), importance=2, style=_cyan
+            "slots", lanes, lambda a: a.lane_letters(lanes), importance=2, style=lambda a: "cyan"
         ),
         _number("idle", 4, lambda a: a.slots_idle, str),
         _number("busy", 4, lambda a: a.slots_processing, str),
@@ -176,10 +179,6 @@ def _number(
     return Column(
         title, width, text, lambda row: number_order(value(row)), importance, is_right=True
     )
-
-
-def _cyan(_: LiveAgent) -> str:
-    return "cyan"
 
 
 def _ending_style(request: RequestView) -> str:
