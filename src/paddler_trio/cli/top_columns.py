@@ -19,6 +19,8 @@ from paddler_trio.cli.live_views import LiveAgent, RatesView
 from paddler_trio.cli.request_views import RequestView
 from paddler_trio.scheduler.fit.fit_words import bytes_words
 
+UPDATED: Final = "updated"
+"""Since the last news of an agent: nothing to say at the first look."""
 LEAST_LANES: Final = 5
 LANES_SHOWN: Final = 16
 T = TypeVar("T")
@@ -69,7 +71,7 @@ def agent_columns(picture: LivePicture, now_ms: int) -> list[Column[LiveAgent]]:
         _number("out/s", 6, lambda a: rates(a).generated_tokens_per_s, rate, 1),
         _number("cached", 6, lambda a: rates(a).cached_ratio, share, 4),
         _number("memory", 10, memory_bytes, lambda n: bytes_words(int(n)), 6),
-        _number("updated", 9, silent_ms, duration, 5),
+        _number(UPDATED, 9, silent_ms, duration, 5),
         Column("model", 18, model_name, lambda a: text_order(model_name(a)), 7),
         Column(
             "issues",

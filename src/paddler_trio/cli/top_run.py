@@ -25,8 +25,8 @@ from paddler_trio.cli.balancer_http import (
     BalancerUnreachableError,
     BalancerVersionError,
 )
-from paddler_trio.cli.event_feed import EventFeed
 from paddler_trio.cli.explain_text import waterfall
+from paddler_trio.cli.feed_link import FeedLink
 from paddler_trio.cli.live_picture import TOPICS, LivePicture, read_view
 from paddler_trio.cli.request_views import RequestDetail
 from paddler_trio.cli.terminal_keys import ESCAPE_WAIT_S, KeyDecoder, single_keys
@@ -55,7 +55,7 @@ PERMANENT: Final = frozenset({400, 401, 403, 404})
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def first_picture(feed: EventFeed) -> LivePicture:
+async def first_picture(feed: FeedLink) -> LivePicture:
     """One look; BalancerUnreachableError, BalancerRefusedError."""
     picture = LivePicture()
     async with aclosing(feed.events(TOPICS)) as events:
@@ -67,7 +67,7 @@ async def first_picture(feed: EventFeed) -> LivePicture:
 
 async def look_once(address: str, key_file: Path | None) -> LivePicture:
     """The same, with a conversation of its own."""
-    feed = EventFeed.open(address, key_file)
+    feed = FeedLink.open(address, key_file)
     try:
         return await first_picture(feed)
     finally:
@@ -81,7 +81,7 @@ async def run_top(address: str, key_file: Path | None, console: Console) -> int:
       BalancerUnreachableError: the balancer cannot be reached at the beginning.
       BalancerRefusedError: it knows no feed, or wants another key.
     """
-    feed = EventFeed.open(address, key_file)
+    feed = FeedLink.open(address, key_file)
     try:
         top = Top(feed, console, await first_picture(feed), sys.stdin.fileno())
         with single_keys(top.terminal):
@@ -94,7 +94,7 @@ async def run_top(address: str, key_file: Path | None, console: Console) -> int:
 class Top:
     """See the module docstring; ``terminal`` is the descriptor that keys come from."""
 
-    feed: EventFeed
+    feed: FeedLink
     console: Console
     picture: LivePicture
     terminal: int
@@ -262,6 +262,6 @@ def _given_back(live: Live, terminal: int) -> Iterator[None]:
         live.console.set_alt_screen(True)
 
 
-async def _close(feed: EventFeed) -> None:
+async def _close(feed: FeedLink) -> None:
     with trio.CancelScope(shield=True), trio.move_on_after(1):
         await feed.close()

@@ -15,7 +15,7 @@ from paddler_trio.cli.figures import NOTHING, duration, rate
 from paddler_trio.cli.live_picture import LivePicture
 from paddler_trio.cli.live_views import DeploymentView
 from paddler_trio.cli.terminal import printable
-from paddler_trio.cli.top_columns import agent_columns, request_columns
+from paddler_trio.cli.top_columns import UPDATED, agent_columns, request_columns
 from paddler_trio.cli.top_view import Pane, TopView, question
 
 KEYS: Final = (
@@ -91,7 +91,8 @@ def plain_lines(picture: LivePicture) -> Iterator[str]:
     yield from (line.plain for line in _head(picture, None, now_ms))
     yield ""
     agents = view.agents(picture, now_ms)
-    yield from _plain("agents", agents, agent_columns(picture, now_ms))
+    columns = [c for c in agent_columns(picture, now_ms) if c.title != UPDATED]
+    yield from _plain("agents", agents, columns)
     yield ""
     requests = view.requests(picture, now_ms)
     yield from _plain("requests", requests, request_columns(now_ms))

@@ -33,7 +33,7 @@ REQUESTS_PATH: Final = "/api/v2/requests"
 
 
 @attrs.define(eq=False)
-class EventFeed:
+class FeedLink:
     """A conversation with one balancer; ``async with``.
 
     Every method raises BalancerUnreachableError or BalancerRefusedError.
@@ -43,7 +43,7 @@ class EventFeed:
     _http: httpx.AsyncClient
 
     @classmethod
-    def open(cls, address: str, key_file: Path | None = None) -> EventFeed:
+    def open(cls, address: str, key_file: Path | None = None) -> FeedLink:
         """Nothing is sent yet; a usage error if ``address`` is not ``host:port``, a
         ConfigurationError if ``key_file`` holds no key."""
         checked_address(address, option="--management-addr")
