@@ -126,7 +126,8 @@ def test_every_terminal_is_filled_exactly(width: int, height: int) -> None:
 def test_in_a_pipe_it_is_one_table_after_the_other() -> None:
     lines = list(plain_lines(seen()))
     assert lines[3].split() == [
-        "name", "phase", "slots", "idle", "busy", "in/s", "out/s", "cached", "memory", "model", "issues",
+        "name", "phase", "slots", "idle", "busy", "in/s", "out/s", "cached", "memory", "model",
+        "issues",
     ]  # fmt: skip
     assert lines[7].split()[:4] == ["key", "client", "deployment", "what"]
     assert len(lines) == 10
