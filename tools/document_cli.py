@@ -217,7 +217,7 @@ queue, the slots and the tokens a second of the whole fleet, and what keeps requ
 | `q`, Esc, Ctrl-C | quit |
 
 Where there is no terminal, `top` prints what is so now, and ends; `--json` has all of it. While the
-balancer is away, the last picture stays, and the first line says since when. See
+balancer is away, the last picture stays, and the first line has since when. See
 [watching a fleet](watching.md).
 """,
     "requests": """\

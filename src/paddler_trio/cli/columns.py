@@ -36,7 +36,7 @@ class Column(Generic[T]):
 
     Args:
       text: the cell of a row.
-      order: what rows are sorted by; None for a column by which nobody sorts.
+      order: what rows are sorted by; None for a column that is no order.
       importance: 0 always stays; the largest is left out first.
       takes_rest: it gets what the others leave, and at least ``width``.
     """

@@ -43,7 +43,7 @@ CSV_FIELDS: Final = (
 
 @attrs.frozen(kw_only=True)
 class RequestsQuery:
-    """Which requests are wanted; empty for all. ``since_s``: arrived no longer ago."""
+    """Which requests are asked for; empty for all. ``since_s``: arrived no longer ago."""
 
     state: str = "all"
     client: str = ""
@@ -67,7 +67,7 @@ class RequestsQuery:
 
 
 def read_requests(client: ManagementClient, query: RequestsQuery) -> RequestsPage:
-    """As many as the query wants, over as many pages as that takes; newest first."""
+    """As many as are asked for, over as many pages as that takes; newest first."""
     now_ms = None
     if query.since_s is not None:  # times are on the balancer's clock
         now_ms = _page(client, {"limit": "1"}).now_ms

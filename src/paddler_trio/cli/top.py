@@ -54,5 +54,5 @@ def top(
 
 
 def _is_hang_up(error: BaseException) -> bool:
-    """The terminal is gone: there is nobody to write to."""
+    """The terminal is gone, and with it the reader."""
     return all(isinstance(each, OSError) and each.errno == errno.EIO for each in leaves(error))

@@ -129,13 +129,13 @@ def request_phase(request: RequestView) -> str:
 
 
 def agent_words(agent: LiveAgent) -> str:
-    """What a filter looks at, in lower case."""
+    """The text that a filter is compared with, in lower case."""
     words = (agent.label, agent.id, agent.deployment, agent_phase(agent), agent.model_path or "")
     return " ".join((*words, *agent.labels.values())).casefold()
 
 
 def request_words(request: RequestView) -> str:
-    """What a filter looks at, in lower case."""
+    """The text that a filter is compared with, in lower case."""
     return " ".join(
         (
             str(request.key),

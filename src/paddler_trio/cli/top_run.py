@@ -79,7 +79,7 @@ async def run_top(address: str, key_file: Path | None, console: Console) -> int:
 
     Errors:
       BalancerUnreachableError: the balancer cannot be reached at the beginning.
-      BalancerRefusedError: it knows no feed, or wants another key.
+      BalancerRefusedError: it has no feed, or asks for another key.
     """
     feed = FeedLink.open(address, key_file)
     try:

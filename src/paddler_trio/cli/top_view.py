@@ -1,4 +1,4 @@
-"""What whoever looks at ``top`` chose: the pane, the row, the order, the filter; and what keys do.
+"""The choices of whoever watches ``top``: pane, row, order, filter; and what keys do.
 
 Pure: a key changes the view, and may be an order that is carried out elsewhere.
 """
