@@ -47,8 +47,7 @@ def _queue(stay: QueueStay, end_ms: int) -> Stage:
     if len(positions) > POSITIONS_SHOWN:
         positions = [*positions[: POSITIONS_SHOWN - 2], "…", positions[-1]]
     if positions:
-        words = "position" if len(positions) == 1 else "positions"
-        note = f"{words} {' → '.join(positions)}"
+        note = f"{' → '.join(positions)} ahead of it"
     until_ms = end_ms if stay.until_ms is None else stay.until_ms
     return Stage("queue", stay.since_ms, until_ms, note, "░")
 

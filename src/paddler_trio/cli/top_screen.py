@@ -36,6 +36,7 @@ HELP: Final = (
     "in/s, out/s  prompt tokens read and tokens generated a second, over the last seconds",
     "cached       of the prompt tokens, those that were in the cache",
     "updated      since the balancer had something new to say of this agent",
+    "queue        how many requests stand before it",
     "first        from arrival to the first result",
 )
 LEAST_ROWS: Final = 3

@@ -54,7 +54,7 @@ def test_the_stages_of_a_request_are_those_it_went_through() -> None:
         "first result": (1000, None),
         "decode": (1000, 3000),
     }
-    assert found["queue"].note == "positions 3 → 1"
+    assert found["queue"].note == "3 → 1 ahead of it"
     assert found["prefill"].note == "1000 prompt tokens, 750 of them cached (75%)"
     assert found["decode"].note == "101 tokens, 50 a second  ▆█"
 
@@ -89,7 +89,7 @@ def test_many_positions_are_shortened() -> None:
     positions = [[n, 40 - n] for n in range(30)]
     stay = {"since_ms": 0, "until_ms": 30, "positions": positions}
     (queue,) = stages(view(request(19, queue=[stay])), NOW_MS)
-    assert queue.note == "positions 40 → 39 → 38 → 37 → 36 → 35 → … → 11"
+    assert queue.note == "40 → 39 → 38 → 37 → 36 → 35 → … → 11 ahead of it"
 
 
 def test_the_waterfall_has_everything_in_its_place() -> None:
