@@ -1,4 +1,4 @@
-"""``paddler-trio requests`` reads as many pages as it takes, and writes them for people and tables."""
+"""``paddler-trio requests`` reads as many pages as it takes, and writes them in three forms."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FINISHED = "ended"
 
 @attrs.frozen(kw_only=True)
 class QueueStay:
-    """One stay in the queue; ``positions`` are pairs of a time and how many stood before it then."""
+    """One stay in the queue; ``positions`` are pairs of a time and how many stood before it."""
 
     since_ms: int
     until_ms: int | None = None
