@@ -221,7 +221,7 @@ balancer is away, the last picture stays, and the first line has since when. See
 [watching a fleet](watching.md).
 """,
     "requests": """\
-The newest come first. `--since` counts from the arrival. Times in a table are those of this
+The newest come first. Times in a table are those of this
 machine's zone, in CSV and JSON UTC or milliseconds of the balancer's clock. See
 [watching a fleet](watching.md).
 """,

@@ -45,7 +45,9 @@ def requests(
     ] = None,
     since: Annotated[
         float | None,
-        typer.Option("--since", min=0, help="Only those that arrived in the last so many seconds."),
+        typer.Option(
+            "--since", min=0, help="Only those that were in flight in the last so many seconds."
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=10_000, help="How many at most, newest first.")

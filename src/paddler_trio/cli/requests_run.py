@@ -43,7 +43,7 @@ CSV_FIELDS: Final = (
 
 @attrs.frozen(kw_only=True)
 class RequestsQuery:
-    """Which requests are asked for; empty for all. ``since_s``: arrived no longer ago."""
+    """Which requests are asked for; empty for all. ``since_s``: ended no longer ago, or not yet."""
 
     state: str = "all"
     client: str = ""
