@@ -20,6 +20,8 @@ from forked_processes import ForkedProcess
 
 COLUMNS, LINES = 150, 30
 PATIENCE_S = 60.0
+LOOK_S = 0.2
+"""Between two looks whether it still runs."""
 LEFT_SCREEN = b"\x1b[?1049l"
 _HOME = "\x1b[H"
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -62,7 +64,7 @@ class Person:
         while self.process.poll() is None:
             assert time.monotonic() < give_up_s, "it does not end"
             self._read(0.05)
-        while self._read(0):
+        while self._read(0):  # what it wrote last
             pass
         return self.process.wait()
 
@@ -74,10 +76,10 @@ class Person:
 
     def _read(self, within_s: float) -> bool:
         """Whether something was written, and more may be."""
-        if not select.select([self._ours], [], [], within_s)[0]:
-            return within_s > 0 and self.process.poll() is None
-        self.written += os.read(self._ours, 65536)
-        return True
+        if select.select([self._ours], [], [], min(within_s, LOOK_S))[0]:
+            self.written += os.read(self._ours, 65536)
+            return True
+        return self.process.poll() is None
 
 
 @contextmanager

@@ -209,6 +209,9 @@ def test_a_request_is_cancelled_by_its_key(other_fleet: Fleet) -> None:
         assert (ended.returncode, ended.stdout) == (0, "")
         assert ended.stderr == f"request {found[0]['key']} is cancelled\n"
     assert client.ends().status_code >= 500
-    again = command(other_fleet, "requests", "--cancel", str(found[0]["key"]))
-    assert again.returncode == 1
-    assert f"no request {found[0]['key']} is in flight" in again.stderr
+    over = command(other_fleet, "requests", "--cancel", str(found[0]["key"]))
+    assert (over.returncode, over.stdout) == (1, "")
+    assert "is over already" in over.stderr
+    unknown = command(other_fleet, "requests", "--cancel", "999999")
+    assert unknown.returncode == 1
+    assert "no request 999999 is in flight" in unknown.stderr
