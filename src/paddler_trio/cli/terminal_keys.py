@@ -36,6 +36,7 @@ _SEQUENCES: Final = {
     "[4~": "end",
     "[Z": "back tab",
 }
+_INTRODUCERS: Final = "[O"
 _NAMES: Final = {
     "\r": "enter",
     "\n": "enter",
@@ -61,6 +62,8 @@ class KeyDecoder:
         """The keys that are complete now."""
         keys = []
         for character in text:
+            if self._pending == ESCAPE and character not in _INTRODUCERS:
+                keys += self.flush()  # the key Esc, and another one soon after it
             if self._pending:
                 self._pending += character
                 if (key := self._sequence()) is not None:
@@ -84,7 +87,7 @@ class KeyDecoder:
         body = self._pending[1:]
         if body in _SEQUENCES:
             return _SEQUENCES[body]
-        if body[0] not in "[O" or len(body) > MAX_PENDING:
+        if len(body) > MAX_PENDING:
             return ""
         is_complete = len(body) > 1 and (body[-1].isalpha() or body[-1] == "~")
         return "" if is_complete else None

@@ -49,6 +49,7 @@ def test_esc_alone_is_a_key_once_nothing_follows() -> None:
     assert decoder.is_waiting
     assert decoder.flush() == ["escape"]
     assert not decoder.is_waiting
+    assert decoder.feed("\x1b\t\x1b\x1b[A") == ["escape", "tab", "escape", "up"]
     assert decoder.feed("\x1b[") == []
     assert decoder.flush() == []
 
