@@ -13,7 +13,7 @@ from paddler_trio.cli.terminal import printable
 
 NAME_WIDTH: Final = 20
 BAR_WIDTHS: Final = (12, 48)
-BESIDE_BAR: Final = 72
+BESIDE_BAR: Final = 90
 """What the other columns and a note take."""
 INDENT: Final = "  "
 
@@ -33,8 +33,9 @@ def waterfall(detail: RequestDetail, *, width: int = 120) -> list[str]:
     if request.ending is not None:
         after = exact(end_ms - request.arrived_ms)
         lines.append(f"{'end':<{NAME_WIDTH}}{after:>10}{'':>11}  {printable(request.ending_words)}")
+    lines += [""] if detail.explanation else []
     for sentence in detail.explanation:
-        lines += ["", *textwrap.wrap(printable(sentence), max(40, width))]
+        lines += textwrap.wrap(printable(sentence), max(40, width), subsequent_indent=INDENT)
     lines += _captured(request)
     return lines
 

@@ -32,7 +32,11 @@ class Stage:
 def stages(request: RequestView, now_ms: int) -> list[Stage]:
     """In the order in which they began; what still goes on ends ``now_ms``."""
     end_ms = now_ms if request.ended_ms is None else request.ended_ms
-    found = [(stay.since_ms, 0, [_queue(stay, end_ms)]) for stay in request.queue]
+    found = [
+        (stay.since_ms, 0, [_queue(stay, end_ms)])
+        for stay in request.queue
+        if stay.until_ms != stay.since_ms  # else a slot was free
+    ]
     found += [
         (placement.at_ms, 1, [*_placement(request, placement, end_ms)])
         for placement in request.placements

@@ -241,7 +241,7 @@ class Top:
             case ExplainRequest(key):
                 raw = await self.feed.request(key)
                 detail = read_view(raw, RequestDetail)
-                self.view.detail = waterfall(detail, width=self.console.size.width)
+                self.view.explain(waterfall(detail, width=self.console.size.width))
         return ""
 
 

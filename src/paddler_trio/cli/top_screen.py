@@ -74,7 +74,7 @@ def screen(
     if view.shows_help:
         lines += [Text(), *(Text(line) for line in HELP)]
     elif view.detail is not None:
-        lines += [Text(), *(Text(printable(line)) for line in view.detail)]
+        lines += [Text(), *(Text(printable(line)) for line in view.detail[view.detail_from :])]
     else:
         lines += _tables(picture, view, now_ms, (width, height - len(lines) - 1))
     lines = lines[: max(0, height - 1)]
@@ -261,7 +261,9 @@ def _foot(view: TopView) -> Text:
         return Text(f"filter {view.active.value}: {printable(view.pane.filter)}▏", style="bold")
     if view.message:
         return Text(printable(view.message), style="bold")
-    if view.shows_help or view.detail is not None:
+    if view.shows_help:
         return Text("any key goes back, q quits", style="dim")
+    if view.detail is not None:
+        return Text("↑↓ scroll  q quits  any other key goes back", style="dim")
     chosen = f"filter {view.pane.filter!r} (Esc ends it)  " if view.pane.filter else ""
     return Text.assemble((printable(chosen), "bold"), (KEYS, "dim"))

@@ -106,7 +106,8 @@ class TopView:
       asking: an order that is to be confirmed.
       typing: the filter is being typed.
       message: what is shown below, such as how an order went.
-      detail: lines about a request that are shown in the place of the tables.
+      detail: lines about a request that are shown in the place of the tables, the first of them
+        ``detail_from``.
     """
 
     panes: dict[Pane, PaneView] = attrs.field(
@@ -118,6 +119,7 @@ class TopView:
     shows_help: bool = False
     message: str = ""
     detail: list[str] | None = None
+    detail_from: int = 0
 
     @property
     def pane(self) -> PaneView:
@@ -133,9 +135,10 @@ class TopView:
     def requests(self, picture: LivePicture, now_ms: int) -> list[RequestView]:
         """The rows of the table, in order."""
         view = self.panes[Pane.REQUESTS]
-        return _rows(
+        rows = _rows(
             picture.requests.values(), view, request_columns(now_ms), request_words, _request_key
         )
+        return sorted(rows, key=lambda request: request.is_finished)  # those that ended come last
 
     def keys(self, picture: LivePicture, now_ms: int) -> list[str]:
         """Of the rows of the active table."""
@@ -153,16 +156,27 @@ class TopView:
             return None
         self.message = ""
         if self.shows_help or self.detail is not None:
-            self.shows_help, self.detail = False, None
-            return Quit() if key == "q" else None
+            return self._leave(key)
         keys = self.keys(picture, now_ms)
-        steps = {"down": 1, "j": 1, "up": -1, "k": -1, "page down": PAGE, "page up": -PAGE}
-        steps |= {"home": -len(keys) - 1, "g": -len(keys) - 1, "end": len(keys) + 1}
-        steps |= {"G": len(keys) + 1}
-        if key in steps:
-            self.pane.move(keys, steps[key])
+        step = _step(key, len(keys))
+        if step is not None:
+            self.pane.move(keys, step)
             return None
         return self._command(key, picture, keys, now_ms)
+
+    def explain(self, lines: list[str]) -> None:
+        """Show these instead of the tables."""
+        self.detail, self.detail_from = lines, 0
+
+    def _leave(self, key: str) -> Quit | None:
+        """Back to the tables, or further down in what is shown."""
+        lines = len(self.detail or ())
+        step = _step(key, lines)
+        if step is not None and self.detail is not None:
+            self.detail_from = min(max(0, self.detail_from + step), lines - 1)
+            return None
+        self.shows_help, self.detail = False, None
+        return Quit() if key == "q" else None
 
     def _command(
         self, key: str, picture: LivePicture, keys: list[str], now_ms: int
@@ -227,6 +241,24 @@ class TopView:
         if self.active is Pane.AGENTS:
             return [c.title for c in agent_columns(picture, now_ms) if c.order is not None]
         return [c.title for c in request_columns(now_ms) if c.order is not None]
+
+
+def _step(key: str, rows: int) -> int | None:
+    """How far a key moves; None if it moves nothing."""
+    match key:
+        case "down" | "j":
+            return 1
+        case "up" | "k":
+            return -1
+        case "page down":
+            return PAGE
+        case "page up":
+            return -PAGE
+        case "end" | "G":
+            return rows + 1
+        case "home" | "g":
+            return -rows - 1
+    return None
 
 
 def question(order: Order) -> str:

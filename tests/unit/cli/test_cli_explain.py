@@ -61,7 +61,7 @@ def test_the_stages_of_a_request_are_those_it_went_through() -> None:
 
 def test_a_request_that_went_on_elsewhere_has_both_agents_and_why() -> None:
     assert names(CONTINUED) == [
-        "queue", "a1, slot 1", "preparation", "prefill", "first result", "decode", "ending",
+        "a1, slot 1", "preparation", "prefill", "first result", "decode", "ending",
         "queue", "a2, slot 0", "preparation", "prefill", "first result", "decode", "ending",
     ]  # fmt: skip
     found = stages(view(CONTINUED), NOW_MS)
@@ -101,7 +101,7 @@ def test_the_waterfall_has_everything_in_its_place() -> None:
         "50 tokens/s"
     )
     (queue,) = (line for line in lines if line.startswith("queue"))
-    assert queue.split()[:6] == ["queue", "0", "ms", "500", "ms", "░" * 8]
+    assert queue.split()[:6] == ["queue", "0", "ms", "500", "ms", "░" * 7]
     (decode,) = (line for line in lines if line.startswith("  decode"))
     assert decode.split()[:5] == ["decode", "1.00", "s", "2.00", "s"]
     assert decode.index("█") == next(line for line in lines if "first result  " in line).index("│")

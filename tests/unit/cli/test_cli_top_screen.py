@@ -113,7 +113,7 @@ def test_help_and_an_explained_request_take_the_place_of_the_tables() -> None:
     )
     lines = drawn(seen(), TopView(detail=["queue  500 ms"]))
     assert "queue  500 ms" in lines[3]
-    assert "any key goes back" in lines[-1]
+    assert "any other key goes back" in lines[-1]
 
 
 @given(st.integers(min_value=1, max_value=200), st.integers(min_value=1, max_value=60))

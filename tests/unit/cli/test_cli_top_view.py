@@ -141,11 +141,23 @@ def test_help_and_details_are_left_with_any_key(picture: LivePicture) -> None:
     assert view.shows_help
     assert press(view, picture, "c") is None
     assert not view.shows_help
-    view.detail = ["a line"]
+    view.explain(["a line", "another"])
+    assert press(view, picture, "down", "down") is None
+    assert (view.detail, view.detail_from) == (["a line", "another"], 1)
     assert press(view, picture, "escape") is None
     assert view.detail is None
-    view.detail = ["a line"]
+    view.explain(["a line"])
+    assert view.detail_from == 0
     assert press(view, picture, "q") == Quit()
+
+
+def test_requests_that_ended_come_last_whatever_the_order(picture: LivePicture) -> None:
+    ended = request(3, arrived_ms=0, phase="ended", ended_ms=9, ending={"kind": "done"})
+    picture.apply({**full_event(requests={"3": ended, "19": request(19)}), "seq": 1})
+    view = TopView()
+    assert shown(view, picture) == [19, 3]
+    press(view, picture, "r")
+    assert shown(view, picture) == [19, 3]
 
 
 @given(st.lists(st.sampled_from(ALL_KEYS), max_size=40), st.booleans())
