@@ -35,7 +35,8 @@ def top(
 
     with one_line_errors():
         console = stdout()
-        if once or as_json or not (console.is_terminal and sys.stdin.isatty()):
+        can_draw = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
+        if once or as_json or not can_draw:
             picture = trio.run(look_once, management_addr, key_file)
             if as_json:
                 print_json(picture.document())
