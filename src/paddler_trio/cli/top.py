@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
 
@@ -33,7 +35,7 @@ def top(
     from paddler_trio.cli.top_run import look_once, run_top
     from paddler_trio.cli.top_screen import plain_lines
 
-    with one_line_errors():
+    with one_line_errors(), _plain_interrupts():
         console = stdout()
         can_draw = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
         if once or as_json or not can_draw:
@@ -52,6 +54,17 @@ def top(
             code = HUNG_UP
     if code:
         raise typer.Exit(code)
+
+
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Ctrl-C as itself, also out of the nurseries that it ended."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if any(isinstance(each, KeyboardInterrupt) for each in leaves(group)):
+            raise KeyboardInterrupt from group
+        raise
 
 
 def _is_hang_up(error: BaseException) -> bool:
