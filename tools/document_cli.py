@@ -200,6 +200,37 @@ Exit code 1 and one line if an agent would refuse the request; 2 if a file canno
 The model's reasoning goes to standard error. Ctrl-C closes the connection, which stops the request
 on the agent.
 """,
+    "top": """\
+Two tables: the agents with their slots, and the requests that wait or run. Above them stand the
+queue, the slots and the tokens a second of the whole fleet, and what keeps requests waiting.
+
+| key | |
+|---|---|
+| Tab | the other table |
+| arrows, `j`, `k`, PgUp, PgDn, Home, End | another row |
+| `s`, `r` | sort by the next column; reverse the order |
+| `/` | a filter: words that a row must have; Enter keeps it, Esc ends it |
+| Enter | what happened to the selected request, as `explain` prints it |
+| `c` | cancel the selected request, after a `y` |
+| `d` | drain the selected agent, or give it work again, after a `y` |
+| `?` | what keys and columns mean |
+| `q`, Esc, Ctrl-C | quit |
+
+Where there is no terminal, `top` prints what is so now, and ends; `--json` has all of it. While the
+balancer is away, the last picture stays, and the first line has since when. See
+[watching a fleet](watching.md).
+""",
+    "requests": """\
+The newest come first. Times in a table are those of this
+machine's zone, in CSV and JSON UTC or milliseconds of the balancer's clock. See
+[watching a fleet](watching.md).
+""",
+    "explain": """\
+Stages that a request went through, each with when it began after the arrival, how long it took, and
+a bar: the queue with its positions, the agent and why it was chosen, template, engine's queue,
+prefill with the cached part, decode with its speed, continuations, the ending. Agents of Paddler's
+report less of it. Exit code 1 if the request is not known (any more).
+""",
     "rpc-server": """\
 A model that fits no machine can be spread over several: start an RPC server on each that lends its
 devices, and give the agent their addresses.

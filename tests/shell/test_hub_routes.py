@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
 from paddler_trio.assembly.hub_models import AnsweredHubModels
-from paddler_trio.balancer.hub_routes import HubRoutes, NoHub
+from paddler_trio.balancer.hub_routes import HubRoutes
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.asgi import Message
 from paddler_trio.http.router import Router
@@ -260,9 +260,3 @@ async def test_the_next_one_asks_if_the_first_one_leaves(hub: HubServer) -> None
         goes_on.set()
     assert len(hub.seen) == 2
     assert repr(lookup) == "<HubLookup: 1 repositories kept, 0 asked for>"
-
-
-async def test_a_balancer_that_asks_no_hub_says_so() -> None:
-    router = Router()
-    HubRoutes(NoHub()).add_to(router)
-    assert await ask(router, "repo=org/model") == (501, "this balancer asks no hub")

@@ -33,6 +33,7 @@ from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
+from paddler_trio.balancer.hub_routes import HubRoutes
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes
 from paddler_trio.balancer.model_store_child import ModelStoreChild
@@ -217,10 +218,10 @@ def balancer_parts(
         (
             EventRoutes(feed, goodbye),
             RequestRoutes(activity),
+            HubRoutes(AnsweredHubModels()),
             MetricsRoutes(metrics),
             LogRoutes(RECENT),
         ),
-        AnsweredHubModels(),
     )
     operators_app = management.app()
     store_app = no_model_store if store is None else ModelStoreRoutes(store)

@@ -11,7 +11,6 @@ from typing import Protocol
 from urllib.parse import parse_qs
 
 import attrs
-import trio
 
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
 from paddler_trio.http.router import Params, Router
@@ -25,14 +24,6 @@ class HubModels(Protocol):
     async def models(self, repo_id: str, revision: str) -> bytes:
         """The JSON of the answer; HttpProblem."""
         ...
-
-
-class NoHub:
-    """Where nothing asks a hub."""
-
-    async def models(self, repo_id: str, revision: str) -> bytes:
-        await trio.lowlevel.checkpoint()
-        raise HttpProblem(501, "this balancer asks no hub")
 
 
 @attrs.frozen(eq=False)

@@ -25,7 +25,6 @@ from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProg
 from paddler_trio.balancer.fleet.fleet_routes import FleetRoutes, author_of
 from paddler_trio.balancer.fleet.rollout_routes import NoRollouts, RolloutControl, RolloutRoutes
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
-from paddler_trio.balancer.hub_routes import HubModels, HubRoutes, NoHub
 from paddler_trio.balancer.inference_routes import health
 from paddler_trio.balancer.key_routes import KeyRoutes
 from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
@@ -83,7 +82,6 @@ class ManagementRoutes:
         default=attrs.Factory(lambda self: AgentsProgress(self.dispatcher), takes_self=True)
     )
     more: Sequence[RouteGroup] = ()
-    hub: HubModels = attrs.field(factory=NoHub)
     _agents_v1: SharedView = attrs.field(init=False)
     _agents_v2: SharedView = attrs.field(init=False)
     _buffered_requests: SharedView = attrs.field(init=False)
@@ -113,7 +111,6 @@ class ManagementRoutes:
         FleetRoutes(self.states, self.progress).add_to(router)
         RolloutRoutes(self.rollouts, self.goodbye).add_to(router)
         FitRoutes(self._find).add_to(router)
-        HubRoutes(self.hub).add_to(router)
         TemplateRoutes(self.dispatcher).add_to(router)
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
         KeyRoutes(self.keys).add_to(router)

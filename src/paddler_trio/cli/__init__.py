@@ -15,14 +15,17 @@ from paddler_trio.cli import (
     chat,
     demo,
     doctor,
+    explain,
     fleet_command,
     key,
     model,
     model_cache,
     model_push,
+    requests_command,
     rollout_command,
     rpc_server,
     template,
+    top,
     tree,
 )
 
@@ -44,6 +47,9 @@ app.add_typer(rollout_command.rollout, name="rollout")
 app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")
 app.command()(agents.agents)
+app.command()(top.top)
+app.command()(requests_command.requests)
+app.command()(explain.explain)
 app.command()(chat.chat)
 app.command()(tree.tree)
 app.command()(rpc_server.rpc_server)

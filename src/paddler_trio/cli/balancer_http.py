@@ -47,18 +47,27 @@ def open_http(
     Errors:
       ConfigurationError: the key file cannot be read or holds no key.
     """
-    try:
-        split_address(address)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-    headers = {} if key_file is None else {"Authorization": f"Bearer {read_secret(key_file)}"}
+    checked_address(address, option=option)
     return httpx.Client(
-        headers=headers,
+        headers=key_headers(key_file),
         base_url=f"http://{address}",
         timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
         trust_env=False,
         verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # unused; reading all roots takes 16 ms
     )
+
+
+def checked_address(address: str, *, option: str) -> None:
+    """A usage error naming ``option`` unless it is ``host:port``."""
+    try:
+        split_address(address)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def key_headers(key_file: Path | None) -> dict[str, str]:
+    """What shows the API key of a file; ConfigurationError if it cannot be read or holds none."""
+    return {} if key_file is None else {"Authorization": f"Bearer {read_secret(key_file)}"}
 
 
 @contextmanager

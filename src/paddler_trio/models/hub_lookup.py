@@ -32,7 +32,7 @@ FRESH_S: Final = 60.0
 MAX_LISTING_BYTES: Final = 2 << 20
 """Ten times the listings of the largest repositories of models: decoding holds the interpreter."""
 MAX_AT_ONCE: Final = 4
-MAX_KEPT: Final = 64
+MAX_KEPT: Final = 16
 MAX_REVISION_CHARS: Final = 256
 
 Key = tuple[str, str]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pytest
 
+from paddler_trio.balancer.template_routes import UNKNOWN_TO_AGENT
 from paddler_trio.language.model_language import Language, templates_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_template import MAX_SOURCE_CHARS
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.preparation.jobs import prepare
+from paddler_trio.preparation.messages import Answered, Job
 from paddler_trio.preparation.template_preview import previewed
+from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.trio.request_frame import read_head
 from paddler_trio.wire.trio.trio_link import PreviewTemplate
 from vision_models import data_uri, encoded, picture
 
+READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536)
 HELLO: Mapping[str, object] = {"role": "user", "content": "Hello!"}
 TOOL: Mapping[str, object] = {"type": "function", "function": {"name": "now"}}
 
@@ -75,6 +82,20 @@ def test_a_message_that_is_none_is_named_and_has_no_line(language: Language) -> 
     problem = preview(language, None, {"content": "who?"})
     assert problem["line"] is None
     assert "messages[0]" in str(problem["problem"])
+
+
+def test_an_agent_that_does_not_know_the_question_refuses_it_as_malformed(
+    language: Language,
+) -> None:
+    """So it is with every question that is newer than an agent; the balancer goes by the words."""
+    text = '{"Trio":{"Ask":{"id":"q.1","question":{"FromTheFuture":{"messages":[]}}}}}'
+    frame = read_head(text, speaks_trio=True)
+    assert frame is not None
+    answered = prepare(Job(frame, 0, READY), language)
+    assert isinstance(answered, Answered)
+    answer = json.loads(answered.frame)["Trio"]["Answer"]
+    assert answer["code"] == 400
+    assert answer["problem"].startswith(UNKNOWN_TO_AGENT)
 
 
 def test_an_image_for_a_model_that_sees_none_is_refused_as_in_a_request(

@@ -1,0 +1,72 @@
+"""``paddler-trio top``: the fleet as it works, on a terminal."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated
+
+import trio
+import typer
+
+from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
+from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
+from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.errors import leaves
+
+HUNG_UP = 129
+
+
+def top(
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="Print what is so now and end; so it is wherever there is no terminal."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Watch agents, slots, queue and requests; sort, filter, cancel and drain by key."""
+    from paddler_trio.cli.top_run import look_once, run_top
+    from paddler_trio.cli.top_screen import plain_lines
+
+    with one_line_errors(), _plain_interrupts():
+        console = stdout()
+        can_draw = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
+        if once or as_json or not can_draw:
+            picture = trio.run(look_once, management_addr, key_file)
+            if as_json:
+                print_json(picture.document())
+            else:
+                for line in plain_lines(picture):
+                    console.print(line, soft_wrap=True)
+            return
+        try:
+            code = trio.run(partial(run_top, management_addr, key_file, console))
+        except (OSError, BaseExceptionGroup) as error:
+            if not _is_hang_up(error):
+                raise
+            code = HUNG_UP
+    if code:
+        raise typer.Exit(code)
+
+
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Ctrl-C as itself, also out of the nurseries that it ended."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if any(isinstance(each, KeyboardInterrupt) for each in leaves(group)):
+            raise KeyboardInterrupt from group
+        raise
+
+
+def _is_hang_up(error: BaseException) -> bool:
+    """The terminal is gone, and with it the reader."""
+    return all(isinstance(each, OSError) and each.errno == errno.EIO for each in leaves(error))
