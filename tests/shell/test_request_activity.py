@@ -106,7 +106,7 @@ def check(
             lanes.setdefault(request.lease.agent.key, []).append(placement.lane)
         elif record.placements:
             assert record.placements[-1].ended_s is not None
-        moments = [moment for moment, _ in record.progress.marks]
+        moments = [moment for moment, _ in record.progress.all()]
         assert moments == sorted(moments)
         assert record.view(trio.current_time())["key"] == request.key
         if isinstance(request.phase, Ended):
@@ -132,7 +132,7 @@ async def test_a_continuation_shows_both_placements_and_why() -> None:
         assert await heard(request) == ("ab", None)
         (record,) = activity.finished
         assert record.agents == ["a1", "a2"]
-        assert record.placements[0].ending == "lost: the agent was lost"
+        assert record.placements[0].ending == "lost: the agent's connection broke"
         assert record.placements[1].ending == "done"
         text = " ".join(explanation(record, trio.current_time()))
         assert "the only agent that had a free slot" in text
@@ -178,7 +178,7 @@ async def test_positions_in_the_queue_are_noted_once_a_second(autojump_clock: Mo
             requests[0].stop()
             await trio.sleep(1)
             stay = activity.in_flight[requests[2].key].stays[0]
-            assert [ahead for _, ahead in stay.positions.marks] == [2, 1]
+            assert [ahead for _, ahead in stay.positions.all()] == [2, 1]
             nursery.cancel_scope.cancel()
         for request in requests:
             request.stop()
@@ -209,8 +209,8 @@ def test_marks_are_few_in_order_and_spread_over_the_whole() -> None:
     marks = Marks()
     for number in range(10_000):
         marks.add(number / 10, number)
-        assert len(marks.marks) <= MAX_MARKS
-    moments = [moment for moment, _ in marks.marks]
+        assert len(marks.all()) <= MAX_MARKS
+    moments = [moment for moment, _ in marks.all()]
     assert moments[0] == 0.0
     assert moments[-1] > 900
     gaps = [later - earlier for earlier, later in pairwise(moments)]

@@ -23,8 +23,9 @@ class DispatchObserver(Protocol):
         """It has left this phase and is in another."""
         ...
 
-    def lost(self, request: Request, reason: str) -> None:
-        """Its slot is gone, and ``moved`` follows: back into the queue or to its end."""
+    def lost(self, request: Request, how: str) -> None:
+        """Its slot is gone, and ``moved`` follows: back into the queue or to its end. ``how``
+        begins with ``lost: `` or ``handed back: ``."""
         ...
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
@@ -48,7 +49,7 @@ class NoObserver:
 
     def moved(self, request: Request, left: Phase) -> None: ...
 
-    def lost(self, request: Request, reason: str) -> None: ...
+    def lost(self, request: Request, how: str) -> None: ...
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None: ...
 

@@ -277,12 +277,13 @@ class Dispatcher:
         self.observer.agent_changed(agent, is_here=False)
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         suspects = {} if agent.said_goodbye else agent.suspects()
+        how = "lost: the agent left" if agent.said_goodbye else "lost: the agent's connection broke"
         pool = self.pools.of(agent)
         del pool.agents[agent.key]
         for key in pool.ledger.in_order(pool.ledger.leave(agent.key)):
             request = self._requests[key]
             request.may_kill_agents |= key in suspects
-            self._lose_slot(request, suspects.get(key, 0), "the agent was lost")
+            self._lose_slot(request, suspects.get(key, 0), how)
         self._note_serving(pool, agent.key, serves=False)
         self._note_stranded(pool)
         self.pools.end_if_left(pool)
@@ -307,7 +308,7 @@ class Dispatcher:
         )
         pool = self.pools.of(request)
         self._apply(pool, pool.ledger.give_back(request.key))
-        self._lose_slot(request, suspects, reason)
+        self._lose_slot(request, suspects, f"handed back: {reason}")
         self._note_stranded(pool)
         self.agents_changed.notify()
 
@@ -343,12 +344,12 @@ class Dispatcher:
         )
         return refusal(loss, self.limits.continuation)
 
-    def _lose_slot(self, request: Request, suspects: int, reason: str) -> None:
+    def _lose_slot(self, request: Request, suspects: int, how: str) -> None:
         """The slot of this request is gone: it queues again, in this very step, or ends.
 
         ``suspects``: how many may be the cause, this one among them; 0 if this one is not.
         """
-        self.observer.lost(request, reason)
+        self.observer.lost(request, how)
         if isinstance(request.phase, Stopping):
             request.end(request.phase.ending)
             return

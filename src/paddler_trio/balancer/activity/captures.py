@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 import attrs
@@ -12,35 +11,45 @@ from paddler_trio.nursery_tree.request import Results
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 MAX_BYTES: Final = 4096
-"""Of a request, and of an answer in characters."""
+"""Of a request, and of an answer."""
 MAX_TOTAL_BYTES: Final = 16 * 1024 * 1024
 """Of all; the oldest are forgotten first."""
 _TEXTS: Final = ("ContentToken", "ReasoningToken", "ToolCallToken", "UndeterminableToken")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Captures:
     """See the module docstring. Each capture counts as the most that it may become."""
 
-    _records: deque[RequestRecord] = attrs.field(factory=deque, init=False)
+    _captures: dict[int, Capture] = attrs.field(factory=dict, init=False)
+    """By the key of the request, the oldest first."""
+
+    def __repr__(self) -> str:
+        return f"<Captures of {len(self._captures)} requests>"
 
     def begin(self, record: RequestRecord, work: EncodedWork) -> None:
         """Keep the beginning of a request's JSON."""
-        record.capture = Capture(work.body[:MAX_BYTES].decode(errors="replace"))
-        self._records.append(record)
-        while len(self._records) * 2 * MAX_BYTES > MAX_TOTAL_BYTES:
-            self._records.popleft().capture = None
+        record.capture = self._captures[record.key] = Capture(bytes(work.body[:MAX_BYTES]))
+        while len(self._captures) * 2 * MAX_BYTES > MAX_TOTAL_BYTES:
+            oldest = self._captures.pop(next(iter(self._captures)))
+            oldest.request = b""
+            oldest.answer.clear()
 
     def take(self, record: RequestRecord, results: Results) -> None:
         """Add what these results say to the answer."""
         capture = record.capture
-        if capture is None or len(capture.answer) >= MAX_BYTES:
+        if capture is None or not capture.request:
             return
-        texts = [
-            str(text)
-            for result in results.results
-            if isinstance(result, dict)
-            for tag in _TEXTS
-            if (text := result.get(tag)) is not None
-        ]
-        capture.answer = (capture.answer + "".join(texts))[:MAX_BYTES]
+        for result in results.results:
+            room = MAX_BYTES - len(capture.answer)
+            if room <= 0:
+                return
+            if isinstance(result, dict):
+                for tag in _TEXTS:
+                    text = result.get(tag)
+                    if isinstance(text, str):
+                        capture.answer += text[:room].encode(errors="replace")[:room]
+
+    def of(self, key: int) -> Capture | None:
+        """That of the request with this key, unless it was forgotten."""
+        return self._captures.get(key)

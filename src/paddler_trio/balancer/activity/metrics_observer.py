@@ -5,13 +5,11 @@ Every delivered step passes here: what it costs, each token costs.
 
 from __future__ import annotations
 
-from collections import deque
-
 import attrs
 
+from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.request_activity import num_pieces
-from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import (
@@ -36,7 +34,7 @@ class MetricsObserver:
     """
 
     metrics: MetricsHistory
-    finished: deque[RequestRecord]
+    finished: FinishedRequests
     _last_s: dict[RequestKey, float] = attrs.field(factory=dict, init=False)
     """Of requests that have tokens, when the newest came."""
 
@@ -59,11 +57,12 @@ class MetricsObserver:
             metrics.ended(failed=isinstance(request.ending, Failure))
         if isinstance(phase, Ended):
             self._last_s.pop(request.key, None)
-            for placement in self.finished[-1].placements:
+            record = self.finished.last
+            for placement in () if record is None else record.placements:
                 if placement.prompt_tokens is not None:
                     metrics.prompt(placement.prompt_tokens, placement.cached_tokens or 0)
 
-    def lost(self, request: Request, reason: str) -> None:
+    def lost(self, request: Request, how: str) -> None:
         """Its phase shows it."""
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:

@@ -7,7 +7,6 @@ but for the positions in the queue, of which a task looks at some once a second.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -19,11 +18,14 @@ import trio
 
 from paddler_trio.balancer.activity.agent_history import AgentHistory
 from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.activity.request_record import (
+    MAX_TEXT_CHARS,
     PlacementRecord,
     RequestRecord,
     Stay,
     slot_ending,
+    why,
 )
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
@@ -41,8 +43,8 @@ from paddler_trio.nursery_tree.request import (
 )
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.wire.trio.prompt_stages import MAX_TOKENS
 
-MAX_FINISHED: Final = 10_000
 LOOK_S: Final = 1.0
 MAX_LOOKED_AT: Final = 256
 """Requests in the queue whose positions are noted at a time."""
@@ -100,16 +102,16 @@ class RequestActivity:
     then: DispatchObserver = attrs.field(factory=NoObserver)
     agents: AgentHistory = attrs.field(factory=AgentHistory, init=False)
     in_flight: dict[RequestKey, RequestRecord] = attrs.field(factory=dict, init=False)
-    finished: deque[RequestRecord] = attrs.field(
-        factory=lambda: deque(maxlen=MAX_FINISHED), init=False
-    )
-    """The one that ended last comes last."""
+    finished: FinishedRequests = attrs.field(init=False)
     _waiting: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     _lanes: dict[AgentKey, _Lanes] = attrs.field(factory=dict, init=False)
     _subscribers: list[Touched] = attrs.field(factory=list, init=False)
     _lost: str | None = attrs.field(default=None, init=False)
-    """Why the request that moves next has lost its slot."""
+    """How the request that moves next has lost its slot."""
+
+    def __attrs_post_init__(self) -> None:
+        self.finished = FinishedRequests(self.captures)
 
     def __repr__(self) -> str:
         return f"<RequestActivity {len(self.in_flight)} in flight, {len(self.finished)} finished>"
@@ -128,14 +130,13 @@ class RequestActivity:
 
     def find(self, name: str) -> RequestRecord | None:
         """The record with this key or id, the newest of several."""
-        if name.isascii() and name.isdigit() and len(name) < 20:
-            record = self.in_flight.get(RequestKey(int(name)))
-            if record is not None:
+        key = int(name) if name.isascii() and name.isdigit() and len(name) < 20 else None
+        if key is not None and key in self.in_flight:
+            return self.in_flight[RequestKey(key)]
+        for record in reversed(self.in_flight.values()):
+            if record.id == name:
                 return record
-        for record in (*reversed(self.in_flight.values()), *reversed(self.finished)):
-            if record.id == name or str(record.key) == name:
-                return record
-        return None
+        return self.finished.find(name, key)
 
     def request(self, key: int) -> Request | None:
         """The request itself, if it has not ended."""
@@ -176,13 +177,13 @@ class RequestActivity:
         record.enters(request, now_s)
         if isinstance(request.phase, Ended):
             del self.in_flight[request.key], self._requests[request.key]
-            self.finished.append(record)
+            self.finished.add(record)
         self._touch(record)
         self.then.moved(request, left)
 
-    def lost(self, request: Request, reason: str) -> None:
-        self._lost = f"lost: {reason}"[:200]
-        self.then.lost(request, reason)
+    def lost(self, request: Request, how: str) -> None:
+        self._lost = how[:MAX_TEXT_CHARS]
+        self.then.lost(request, how)
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         record = self.in_flight.get(request.key)
@@ -248,7 +249,9 @@ class RequestActivity:
         lanes = self._lanes.get(agent.key)
         if lanes is None:
             lanes = self._lanes[agent.key] = _Lanes()
-        return PlacementRecord(agent.label[:200], agent.key, lanes.take(), now_s, lease.choice)
+        return PlacementRecord(
+            agent.label[:MAX_TEXT_CHARS], agent.key, lanes.take(), now_s, why(lease.choice)
+        )
 
     def _end_slot(self, record: RequestRecord, now_s: float, ending: str) -> None:
         placement = record.placements[-1]
@@ -280,4 +283,5 @@ def _note_usage(record: RequestRecord, placement: PlacementRecord, done: object)
         return
     prompt, cached = usage.get("prompt_tokens"), usage.get("cached_prompt_tokens")
     if type(prompt) is int and type(cached) is int:
-        placement.prompt_tokens, placement.cached_tokens = prompt, cached
+        placement.prompt_tokens = max(0, min(MAX_TOKENS, prompt))
+        placement.cached_tokens = max(0, min(MAX_TOKENS, cached))

@@ -7,6 +7,8 @@ they are milliseconds.
 
 from __future__ import annotations
 
+from array import array
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -51,20 +53,38 @@ class Marks:
 
     pause_s: float = 0.5
     """At least so long between two of them."""
-    marks: list[Mark] = attrs.field(factory=list)
+    _flat: list[float] = attrs.field(factory=list)
+    """Moment, number, moment, number and so on."""
 
     def add(self, now_s: float, number: int) -> None:
         """At this moment the number was this."""
-        marks = self.marks
-        if marks and now_s - marks[-1][0] < self.pause_s:
+        flat = self._flat
+        if flat and now_s - flat[-2] < self.pause_s:
             return
-        if len(marks) >= MAX_MARKS - 1:
-            del marks[1::2]
+        if len(flat) >= 2 * (MAX_MARKS - 1):
+            self._flat = flat = [
+                value for at in range(0, len(flat), 4) for value in flat[at : at + 2]
+            ]
             self.pause_s *= 2
-        marks.append((now_s, number))
+        flat += (now_s, number)
+
+    def all(self) -> list[Mark]:
+        """In the order of time."""
+        flat = self._flat
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return [(moment_s, int(number)) for moment_s, number in pairs]
+
+    def pack(self) -> bytes:
+        """One small block; see ``finished_requests.py``."""
+        return array("d", self._flat).tobytes()
+
+    @classmethod
+    def unpack(cls, block: bytes) -> Marks:
+        """What ``pack`` made."""
+        return cls(flat=array("d", block).tolist())
 
     def view(self) -> list[list[int]]:
-        return [[ms(moment_s), number] for moment_s, number in self.marks]
+        return [[ms(moment_s), number] for moment_s, number in self.all()]
 
 
 @attrs.define
@@ -82,14 +102,15 @@ class PlacementRecord:
 
     Args:
       lane: the lowest number that no other request on this agent had.
-      because: how the slot was lost, if it was.
+      why: the agent got it, in words.
+      ending: ``done``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with the reason.
     """
 
     agent: str
     agent_key: int
     lane: int
     at_s: float
-    choice: Choice | None
+    why: str
     prepared_s: float | None = None
     first_s: float | None = None
     prompt: PromptStages | None = None
@@ -105,7 +126,7 @@ class PlacementRecord:
             "agent_key": self.agent_key,
             "lane": self.lane,
             "at_ms": ms(self.at_s),
-            "why": why(self.choice),
+            "why": self.why,
             "prepared_ms": _ms(self.prepared_s),
             "first_ms": _ms(self.first_s),
             "prompt_tokens": self.prompt_tokens,
@@ -120,10 +141,20 @@ class PlacementRecord:
 
 @attrs.define(eq=False)
 class Capture:
-    """The beginnings of a request's JSON and of its answer's text; see ``captures.py``."""
+    """The beginnings of a request's JSON and of its answer's text, UTF-8; see ``captures.py``.
+    Empty once it is forgotten."""
 
-    request: str
-    answer: str = ""
+    request: bytes
+    answer: bytearray = attrs.field(factory=bytearray)
+
+    def view(self) -> dict[str, str] | None:
+        """A character that is cut off at the end is left out."""
+        if not self.request:
+            return None
+        return {
+            "request": self.request.decode(errors="ignore"),
+            "answer": self.answer.decode(errors="ignore"),
+        }
 
 
 @attrs.define(eq=False, repr=False)
@@ -228,30 +259,42 @@ class RequestRecord:
                 if isinstance(ending, Failure)
                 else None,
             },
-            "capture": None
-            if brief or self.capture is None
-            else {"request": self.capture.request, "answer": self.capture.answer},
+            "capture": None if brief or self.capture is None else self.capture.view(),
         }
 
 
 def why(choice: Choice | None) -> str:
-    """Why an agent got a request, in words."""
+    """Why an agent got a request, in words; empty if it is not known."""
     if choice is None:
         return ""
-    load = f"{choice.busy} of {choice.slots} slots busy"
-    limits = [
-        text
+    wanted = choice.wanted
+    return _why(
+        choice.candidates,
+        choice.busy,
+        choice.slots,
+        wanted.kind is not None,
+        wanted.revision is not None,
+        bool(wanted.needs),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _why(
+    candidates: int, busy: int, slots: int, is_continued: bool, is_pinned: bool, has_needs: bool
+) -> str:
+    load = f"{busy} of {slots} slots busy"
+    such = "".join(
+        f" {text}"
         for text, applies in (
-            ("with the model that began the answer", choice.wanted.kind is not None),
-            ("on the revision of its call", choice.wanted.revision is not None),
-            ("with what the request needs", bool(choice.wanted.needs)),
+            ("with the model that began the answer", is_continued),
+            ("on the revision of its call", is_pinned),
+            ("with what the request needs", has_needs),
         )
         if applies
-    ]
-    such = "".join(f" {limit}" for limit in limits)
-    if choice.candidates == 1:
+    )
+    if candidates == 1:
         return f"the only agent{such} that had a free slot: {load}"
-    return f"least loaded of {choice.candidates} agents{such} that had a free slot: {load}"
+    return f"least loaded of {candidates} agents{such} that had a free slot: {load}"
 
 
 def kind_of(work: EncodedWork) -> Kind:

@@ -13,17 +13,20 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping
-from itertools import chain, islice
-from typing import Final
+from heapq import merge
+from itertools import islice
+from typing import Final, TypeAlias
 from urllib.parse import parse_qs
 
 import attrs
 import structlog
 import trio
 
+from paddler_trio.balancer.activity.agent_history import AgentEvent
+from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED, PackedRecord
 from paddler_trio.balancer.activity.moments import ms, utc_ms
 from paddler_trio.balancer.activity.request_activity import RequestActivity
-from paddler_trio.balancer.activity.request_record import RequestRecord, why
+from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.balancer.activity.request_words import explanation
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_empty, send_json
 from paddler_trio.http.router import Params, Router
@@ -36,7 +39,12 @@ MAX_LIMIT: Final = 1000
 MAX_EXPORT: Final = 20_000
 """Of a CSV file: all that are kept, and those in flight."""
 PIECE: Final = 25
-"""Records that are rendered between two checkpoints: less than a millisecond."""
+"""Records, or events of agents, that are rendered between two checkpoints: less than half a
+millisecond."""
+SORTED: Final = 1000
+"""Records that are sorted between two checkpoints."""
+PART: Final = 100
+"""Records that are looked at between two checkpoints."""
 CANCELLED: Final = Failure(503, "An operator cancelled this request")
 STATES: Final = ("in_flight", "finished", "all")
 ENDINGS: Final = ("done", "failed", "stopped")
@@ -89,7 +97,7 @@ class Filter:
                 400, f"{unknown[0][:40]!r} is no parameter: use {', '.join(sorted(_PARAMETERS))}"
             )
         as_csv = _one_of(query, "format", FORMATS, "json") == "csv"
-        since_ms = _number(query, "since_ms", 2**53)
+        since_ms = _number(query, "since_ms", 2**53, least=0)
         limit = _number(query, "limit", MAX_EXPORT if as_csv else MAX_LIMIT)
         default = MAX_EXPORT if as_csv else 100
         return cls(
@@ -105,9 +113,9 @@ class Filter:
         )
 
     def admits(self, record: RequestRecord) -> bool:
+        """Whatever its key is."""
         return (
-            (self.before is None or record.key < self.before)
-            and (self.deployment is None or record.deployment == self.deployment)
+            (self.deployment is None or record.deployment == self.deployment)
             and (self.client is None or record.client == self.client)
             and (self.agent is None or self.agent in record.agents)
             and (self.ending is None or record.ending_kind == self.ending)
@@ -164,10 +172,10 @@ class RequestRoutes:
 
     async def _history(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         query = {name: values[-1] for name, values in _query(scope).items()}
-        since_ms = _number(query, "since_ms", 2**53) or 0
-        events = [event.view() for event in self.activity.agents.since(since_ms / 1000)]
-        now_ms = ms(trio.current_time())
-        await send_json(send, 200, {"now_ms": now_ms, "time": utc_ms(), "events": events})
+        since_ms = _number(query, "since_ms", 2**53, least=0) or 0
+        events = list(self.activity.agents.since(since_ms / 1000))
+        head = {"now_ms": ms(trio.current_time()), "time": utc_ms()}
+        await _send_pieces(send, _JSON_HEADERS, _events_json(head, events))
 
     # ------------------------------------------------------------- private
 
@@ -177,21 +185,38 @@ class RequestRoutes:
             raise HttpProblem(
                 404,
                 f"there is no request {name[:80]!r} in flight or among the last "
-                f"{self.activity.finished.maxlen} that ended",
+                f"{MAX_FINISHED} that ended",
             )
         return record
 
     async def _found(self, wanted: Filter) -> list[RequestRecord]:
         """The newest that are wanted, by the time of their arrival."""
         activity = self.activity
-        flying = list(activity.in_flight.values()) if wanted.state != "finished" else []
-        ended = list(activity.finished) if wanted.state != "in_flight" else []
+        flying = list(reversed(activity.in_flight.values())) if wanted.state != "finished" else []
+        ended = activity.finished.packed() if wanted.state != "in_flight" else []
+        runs: list[list[_Entry]] = [[*flying]]
+        for start in range(0, len(ended), SORTED):
+            runs.append(sorted(ended[start : start + SORTED], key=_key, reverse=True))
+            await trio.lowlevel.checkpoint()
+        entries = merge(*runs, key=_key, reverse=True)
         found: list[RequestRecord] = []
-        candidates = iter(sorted(chain(flying, ended), key=lambda each: each.key, reverse=True))
-        while len(found) < wanted.limit and (part := list(islice(candidates, 1000))):
-            found += filter(wanted.admits, part)
+        while len(found) < wanted.limit and (part := list(islice(entries, PART))):
+            for entry in part:
+                if wanted.before is not None and _key(entry) >= wanted.before:
+                    continue
+                if not isinstance(entry, RequestRecord):
+                    entry = activity.finished.unpack(entry)
+                if wanted.admits(entry):
+                    found.append(entry)
             await trio.lowlevel.checkpoint()
         return found[: wanted.limit]
+
+
+_Entry: TypeAlias = "RequestRecord | PackedRecord"
+
+
+def _key(entry: _Entry) -> int:
+    return entry.key if isinstance(entry, RequestRecord) else entry[0]
 
 
 # ------------------------------------------------------------------------------ parameters
@@ -218,12 +243,12 @@ def _query(scope: Scope) -> dict[str, list[str]]:
         raise HttpProblem(400, f"the query cannot be read: {error}") from error
 
 
-def _number(query: Mapping[str, str], name: str, most: int) -> int | None:
+def _number(query: Mapping[str, str], name: str, most: int, *, least: int = 1) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= most):
-        raise HttpProblem(400, f"{name} is {text[:40]!r}, must be a number from 1 to {most}")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+        raise HttpProblem(400, f"{name} is {text[:40]!r}, must be a number from {least} to {most}")
     return int(text)
 
 
@@ -263,6 +288,14 @@ def _json(
     yield b'],"next":' + dumps(more) + b"}"
 
 
+def _events_json(head: Mapping[str, object], events: list[AgentEvent]) -> Iterator[bytes]:
+    yield dumps(head)[:-1] + b',"events":['
+    for start in range(0, len(events), PIECE):
+        texts = [dumps(event.view()) for event in events[start : start + PIECE]]
+        yield (b"," if start else b"") + b",".join(texts)
+    yield b"]}"
+
+
 def _csv(records: list[RequestRecord]) -> Iterator[bytes]:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
@@ -283,9 +316,9 @@ def _row(record: RequestRecord) -> list[object]:
         record.key,
         _cell(record.id),
         _cell(record.client),
-        record.deployment,
+        _cell(record.deployment),
         record.kind,
-        record.route or "",
+        _cell(record.route or ""),
         record.phase,
         ms(record.arrived_s),
         ms(waited_s),
@@ -299,7 +332,7 @@ def _row(record: RequestRecord) -> list[object]:
         record.ending_kind or "",
         "" if failure is None else failure.code,
         "" if failure is None else _cell(failure.description),
-        "" if last is None else why(last.choice),
+        "" if last is None else last.why,
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paddler_trio.balancer.activity.request_record import PlacementRecord, RequestRecord, Stay, why
+from paddler_trio.balancer.activity.request_record import PlacementRecord, RequestRecord, Stay
 from paddler_trio.nursery_tree.request import Failure
 
 
@@ -30,7 +30,7 @@ def _wait(stay: Stay, now_s: float, *, again: bool) -> str:
     until_s = now_s if stay.until_s is None else stay.until_s
     verb = "It has waited" if stay.until_s is None else "It waited"
     queue = " again, at its old place," if again else ""
-    most = max((ahead for _, ahead in stay.positions.marks), default=None)
+    most = max((ahead for _, ahead in stay.positions.all()), default=None)
     behind = "" if not most else f", behind up to {most} other{'s' if most > 1 else ''}"
     if until_s - stay.since_s < 0.001:
         return "It needed no wait: a slot was free." if not again else "A slot was free elsewhere."
@@ -38,7 +38,7 @@ def _wait(stay: Stay, now_s: float, *, again: bool) -> str:
 
 
 def _placement(placement: PlacementRecord, now_s: float) -> Iterator[str]:
-    yield f"It got a slot of {placement.agent}: {why(placement.choice) or 'no reason was kept'}."
+    yield f"It got a slot of {placement.agent}: {placement.why or 'no reason was kept'}."
     prompt = placement.prompt
     if prompt is not None:
         yield (
@@ -55,10 +55,13 @@ def _placement(placement: PlacementRecord, now_s: float) -> Iterator[str]:
         )
     if placement.first_s is None and placement.ended_s is None:
         yield f"{_span(now_s - placement.at_s)} later there is no result yet."
-    if placement.ending is not None and placement.ending.startswith("lost"):
-        assert placement.ended_s is not None
+    if placement.ending is not None and placement.ended_s is not None:
         after = _span(placement.ended_s - placement.at_s)
-        yield f"It lost this slot after {after}: {placement.ending.partition(': ')[2]}."
+        how, _, reason = placement.ending.partition(": ")
+        if how == "lost":
+            yield f"It lost this slot after {after}: {reason.rstrip('.')}."
+        elif how == "handed back":
+            yield f"The agent handed it back after {after}: {reason.rstrip('.')}."
 
 
 def _answer(record: RequestRecord, first_s: float, now_s: float) -> Iterator[str]:

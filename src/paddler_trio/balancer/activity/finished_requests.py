@@ -1,0 +1,208 @@
+"""The records of the requests that ended last, packed so that they cost the collector nothing.
+
+Python's full collection walks all containers that it tracks with the interpreter held. Ten thousand
+records of objects took it 80 ms, in which no token moves. A tuple of texts and numbers, and of such
+tuples, is not tracked any more once a collection has seen it. So a record becomes one when its
+request has ended, and an object again when somebody reads it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import attrs
+
+from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.request_record import (
+    MAX_TEXT_CHARS,
+    Kind,
+    Marks,
+    PlacementRecord,
+    RequestRecord,
+    Stay,
+)
+from paddler_trio.nursery_tree.request import Completed, Ending, Failure, Stopped
+from paddler_trio.wire.trio.prompt_stages import PromptStages
+
+MAX_FINISHED: Final = 10_000
+
+PackedStay: TypeAlias = "tuple[float, float | None, bytes]"
+PackedStages: TypeAlias = "tuple[int, int, int, int, int]"
+PackedPlacement: TypeAlias = (
+    "tuple[str, int, int, float, str, float | None, float | None, PackedStages | None, "
+    "int | None, int | None, float | None, str | None]"
+)
+PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
+"""Code and text of a failure; True for done, False for stopped."""
+PackedRecord: TypeAlias = (
+    "tuple[int, str, str, str, Kind, str | None, float, tuple[PackedStay, ...], "
+    "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding]"
+)
+"""The key comes first, then the id."""
+
+
+@attrs.define(eq=False, repr=False)
+class FinishedRequests:
+    """The last ``MAX_FINISHED`` records, the one that ended last at the end.
+
+    Args:
+      captures: has what was captured of them.
+    """
+
+    captures: Captures | None = None
+    last: RequestRecord | None = attrs.field(default=None, init=False)
+    """The one that ended last, as it was."""
+    _packed: deque[PackedRecord] = attrs.field(
+        factory=lambda: deque(maxlen=MAX_FINISHED), init=False
+    )
+
+    def __repr__(self) -> str:
+        return f"<FinishedRequests {len(self._packed)} of {MAX_FINISHED}>"
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __iter__(self) -> Iterator[RequestRecord]:
+        return map(self.unpack, self._packed)
+
+    def add(self, record: RequestRecord) -> None:
+        """It has ended."""
+        self.last = record
+        self._packed.append(pack(record))
+
+    def packed(self) -> list[PackedRecord]:
+        """All of them, now."""
+        return list(self._packed)
+
+    def find(self, name: str, key: int | None) -> RequestRecord | None:
+        """The one with this key or this id, the newest of several."""
+        for packed in reversed(self._packed):
+            if packed[0] == key or packed[1] == name:
+                return self.unpack(packed)
+        return None
+
+    def unpack(self, packed: PackedRecord) -> RequestRecord:
+        """The record again, with what was captured of it."""
+        record = unpack(packed)
+        if self.captures is not None:
+            record.capture = self.captures.of(record.key)
+        return record
+
+
+def pack(record: RequestRecord) -> PackedRecord:
+    """Without what was captured."""
+    return (
+        record.key,
+        record.id,
+        record.client,
+        record.deployment,
+        record.kind,
+        record.route,
+        record.arrived_s,
+        tuple([(stay.since_s, stay.until_s, stay.positions.pack()) for stay in record.stays]),
+        tuple([_pack_placement(placement) for placement in record.placements]),
+        record.first_s,
+        record.tokens,
+        record.progress.pack(),
+        record.continuations,
+        record.ended_s,
+        _pack_ending(record.ending),
+    )
+
+
+def unpack(packed: PackedRecord) -> RequestRecord:
+    """What ``pack`` was given, of a request that has ended."""
+    (
+        key,
+        name,
+        client,
+        deployment,
+        kind,
+        route,
+        arrived_s,
+        stays,
+        placements,
+        first_s,
+        tokens,
+        progress,
+        continuations,
+        ended_s,
+        ending,
+    ) = packed
+    return RequestRecord(
+        key,
+        name,
+        client,
+        deployment,
+        kind,
+        route,
+        arrived_s,
+        phase="ended",
+        stays=[Stay(since_s, until_s, Marks.unpack(block)) for since_s, until_s, block in stays],
+        placements=[_unpack_placement(placement) for placement in placements],
+        first_s=first_s,
+        tokens=tokens,
+        progress=Marks.unpack(progress),
+        continuations=continuations,
+        ended_s=ended_s,
+        ending=_unpack_ending(ending),
+    )
+
+
+def _pack_placement(placement: PlacementRecord) -> PackedPlacement:
+    prompt = placement.prompt
+    return (
+        placement.agent,
+        placement.agent_key,
+        placement.lane,
+        placement.at_s,
+        placement.why,
+        placement.prepared_s,
+        placement.first_s,
+        None
+        if prompt is None
+        else (prompt.tokens, prompt.cached, prompt.template_ms, prompt.wait_ms, prompt.prefill_ms),
+        placement.prompt_tokens,
+        placement.cached_tokens,
+        placement.ended_s,
+        placement.ending,
+    )
+
+
+def _unpack_placement(packed: PackedPlacement) -> PlacementRecord:
+    stages = packed[7]
+    prompt = None
+    if stages is not None:
+        tokens, cached, template_ms, wait_ms, prefill_ms = stages
+        prompt = PromptStages(
+            tokens=tokens,
+            cached=cached,
+            template_ms=template_ms,
+            wait_ms=wait_ms,
+            prefill_ms=prefill_ms,
+        )
+    return PlacementRecord(*packed[:7], prompt, *packed[8:])
+
+
+def _pack_ending(ending: Ending | None) -> PackedEnding:
+    match ending:
+        case Failure(code, description):
+            return code, description[:MAX_TEXT_CHARS]
+        case None:
+            return None
+        case _:
+            return isinstance(ending, Completed)
+
+
+def _unpack_ending(packed: PackedEnding) -> Ending | None:
+    match packed:
+        case None:
+            return None
+        case True:
+            return Completed()
+        case False:
+            return Stopped()
+        case (code, description):
+            return Failure(code, description)
