@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import random
 from itertools import pairwise
+from urllib.parse import unquote
 
 import pytest
 import trio
@@ -14,9 +18,13 @@ from paddler_trio.balancer.activity import captures as captures_module
 from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import MAX_MARKS, Marks, RequestRecord
+from paddler_trio.balancer.activity.request_routes import RequestRoutes
 from paddler_trio.balancer.activity.request_words import explanation
+from paddler_trio.http.asgi import Message
+from paddler_trio.http.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Ended, Failure, Request
+from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 
 LIMITS = DispatchLimits(max_buffered=6, buffered_timeout_s=10, item_timeout_s=30)
@@ -220,3 +228,100 @@ def test_marks_are_few_in_order_and_spread_over_the_whole() -> None:
 def test_a_record_shows_itself() -> None:
     record = RequestRecord(7, "r", "", "default", "generation", None, 0.0)
     assert repr(record) == "<RequestRecord 7 buffered, 0 tokens>"
+
+
+async def test_a_request_that_was_handed_back_is_not_shown_as_lost() -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        first, second = here.agent(), here.agent()
+        request = here.submit("story")
+        assert request.lease is not None
+        here.dispatcher.hand_back(request.lease, "its engine ended", suspects=0)
+        record = activity.in_flight[request.key]
+        assert record.placements[0].ending == "handed back: its engine ended"
+        assert record.placements[1].ending is None
+        text = " ".join(explanation(record, trio.current_time()))
+        assert "The agent handed it back after 0 ms: its engine ended." in text
+        request.stop()
+        for peer in (first, second):
+            here.dispatcher.leave(peer.connection)
+
+
+async def test_counts_of_an_agent_are_held_within_limits() -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        peer = here.agent()
+        request = here.submit("story")
+        assert request.lease is not None
+        usage = {"prompt_tokens": 10**400, "cached_prompt_tokens": -5}
+        request.lease.deliver("GeneratedToken", [{"Done": {"usage": usage}}], ends=True)
+        (record,) = activity.finished
+        assert record.placements[0].prompt_tokens == 2**31 - 1
+        assert record.placements[0].cached_tokens == 0
+        here.dispatcher.leave(peer.connection)
+
+
+async def test_a_list_is_in_the_order_of_arrival_whatever_ended_first() -> None:
+    activity = RequestActivity()
+    keys = list(range(1, 2501))
+    random.Random(1).shuffle(keys)
+    for key in keys[:2400]:
+        activity.finished.add(a_record(key))
+    flying = sorted(keys[2400:])
+    for key in flying:
+        activity.in_flight[RequestKey(key)] = a_record(key)
+    router = Router()
+    RequestRoutes(activity).add_to(router)
+    seen: list[int] = []
+    query = "limit=1000"
+    while True:
+        page = json.loads(await get(router, f"/api/v2/requests?{query}"))
+        seen += [each["key"] for each in page["requests"]]
+        if page["next"] is None:
+            break
+        query = f"limit=1000&before={page['next']}"
+    assert seen == sorted(keys, reverse=True)
+    page = json.loads(await get(router, "/api/v2/requests?state=in_flight&limit=1000"))
+    assert [each["key"] for each in page["requests"]] == flying[::-1]
+    shown = json.loads(await get(router, "/api/v2/requests/request%207"))
+    assert shown["request"]["key"] == 7
+
+
+async def test_a_spreadsheet_computes_nothing() -> None:
+    activity = RequestActivity()
+    record = a_record(1)
+    record.id, record.client, record.deployment, record.route = "=1+1", "+1", "@SUM(1)", "-1"
+    activity.finished.add(record)
+    router = Router()
+    RequestRoutes(activity).add_to(router)
+    text = (await get(router, "/api/v2/requests?format=csv")).decode()
+    (row,) = csv.DictReader(io.StringIO(text))
+    for name in ("id", "client", "deployment", "route"):
+        assert row[name].startswith("'"), name
+
+
+def a_record(key: int) -> RequestRecord:
+    return RequestRecord(key, f"request {key}", "", "default", "generation", None, 0.0)
+
+
+async def get(router: Router, target: str) -> bytes:
+    """The body of an answer 200."""
+    messages: list[Message] = []
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": unquote(path),
+        "query_string": query.encode(),
+        "headers": [],
+    }
+    await router(scope, receive, send)
+    assert messages[0]["status"] == 200
+    return b"".join(each.get("body", b"") for each in messages[1:])
