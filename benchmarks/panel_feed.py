@@ -11,6 +11,7 @@ as they can; one of them applies what it gets, and must have the document of the
 Printed is the processor time of this process with and without watchers, the difference of which is
 what they cost; what of it was the feed's own task and what the streams'; and the longest step of
 the event loop that each of them made, in processor time, since this machine may be busy otherwise.
+It fails if watching takes more than a tenth of a core, or a step of it more than 5 ms.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ import trio
 from paddler_trio.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.activity.event_feed import LINGER_S, LONGEST_PAUSE_S, EventFeed
 from paddler_trio.balancer.activity.event_routes import EventRoutes
-from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.metrics_history import BUCKET_S, MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import MAX_FINISHED, RequestActivity
+from paddler_trio.balancer.activity.requests_topic import ENDED_S
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.rollout_routes import NoRollouts
@@ -66,6 +68,8 @@ WORK = encode_work(ContinueFromRawPromptParams("Once", 5))
 DONE: dict[str, object] = {"Done": {"usage": {}}}
 EVENTS_OF_A_REQUEST = 4
 ROUND_S = 0.02
+MOST_SHARE = 0.1
+MOST_STEP_S = 0.005
 
 
 # -------------------------------------------------------------------------------- the fleet
@@ -86,6 +90,7 @@ class Played:
     agents: list[AgentConnection] = attrs.field(factory=list)
     requests: deque[Request] = attrs.field(factory=deque)
     events: int = 0
+    is_paused: bool = False
     numbers: itertools.count[int] = attrs.field(factory=itertools.count)
 
     def join(self, slots: int) -> None:
@@ -126,6 +131,8 @@ class Played:
         began_s, done = trio.current_time(), self.events
         while True:
             await trio.sleep(ROUND_S)
+            if self.is_paused:
+                began_s, done = trio.current_time(), self.events
             due = (trio.current_time() - began_s) * events_per_s
             while self.events - done < due:
                 self.end()
@@ -135,11 +142,12 @@ class Played:
     async def report(self) -> None:
         """Each agent says once a second what it has done, until cancelled."""
         for version in itertools.count(1):
-            for agent in self.agents:
+            for agent in [] if self.is_paused else self.agents:
                 agent.status = _status(agent.status.slots_total, version)
                 agent.report = _report(version)
                 self.dispatcher.update(agent)
                 await trio.sleep(1 / len(self.agents))
+            await trio.sleep(0.1)
 
 
 def _report(version: int) -> Report:
@@ -216,8 +224,17 @@ def _kind(name: str) -> str:
     return "load" if name in {"work", "report"} or name.startswith("request ") else "streams"
 
 
-async def measured(seconds: float, words: str, feed: EventFeed, played: Played) -> float:
-    """The share of a core that this process takes for so long; printed with what it was for."""
+@attrs.frozen
+class Measured:
+    """What this process took of a core, all of it and what watching took; and its longest step."""
+
+    share: float
+    watching: float
+    longest_s: float
+
+
+async def measured(seconds: float, words: str, feed: EventFeed, played: Played) -> Measured:
+    """What this process does for so long; printed, too."""
     steps, events, seq = Steps(), played.events, feed.document.seq
     trio.lowlevel.add_instrument(steps)
     gc.callbacks.append(steps.on_collection)
@@ -238,7 +255,12 @@ async def measured(seconds: float, words: str, feed: EventFeed, played: Played) 
         f"{news_per_s:.2f} looks/s with news; {shares}",
         flush=True,
     )
-    return share
+    names = ("feed", "streams")
+    return Measured(
+        share,
+        sum(steps.spent_s.get(name, 0.0) for name in names) / took_s,
+        max(steps.longest_s.get(name, 0.0) for name in names),
+    )
 
 
 def recording_us(observer: MetricsObserver, played: Played, rounds: int = 20_000) -> float:
@@ -350,22 +372,32 @@ async def run(options: argparse.Namespace) -> int:
         await trio.sleep(5)
         words = f"{options.watchers} watch"
         watched = await measured(options.seconds, words, feed, played)
+        played.is_paused = True
+        await trio.sleep(BUCKET_S + ENDED_S + 2 * LONGEST_PAUSE_S)  # nothing changes any more
         newest = f"{feed.document.seq}\n".encode()
+        document = json.loads(feed.document.full(feed.names).partition(b"data: ")[2])
         output, _ = await trio.to_thread.run_sync(watchers.communicate, newest)
         got = json.loads(output)
+        is_whole = (got["seq"], got["shown"]) == (document["seq"], document["set"])
+        played.is_paused = False
         events = [number for number, _ in got["counts"]]
         print(
             f"events of a watcher: {min(events)} to {max(events)}, "
             f"{got['counts'][0][1] / 1e6:.0f} MB to each"
         )
         sizes = {topic: len(keys) for topic, keys in got["shown"].items()}
-        print(f"the document of one, at event {got['seq']}: {sizes}")
+        words = "what the feed has" if is_whole else "NOT what the feed has"
+        print(f"the document of one, at event {got['seq']}, is {words}: {sizes}")
         await trio.sleep(LINGER_S + LONGEST_PAUSE_S)
         again = await measured(options.seconds, "nobody watches any more", feed, played)
-        cost = watched - (without + again) / 2
-        print(f"{options.watchers} watchers cost {100 * cost:.1f} % of a core")
+        cost = watched.share - (without.share + again.share) / 2
+        print(
+            f"{options.watchers} watchers cost {100 * watched.watching:.1f} % of a core by their "
+            f"own steps, {100 * cost:.1f} % by the difference of all"
+        )
         nursery.cancel_scope.cancel()
-    return 0
+    is_slow = watched.watching > MOST_SHARE or watched.longest_s > MOST_STEP_S
+    return int(is_slow or not is_whole)
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from paddler_trio.balancer.activity.event_feed import (
     LINGER_S,
     LONGEST_PAUSE_S,
+    LOOKING_SHARE,
     SHORTEST_PAUSE_S,
     EventFeed,
 )
@@ -35,6 +36,8 @@ class Counted:
     size: int = 0
     work_s: float = 0.0
     """Of each key, for which the loop stands still."""
+    burn_s: float = 0.0
+    """Processor time of each look."""
     looks: int = 0
     is_open: bool = False
     _shown: set[str] = attrs.field(factory=set, init=False)
@@ -47,6 +50,9 @@ class Counted:
     def look(self, now_s: float) -> Iterator[Change | None]:
         assert self.is_open
         self.looks += 1
+        began_s = time.thread_time()
+        while time.thread_time() - began_s < self.burn_s:
+            pass
         for key, value in list(self.values.items()):
             time.sleep(self.work_s)
             yield key, b'[%d,"%b"]' % (value, b"." * self.size)
@@ -225,6 +231,15 @@ async def test_many_bytes_for_many_watchers_come_less_often(autojump_clock: Mock
             topic.values["x"] = number
             await trio.sleep(0.02)
         assert all(4 <= count <= 25 for count in counts), counts
+
+
+async def test_looks_that_cost_much_are_made_less_often(autojump_clock: MockClock) -> None:
+    topic = Counted(burn_s=0.02)
+    async with world(topic) as here, here.stream() as stream:
+        await stream.event()
+        looks = topic.looks
+        await trio.sleep(20)
+        assert 2 <= topic.looks - looks <= 20 * LOOKING_SHARE / 0.02 + 2
 
 
 async def test_whoever_reads_slowly_gets_newer_events_and_not_more(

@@ -250,6 +250,22 @@ async def test_an_agent_is_shown_with_rates_restarts_and_its_ejection(
         assert shown.look().keys() == {"1"}
 
 
+async def test_half_a_surrogate_pair_of_an_agent_ends_nothing(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        watched = Watched(here)
+        requests, agents = watched.requests(), watched.agents()
+        peer = here.agent()
+        request = here.submit()
+        (wire_id,) = wire_ids(peer)
+        peer.connection.report = Report("ü\ud800", None, None, "m", None, None)
+        assert agents.look()["1"]["phase"] == "ü\ud800"
+        here.dispatcher.hand_back(peer.lease(wire_id), "broke \udfff", suspects=0)
+        (placement,) = [each for each in requests.look()["1"]["placements"] if each["ending"]]
+        assert "broke \udfff" in placement["ending"]
+        request.stop()
+        here.dispatcher.leave(peer.connection)
+
+
 async def test_figures_are_what_happened(autojump_clock: MockClock) -> None:
     async with world(DispatchLimits(max_buffered=2, buffered_timeout_s=60)) as here:
         await trio.sleep(BUCKET_S - trio.current_time() % BUCKET_S)

@@ -172,7 +172,7 @@ def _stats(engine: Mapping[str, object]) -> Mapping[str, object]:
     kept: dict[str, object] = {}
     for name, value in engine.items():
         is_number = type(value) is int or (type(value) is float and math.isfinite(value))
-        if is_number and len(kept) < MAX_STATS and len(name) <= MAX_NAME_CHARS:
+        if is_number and len(kept) < MAX_STATS and len(name) <= MAX_NAME_CHARS and name.isascii():
             kept[name] = value
     return engine if len(kept) == len(engine) else kept
 

@@ -13,12 +13,12 @@ import attrs
 
 from paddler_trio.balancer.activity.engine_rates import EngineRates
 from paddler_trio.balancer.activity.feed_document import Change
+from paddler_trio.balancer.activity.feed_topic import shown
 from paddler_trio.balancer.activity.moments import ms
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_snapshot import snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.wire.codec import dumps
 
 
 class Lanes(Protocol):
@@ -81,16 +81,16 @@ class AgentsTopic:
             agent.usable_slots,
             slots,
         )
-        shown = self._shown.get(agent.key)
-        if shown is None or not _same(shown.looks, looks):
-            snapshot = dumps(snapshot_v2(agent, slots))[:-1]
-            if shown is None:
-                shown = self._shown[agent.key] = _Shown(looks, snapshot)
-            shown.looks, shown.snapshot = looks, snapshot
-        shown.rates.sample(now_s, None if agent.report is None else agent.report.engine)
-        more = dumps(self._more(agent, shown.rates.view(), now_s))
+        known = self._shown.get(agent.key)
+        if known is None or not _same(known.looks, looks):
+            snapshot = shown(snapshot_v2(agent, slots))[:-1]
+            if known is None:
+                known = self._shown[agent.key] = _Shown(looks, snapshot)
+            known.looks, known.snapshot = looks, snapshot
+        known.rates.sample(now_s, None if agent.report is None else agent.report.engine)
+        more = shown(self._more(agent, known.rates.view(), now_s))
         lanes = self.lanes.text(agent.key)
-        return b'%b,%b,"lanes":%b}' % (shown.snapshot, more[1:-1], lanes)
+        return b'%b,%b,"lanes":%b}' % (known.snapshot, more[1:-1], lanes)
 
     def _more(
         self, agent: AgentConnection, rates: Mapping[str, object] | None, now_s: float

@@ -9,11 +9,11 @@ from typing import Final
 import attrs
 
 from paddler_trio.balancer.activity.feed_document import Change
+from paddler_trio.balancer.activity.feed_topic import shown
 from paddler_trio.balancer.activity.moments import ms
 from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool
-from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec
 
 NO_DEMAND: Final = Demand(0, 0.0, 0)
@@ -40,7 +40,7 @@ class DeploymentsTopic:
         specs = self.specs()
         for spec, progress in zip(specs, self.progress.progress(specs), strict=True):
             pool = self.dispatcher.pools.find(spec.name)
-            yield spec.name, dumps(_shown(spec, progress, pool, now_s))
+            yield spec.name, shown(_shown(spec, progress, pool, now_s))
         names = {spec.name for spec in specs}
         for name in self._names - names:
             yield name, None

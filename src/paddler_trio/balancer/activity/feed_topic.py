@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import attrs
 
 from paddler_trio.balancer.activity.feed_document import Change
+from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps
+
+
+def shown(value: object) -> bytes:
+    """The JSON of a value.
+
+    An agent may say half a surrogate pair, which UTF-8 does not have: then all but ASCII is
+    escaped, since what one agent says must not end the feed.
+    """
+    try:
+        return dumps(value)
+    except WireError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Topic(Protocol):
@@ -60,7 +74,7 @@ class WholeTopic:
         self._looked = ordinal
         values = self.values(now_s)
         for key, value in values.items():
-            yield key, dumps(value)
+            yield key, shown(value)
         for key in self._keys.difference(values):
             yield key, None
         self._keys = set(values)

@@ -16,9 +16,9 @@ from typing import Final
 import attrs
 
 from paddler_trio.balancer.activity.feed_document import Change
+from paddler_trio.balancer.activity.feed_topic import shown
 from paddler_trio.balancer.activity.request_activity import RequestActivity, Touched
 from paddler_trio.balancer.activity.request_record import RequestRecord
-from paddler_trio.wire.codec import dumps
 
 MAX_SHOWN: Final = 2000
 FEW: Final = 200
@@ -64,7 +64,7 @@ class RequestsTopic:
             self._tokens[record.key] = record.tokens
             if record.ended_s is not None:
                 self._ended.append((now_s + ENDED_S, record.key))
-            yield str(record.key), dumps(_shown(record, now_s))
+            yield str(record.key), shown(_shown(record, now_s))
         while self._ended and self._ended[0][0] <= now_s:
             _, key = self._ended.popleft()
             if self._tokens.pop(key, None) is not None:
