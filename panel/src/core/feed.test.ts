@@ -34,6 +34,10 @@ class Stream {
   send(event: Partial<FeedEvent>): void {
     const whole = { epoch: "e", seq: 1, full: false, now_ms: 0, time: "", set: {}, gone: {}, ...event };
     const text = `id: ${whole.epoch}.${whole.seq}\ndata: ${JSON.stringify(whole)}\n\n`;
+    this.sendText(text);
+  }
+
+  sendText(text: string): void {
     this.#controller.enqueue(new TextEncoder().encode(text));
   }
 
@@ -142,6 +146,15 @@ test("a balancer that began anew is followed from its full event on", async () =
   next.send({ epoch: "f", full: true, set: { agents: { "9": "z" } } });
   await received;
   assert.deepEqual(world.agents(), [["9", "z"]]);
+  world.feed.stop();
+});
+
+test("a stream with an event that cannot be used is closed", async () => {
+  const { world, stream } = await live();
+  const lost = world.lost();
+  stream.sendText("id: e.2\ndata: {\n\n");
+  await lost;
+  assert.equal(stream.isAborted, true);
   world.feed.stop();
 });
 

@@ -164,9 +164,10 @@ export class Feed {
         }
       }
     } catch (error) {
-      throw abort.signal.aborted && abort.signal.reason instanceof Error ? abort.signal.reason : error;
+      throw abort.signal.reason instanceof Error ? abort.signal.reason : error;
     } finally {
       silence.end();
+      abort.abort(); // a browser has six connections for a host: none may stay behind
     }
   }
 

@@ -38,7 +38,11 @@ export const feed = new Feed({
     }
     state = next.state;
     synchronize(event);
-    show(before, state);
+    try {
+      show(before, state);
+    } catch (error) {
+      reportError(error); // a fault of what shows the event; the stream is as good as before
+    }
     return true;
   },
 });
