@@ -16,8 +16,8 @@ export type Connection =
   | { state: "lost"; since: number; retryAt: number | null; reason: string };
 
 export interface FeedReader {
-  /** What `Last-Event-ID` resumes, null to begin anew. */
-  lastEventId(): string | null;
+  /** What `Last-Event-ID` resumes, null to begin anew: a topic of these may never have been received. */
+  lastEventId(topics: readonly Topic[]): string | null;
   /** False if the event cannot be used: the feed begins anew. */
   receive(event: FeedEvent, topics: readonly Topic[]): boolean;
 }
@@ -42,10 +42,9 @@ export class Feed {
   readonly #wanted = new Map<Topic, number>();
   #running = false;
   #topics: readonly Topic[] = [];
-  #current: AbortController | undefined;
-  /** Streams are counted; events count only if no newer stream had one. */
+  /** Open streams by their number; events count only if no newer stream had one. */
+  readonly #open = new Map<number, AbortController>();
   #streams = 0;
-  #newest = 0;
   #attempt = 0;
   #retry: ReturnType<typeof setTimeout> | undefined;
   #settle: ReturnType<typeof setTimeout> | undefined;
@@ -87,13 +86,13 @@ export class Feed {
     this.#topics = [];
     clearTimeout(this.#retry);
     clearTimeout(this.#settle);
-    this.#current?.abort();
-    this.#current = undefined;
+    this.#abortBefore(Number.POSITIVE_INFINITY);
   }
 
   /** Try at once: the viewer asked for it, or the network is back. */
   retryNow(): void {
-    if (this.#running && this.connection.value.state === "lost") {
+    const known = this.connection.value;
+    if (this.#running && known.state === "lost" && known.retryAt !== null) {
       this.#attempt = 0;
       this.#connect(this.#topics, true);
     }
@@ -110,39 +109,39 @@ export class Feed {
     }, TOPICS_SETTLE_MS);
   }
 
+  /** Open one more stream. The one before goes on until this one has shown its first event. */
   #connect(topics: readonly Topic[], resumes: boolean): void {
     clearTimeout(this.#retry);
-    const before = this.#current;
-    const mine = new AbortController();
-    this.#current = mine;
     this.#streams += 1;
+    const number = this.#streams;
+    const abort = new AbortController();
+    this.#open.set(number, abort);
     const known = this.connection.value;
     if (known.state === "lost") {
       this.connection.value = { ...known, retryAt: null };
     }
-    // The stream with the topics before goes on until this one has shown its first event.
-    const takeOver = (): void => {
-      before?.abort();
-    };
-    this.#read(topics, resumes, mine, takeOver).then(
-      () => this.#lost(mine, "The balancer ended the stream.", takeOver),
-      (error: unknown) => this.#lost(mine, reasonOf(error), takeOver),
+    this.#read(number, topics, resumes, abort).then(
+      () => this.#lost(number, "The balancer ended the stream."),
+      (error: unknown) => this.#lost(number, reasonOf(error)),
     );
   }
 
-  async #read(
-    topics: readonly Topic[],
-    resumes: boolean,
-    mine: AbortController,
-    takeOver: () => void,
-  ): Promise<void> {
-    const id = resumes ? this.#reader.lastEventId() : null;
-    const number = this.#streams;
-    const silence = new Deadline(SILENCE_MS, () => mine.abort(new Error("The balancer is silent.")));
+  #abortBefore(number: number): void {
+    for (const [each, abort] of this.#open) {
+      if (each < number) {
+        this.#open.delete(each);
+        abort.abort();
+      }
+    }
+  }
+
+  async #read(number: number, topics: readonly Topic[], resumes: boolean, abort: AbortController): Promise<void> {
+    const id = resumes ? this.#reader.lastEventId(topics) : null;
+    const silence = new Deadline(SILENCE_MS, () => abort.abort(new Error("The balancer is silent.")));
     try {
       const response = await request(`api/v2/events?topics=${topics.join(",")}`, {
         headers: { accept: "text/event-stream", ...(id === null ? {} : { "Last-Event-ID": id }) },
-        signal: mine.signal,
+        signal: abort.signal,
       });
       if (response.body === null) {
         throw new Error("The stream has no body.");
@@ -157,25 +156,24 @@ export class Feed {
           return;
         }
         for (const event of parser.feed(text.decode(value, { stream: true }))) {
-          if (number < this.#newest || !this.#running) {
-            return; // another stream has taken over meanwhile
+          if (!this.#open.has(number)) {
+            return;
           }
-          if (number > this.#newest) {
-            this.#newest = number;
-            takeOver();
-          }
-          this.#receive(JSON.parse(event.data) as FeedEvent, topics);
+          this.#abortBefore(number);
+          this.#receive(JSON.parse(event.data) as FeedEvent, topics, number);
         }
       }
     } catch (error) {
-      throw mine.signal.aborted && mine.signal.reason instanceof Error ? mine.signal.reason : error;
+      throw abort.signal.reason instanceof Error ? abort.signal.reason : error;
     } finally {
       silence.end();
+      abort.abort(); // a browser has six connections for a host: none may stay behind
     }
   }
 
-  #receive(event: FeedEvent, topics: readonly Topic[]): void {
+  #receive(event: FeedEvent, topics: readonly Topic[], number: number): void {
     if (!this.#reader.receive(event, topics)) {
+      this.#abortBefore(number + 1);
       this.#connect(topics, false);
       return;
     }
@@ -185,11 +183,12 @@ export class Feed {
     }
   }
 
-  #lost(mine: AbortController, reason: string, takeOver: () => void): void {
-    takeOver();
-    if (this.#current !== mine || !this.#running) {
+  /** A stream is over. That matters if it was the newest one; one before it only kept the page up to date meanwhile. */
+  #lost(number: number, reason: string): void {
+    if (!this.#open.delete(number) || number !== this.#streams || !this.#running) {
       return;
     }
+    this.#abortBefore(number);
     const delay_ms = backOff(this.#attempt, Math.random());
     this.#attempt += 1;
     const known = this.connection.value;

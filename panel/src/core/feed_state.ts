@@ -57,6 +57,12 @@ export function applied(
   return { state: { epoch: event.epoch, seq: event.seq, topics: values }, stale: false };
 }
 
+/** The id of the last event, null if a topic of these was never received whole. */
+export function lastEventId(state: FeedState, topics: readonly Topic[]): string | null {
+  const isComplete = state.epoch !== "" && topics.every((topic) => state.topics[topic] !== undefined);
+  return isComplete ? `${state.epoch}.${state.seq}` : null;
+}
+
 /** The values as a map, in the order that keys had before, so that nothing jumps on the page. */
 function replaced(
   before: TopicValues | undefined,

@@ -14,7 +14,7 @@ import type {
   Topic,
 } from "../types";
 import { type Connection, Feed } from "./feed";
-import { type FeedState, NOTHING, applied } from "./feed_state";
+import { type FeedState, NOTHING, applied, lastEventId } from "./feed_state";
 import { synchronize } from "./time";
 
 const balancer = signal<Balancer | null>(null);
@@ -29,7 +29,7 @@ const known = signal<ReadonlySet<Topic>>(new Set());
 let state: FeedState = NOTHING;
 
 export const feed = new Feed({
-  lastEventId: () => (state.epoch === "" ? null : `${state.epoch}.${state.seq}`),
+  lastEventId: (topics) => lastEventId(state, topics),
   receive(event: FeedEvent, topics: readonly Topic[]): boolean {
     const before = state;
     const next = applied(before, event, topics);
@@ -38,7 +38,11 @@ export const feed = new Feed({
     }
     state = next.state;
     synchronize(event);
-    show(before, state);
+    try {
+      show(before, state);
+    } catch (error) {
+      reportError(error); // a fault of what shows the event; the stream is as good as before
+    }
     return true;
   },
 });

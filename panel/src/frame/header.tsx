@@ -86,7 +86,7 @@ export function StreamLost({ retry }: { retry: () => void }) {
     <div class="stream-lost" role="alert">
       <p>
         <strong>The stream is lost.</strong>{" "}
-        {connection.reason}
+        {/[.!?]$/.test(connection.reason) ? connection.reason : `${connection.reason}.`}
         {store.known.value.size > 0 ? ` What you see is ${formatAge(now - connection.since)} old.` : ""}
       </p>
       <span class="next-try">{left_s > 0 ? `Next try in ${left_s} s` : "Trying again…"}</span>

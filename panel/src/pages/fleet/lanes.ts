@@ -25,9 +25,9 @@ export class LaneBook {
     }
     const lanes: (InLane | null)[] = new Array(laneCount(agent)).fill(null);
     const homeless: InLane[] = [];
+    const before = new Map(known?.lanes.map((each, lane) => [each?.request, lane]));
     for (const [request, phase, since_ms] of agent.lanes) {
-      const wanted =
-        placedAt(requests.get(String(request)), agent.key) ?? known?.lanes.findIndex((each) => each?.request === request) ?? -1;
+      const wanted = placedAt(requests.get(String(request)), agent.key) ?? before.get(request) ?? -1;
       const entry = { request, phase, since_ms };
       if (wanted >= 0 && wanted < lanes.length && lanes[wanted] === null) {
         lanes[wanted] = entry;

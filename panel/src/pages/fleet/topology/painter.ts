@@ -31,9 +31,9 @@ export class Painter {
   #tiles = new Map<number, Tile>();
   /** By agent, what its drawing shows. */
   #drawn = new Map<number, { lanes: AgentShown["lanes"]; look: string }>();
-  /** Requests that waited, and the clients of those in lanes, in the picture before. */
+  /** Of the picture before: requests that waited, and whose requests were whose. */
   #queued = new Set<number>();
-  #clients = new Map<number, string>();
+  #clientBefore: ClientOf = () => "";
   #marked: Box | null = null;
   #frame = 0;
 
@@ -66,7 +66,8 @@ export class Painter {
     }
     this.#shownAt = now_ms;
     this.#picture = picture;
-    this.#remember(picture, clientOf);
+    this.#queued = new Set(picture.queues.flatMap((queue) => queue.keys));
+    this.#clientBefore = clientOf;
     drawHead(this.#base, picture, layout);
     for (const each of picture.agents) {
       const tile = this.#tiles.get(each.agent.key);
@@ -156,7 +157,7 @@ export class Painter {
         }
         const cell = middle(cellBox(tile, lane, layout));
         if (then) {
-          send(cell, clientPoint(this.#clients.get(then.request) ?? "", after, layout), colors.d);
+          send(cell, clientPoint(this.#clientBefore(then.request), after, layout), colors.d);
         }
         if (now) {
           const from = this.#queued.has(now.request)
@@ -170,18 +171,6 @@ export class Painter {
       for (const key of queue.keys) {
         if (!this.#queued.has(key)) {
           send(clientPoint(clientOf(key), after, layout), queuePoint(queue.deployment, layout), colors.q);
-        }
-      }
-    }
-  }
-
-  #remember(picture: Picture, clientOf: ClientOf): void {
-    this.#queued = new Set(picture.queues.flatMap((queue) => queue.keys));
-    this.#clients = new Map();
-    for (const each of picture.agents) {
-      for (const lane of each.lanes) {
-        if (lane) {
-          this.#clients.set(lane.request, clientOf(lane.request));
         }
       }
     }
