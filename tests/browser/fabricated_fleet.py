@@ -57,6 +57,8 @@ class FabricatedFleet:
     now_ms: int = 5_000_000
     seq: int = 0
     next_key: int = 100
+    changes: int = 0
+    """Of requests, in all diffs."""
     with_trouble: bool = False
     running: dict[int, Running] = attrs.field(factory=dict)
     ended: dict[int, int] = attrs.field(factory=dict)
@@ -101,7 +103,14 @@ class FabricatedFleet:
         while len(self.running) < wanted:
             requests.add(self._arrive())
         self._grant(requests, agents)
+        self.changes += len(requests)
         return self._event(full=False, requests=requests, agents=agents, gone=gone)
+
+    def past(self) -> Mapping[str, object]:
+        """Lists of what was before the stream: nothing."""
+        time = BEGAN + timedelta(milliseconds=self.now_ms)
+        moment = {"now_ms": self.now_ms, "time": time.isoformat()}
+        return {**moment, "requests": [], "next": None, "events": []}
 
     def _keys(self) -> range:
         return range(1, self.agents + 1)
