@@ -25,19 +25,20 @@ RECENT = "Recent requests"
 @pytest.fixture(scope="module")
 def fleet(chromium: Browser) -> Iterator[Fleet]:
     """Two agents whose contexts have room for long answers; some requests have ended."""
-    with Fleet.start(agents=2, balancer_options=["--web-admin-panel-addr=127.0.0.1:0"]) as fleet:
+    panel = "--web-admin-panel-addr=127.0.0.1:0"
+    with Fleet.start(agents=2, model=None, balancer_options=[panel]) as fleet:
         give_long_contexts(fleet)
-        ask(fleet, "early", 3)
+        ask(fleet, "early", 3, tokens=30)
         yield fleet
 
 
-def ask(fleet: Fleet, client: str, count: int) -> None:
+def ask(fleet: Fleet, client: str, count: int, *, tokens: int = 2) -> None:
     """So many short requests, one after the other."""
     with httpx.Client(trust_env=False, timeout=60) as http:
         for number in range(count):
             http.post(
                 f"{fleet.inference_url}{CONVERSATION}",
-                json=story(number, max_tokens=2),
+                json=story(number, max_tokens=tokens),
                 headers={"X-Paddler-Client": client},
             ).raise_for_status()
 
@@ -100,9 +101,7 @@ def test_exports_have_the_filter(viewer: Viewer, panel: str, fleet: Fleet, tmp_p
     ):
         with page.expect_download() as download:
             page.get_by_role("link", name=format_).click()
-        assert re.fullmatch(
-            rf"requests-finished-.*\.{format_.lower()}", download.value.suggested_filename
-        )
+        assert download.value.suggested_filename.endswith(f".{format_.lower()}")
         download.value.save_as(tmp_path / format_)
         rows = read((tmp_path / format_).read_text())
         assert [each["client"] for each in rows] == ["early"] * 3
@@ -152,7 +151,7 @@ def test_no_serious_finding_on_the_request_pages(
 ) -> None:
     viewer = open_viewer(theme=theme, is_audited=True)
     page = viewer.page
-    viewer.open(panel, "requests?state=finished")
+    viewer.open(panel, "requests?state=finished&client=early")
     expect(row(page, RECENT, "early").first).to_be_visible()
     assert viewer.findings() == []
     with singing(fleet, "choir"):
@@ -169,8 +168,8 @@ def test_a_telephone_shows_requests_without_scrolling_sideways(
 ) -> None:
     viewer = open_viewer(size=PHONE)
     page = viewer.page
-    viewer.open(panel, "requests?state=finished")
-    row(page, RECENT, "req").first.click()
+    viewer.open(panel, "requests?state=finished&client=early")
+    row(page, RECENT, "done").first.click()
     expect(page.get_by_role("rowheader", name="Ending")).to_be_visible()
     for route in (page.url.partition("#/")[2], "requests"):
         viewer.go(route)

@@ -34,7 +34,8 @@ FRAMES = """milliseconds => new Promise(done => {
 @pytest.fixture(scope="module")
 def fleet(chromium: Browser) -> Iterator[Fleet]:
     """Two agents whose contexts have room for long answers."""
-    with Fleet.start(agents=2, balancer_options=["--web-admin-panel-addr=127.0.0.1:0"]) as fleet:
+    panel = "--web-admin-panel-addr=127.0.0.1:0"
+    with Fleet.start(agents=2, model=None, balancer_options=[panel]) as fleet:
         give_long_contexts(fleet)
         yield fleet
 
