@@ -57,6 +57,8 @@ class FabricatedFleet:
     now_ms: int = 5_000_000
     seq: int = 0
     next_key: int = 100
+    changes: int = 0
+    """Of requests, in all diffs."""
     with_trouble: bool = False
     running: dict[int, Running] = attrs.field(factory=dict)
     ended: dict[int, int] = attrs.field(factory=dict)
@@ -101,7 +103,14 @@ class FabricatedFleet:
         while len(self.running) < wanted:
             requests.add(self._arrive())
         self._grant(requests, agents)
+        self.changes += len(requests)
         return self._event(full=False, requests=requests, agents=agents, gone=gone)
+
+    def past(self) -> Mapping[str, object]:
+        """Lists of what was before the stream: nothing."""
+        time = BEGAN + timedelta(milliseconds=self.now_ms)
+        moment = {"now_ms": self.now_ms, "time": time.isoformat()}
+        return {**moment, "requests": [], "next": None, "events": []}
 
     def _keys(self) -> range:
         return range(1, self.agents + 1)
@@ -161,6 +170,10 @@ class FabricatedFleet:
     ) -> Mapping[str, object]:
         shown = {key: self.running[key] for key in requests if key in self.running}
         time = BEGAN + timedelta(milliseconds=self.now_ms)
+        on: dict[int, list[Running]] = {key: [] for key in agents}
+        for each in self.running.values():
+            if each.agent in on:
+                on[each.agent].append(each)
         return {
             "epoch": self.epoch,
             "seq": self.seq,
@@ -170,7 +183,7 @@ class FabricatedFleet:
             "set": {
                 "balancer": {"status": self._balancer()},
                 "deployments": self._deployments(),
-                "agents": {str(key): self._agent(key) for key in sorted(agents)},
+                "agents": {str(key): self._agent(key, on[key]) for key in sorted(agents)},
                 "requests": {str(key): self._request(each) for key, each in shown.items()},
                 "rollouts": {},
                 "logs": {"last": {"seq": 3, "warnings": 2, "errors": 0}},
@@ -218,11 +231,10 @@ class FabricatedFleet:
             }
         return found
 
-    def _agent(self, key: int) -> Mapping[str, object]:
+    def _agent(self, key: int, mine: list[Running]) -> Mapping[str, object]:
         name = f"gpu-{key:02}"
         deployment = self._deployment(key)
         serves = self._serves(key)
-        mine = [each for each in self.running.values() if each.agent == key]
         fails, fetches = (self.with_trouble and key == 4), (self.with_trouble and key == 5)
         used = sum(each.prompt_tokens + each.tokens for each in mine)
         return {

@@ -67,6 +67,8 @@ def fabricated_panel(folder: Path, fleet: FabricatedFleet) -> Iterator[str]:
             path = urlsplit(self.path).path.lstrip("/")
             if path == "api/v2/events":
                 self._stream()
+            elif path in ("api/v2/requests", "api/v2/agents/history"):
+                self._answer(json.dumps(panel.fleet.past()).encode(), ".json")
             elif path in ("session", "info"):
                 self._answer(json.dumps(SESSION if path == "session" else INFO).encode(), ".json")
             else:

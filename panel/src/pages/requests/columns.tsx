@@ -33,7 +33,7 @@ export const COLUMN_NAMES: Readonly<Record<string, string>> = {
   route: "Route",
 };
 export const FIXED: readonly string[] = ["request", "ending"];
-const WHEN_NOT_CHOSEN: readonly string[] = Object.keys(COLUMN_NAMES).filter((id) => !["route", "deployment"].includes(id));
+const WHEN_NOT_CHOSEN: readonly string[] = Object.keys(COLUMN_NAMES).filter((id) => !["route", "deployment", "prompt"].includes(id));
 const STORED_AS = "paddler-trio-request-columns";
 
 /** The ids of a stored choice, or the usual ones if it is none: of an older version, or not ours. */
@@ -69,7 +69,7 @@ export function storeColumns(ids: readonly string[]): void {
 
 /** The chosen columns, as of a moment. */
 export function columnsFor(state: State, ids: readonly string[], now_ms: number): Column<RequestView>[] {
-  const right = { align: "right", width: "104px" } as const;
+  const right = { align: "right", width: "88px" } as const;
   const all: Column<RequestView>[] = [
     {
       id: "request",
@@ -94,12 +94,12 @@ export function columnsFor(state: State, ids: readonly string[], now_ms: number)
       },
       value: (view) => outcomeOf(view).text,
     },
-    { id: "client", title: "Client", render: (view) => view.client || <span class="muted">anonymous</span>, value: (view) => view.client, hide: "narrow" },
+    { id: "client", title: "Client", render: (view) => <span class="request-name truncate">{view.client || <span class="muted">anonymous</span>}</span>, value: (view) => view.client, hide: "narrow" },
     { id: "deployment", title: "Deployment", render: (view) => view.deployment, value: (view) => view.deployment, hide: "medium" },
     {
       id: "agents",
       title: "Agent",
-      render: (view) => agentsOf(view).join(" → ") || <span class="muted">–</span>,
+      render: (view) => <span class="request-name truncate">{agentsOf(view).join(" → ") || "–"}</span>,
       value: (view) => agentsOf(view).join(" "),
       hide: "narrow",
     },
@@ -136,12 +136,13 @@ export function columnsFor(state: State, ids: readonly string[], now_ms: number)
       value: (view) => durationMs(view, now_ms),
     },
     { id: "prompt", title: "Prompt", ...right, render: (view) => formatInteger(promptTokens(view)), value: promptTokens, hide: "medium" },
-    { id: "cached", title: "Cached", ...right, width: "88px", render: (view) => formatPercent(cachedPart(view)), value: cachedPart, hide: "medium" },
-    { id: "tokens", title: "Tokens", ...right, width: "88px", render: (view) => formatInteger(view.tokens), value: (view) => view.tokens, hide: "narrow" },
+    { id: "cached", title: "Cached", ...right, width: "72px", render: (view) => formatPercent(cachedPart(view)), value: cachedPart, hide: "medium" },
+    { id: "tokens", title: "Tokens", ...right, width: "72px", render: (view) => formatInteger(view.tokens), value: (view) => view.tokens, hide: "narrow" },
     {
       id: "speed",
       title: "Speed",
       ...right,
+      width: "108px",
       render: (view) => formatRate(tokensPerSecond(view, now_ms), "tok"),
       value: (view) => tokensPerSecond(view, now_ms),
       hide: "medium",

@@ -58,7 +58,7 @@ export function outcomeOf(view: RequestView): Outcome {
   }
   switch (view.phase) {
     case "buffered":
-      return { text: view.position === null ? "queued" : `queued behind ${view.position}`, tone: "warn" };
+      return { text: view.position === null ? "queued" : `queued, ${view.position} ahead`, tone: "warn" };
     case "leased":
       return { text: "prefill", tone: "info" };
     case "streaming":

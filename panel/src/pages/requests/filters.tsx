@@ -20,9 +20,10 @@ export function Filters({
   const clients = useMemo(() => namesIn([...views, ...store.requests.peek().values()].map((view) => view.client), filter.client), [views, filter.client]);
   const deployments = namesIn([...store.deployments.value.keys()], filter.deployment);
   const agents = namesIn([...store.agents.value.values()].map((agent) => agent.label), filter.agent);
+  const [isOpen, setOpen] = useState(isFiltered({ ...filter, text: "" }));
   const set = (part: Partial<Filter>): void => change({ ...filter, ...part });
   return (
-    <form class="request-filters" role="search" aria-label="Filter the requests" onSubmit={(event) => event.preventDefault()}>
+    <form class={isOpen ? "request-filters open" : "request-filters"} role="search" aria-label="Filter the requests" onSubmit={(event) => event.preventDefault()}>
       <Field label="Text" class="request-text">
         <Input
           type="search"
@@ -32,21 +33,28 @@ export function Filters({
           onValue={(text) => set({ text })}
         />
       </Field>
-      <Field label="Client">
+      <Button
+        class="request-more-filters"
+        icon="filter"
+        aria-label="More filters"
+        aria-expanded={isOpen}
+        onClick={() => setOpen(!isOpen)}
+      />
+      <Field label="Client" class="narrowed">
         <Select value={filter.client} options={choices("All clients", clients)} onValue={(client) => set({ client })} />
       </Field>
-      <Field label="Deployment">
+      <Field label="Deployment" class="narrowed">
         <Select
           value={filter.deployment}
           options={choices("All deployments", deployments)}
           onValue={(deployment) => set({ deployment })}
         />
       </Field>
-      <Field label="Agent">
+      <Field label="Agent" class="narrowed">
         <Select value={filter.agent} options={choices("All agents", agents)} onValue={(agent) => set({ agent })} />
       </Field>
       {filter.state === "finished" ? (
-        <Field label="Ending">
+        <Field label="Ending" class="narrowed">
           <Select
             value={filter.ending}
             options={choices("All endings", ["done", "failed", "stopped"])}
@@ -55,6 +63,7 @@ export function Filters({
         </Field>
       ) : null}
       <Button
+        class="narrowed"
         kind="quiet"
         icon="close"
         disabled={!isFiltered(filter)}

@@ -115,17 +115,19 @@ function RequestTable({
     });
   }
   return (
-    <Table
-      label={isLive ? "Requests in flight" : "Recent requests"}
-      columns={columns}
-      rows={shown.views}
-      rowKey={(view) => view.key}
-      sort={sort}
-      onSort={setSort}
-      onRow={(view) => navigate(hrefOf("requests", [view.key]))}
-      rowLabel={(view) => `Open request ${view.id || view.key}`}
-      empty={<NoRequests filter={filter} loading={shown.loading} />}
-    />
+    <div class="request-table">
+      <Table
+        label={isLive ? "Requests in flight" : "Recent requests"}
+        columns={columns}
+        rows={shown.views}
+        rowKey={(view) => view.key}
+        sort={sort}
+        onSort={setSort}
+        onRow={(view) => navigate(hrefOf("requests", [view.key]))}
+        rowLabel={(view) => `Open request ${view.id || view.key}`}
+        empty={<NoRequests filter={filter} loading={shown.loading} />}
+      />
+    </div>
   );
 }
 

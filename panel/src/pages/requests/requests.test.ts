@@ -72,7 +72,7 @@ test("figures of one in flight grow, and unknown ones are null", () => {
   assert.equal(queueMs(view, 1_900), 1_000);
   assert.equal(tokensPerSecond(view, 1_900), null);
   assert.equal(cachedPart(view), null);
-  assert.equal(outcomeOf(view).text, "queued behind 3");
+  assert.equal(outcomeOf(view).text, "queued, 3 ahead");
 });
 
 test("agents are in the order of placements", () => {

@@ -27,6 +27,11 @@ export function Waterfall({ view, reach }: { view: RequestView; reach: Reach }) 
   const marks = Array.from({ length: Math.floor(span / step) + 1 }, (_, place) => place * step);
   return (
     <div class="waterfall" role="table" aria-label="What happened to the request">
+      <div class="waterfall-grid" aria-hidden="true">
+        {marks.map((ms) => (
+          <i key={ms} style={{ left: `${(ms / span) * 100}%` }} />
+        ))}
+      </div>
       <div class="waterfall-axis" role="row">
         <span role="columnheader">Stage</span>
         <span class="waterfall-scale" role="columnheader" aria-label="When">
@@ -46,9 +51,6 @@ export function Waterfall({ view, reach }: { view: RequestView; reach: Reach }) 
             {row.label}
           </span>
           <span class="waterfall-bar" role="cell" aria-hidden="true">
-            {marks.map((ms) => (
-              <i key={ms} style={{ left: `${(ms / span) * 100}%` }} />
-            ))}
             <Bar row={row} begin={begin} end={end} now_ms={now_ms} />
           </span>
           <span class="waterfall-value" role="cell">

@@ -87,7 +87,12 @@ export function Chart({ state }: { state: ChartState }) {
       <p class="unseen" aria-live="polite">
         {cursor === null ? "" : announced(cursor, state.now_ms)}
       </p>
-      <div class="timeline-scroller" ref={scroller} onScroll={(event) => setScrolled(event.currentTarget.scrollTop)}>
+      <div
+        class="timeline-scroller"
+        ref={scroller}
+        style={{ height: `${rows.height + AXIS_HEIGHT + 1}px` }}
+        onScroll={(event) => setScrolled(event.currentTarget.scrollTop)}
+      >
         <div class="timeline-plot" ref={plot} style={{ height: `${height}px`, marginBottom: `${-height}px` }}>
           <canvas ref={canvas} aria-hidden="true" />
         </div>

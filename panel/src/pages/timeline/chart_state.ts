@@ -66,7 +66,7 @@ export class ChartState {
       this.#structure = this.history.structure;
       this.#layOut();
     }
-    this.changes.value += 1;
+    this.changes.value = this.changes.peek() + 1; // called in effects, which must not follow it
   }
 
   timeAt(x: number): number {

@@ -93,7 +93,10 @@ function grid({ pen, width, height, ratio, view, paint }: Scene, scale: Scale): 
     pen.fillRect(x, 0, Math.max(1, Math.round(ratio)), height * ratio);
     pen.fillStyle = paint.muted;
     const text = formatTime(wallTime(ms), step < 1000);
-    pen.fillText(step < 1000 ? text.slice(0, -2) : text, x + 6 * ratio, (AXIS_HEIGHT / 2) * ratio);
+    const label = step < 1000 ? text.slice(0, -2) : text;
+    if (x + (6 + label.length * CHARACTER) * ratio < width * ratio) {
+      pen.fillText(label, x + 6 * ratio, (AXIS_HEIGHT / 2) * ratio);
+    }
   }
   pen.fillStyle = paint.line;
   pen.fillRect(0, AXIS_HEIGHT * ratio - 1, width * ratio, 1);
@@ -133,7 +136,7 @@ function head({ pen, ratio, paint }: Scene, scale: Scale, group: Group): void {
 }
 
 function density(scene: Scene, scale: Scale, { source: group, height }: Row<Group>): void {
-  const { pen, width, ratio, paint, strips, view } = scene;
+  const { pen, ratio, paint, strips, view } = scene;
   let strip = strips.get(group);
   if (strip === undefined) {
     strip = new Strip();
@@ -145,19 +148,17 @@ function density(scene: Scene, scale: Scale, { source: group, height }: Row<Grou
     : Math.max(1, group.slots);
   const top = Math.round(3 * ratio);
   const size = Math.round((height - 6) * ratio);
-  pen.fillStyle = paint.sunken;
-  pen.fillRect(0, top, width * ratio, size);
+  rail(scene, scale, group, top, size);
   strip.update(group.density, most, paint, isQueue);
   strip.draw(pen, group.density, scale.from_ms, scale.to_ms, scale.perMs, top, size);
   states(scene, scale, group, top, size);
 }
 
 function lane(scene: Scene, scale: Scale, group: Group, tracks: Lane | null): void {
-  const { pen, width, ratio, paint } = scene;
+  const { pen, ratio, paint } = scene;
   const top = Math.round(2 * ratio);
   const size = Math.round(BLOCK_HEIGHT * ratio);
-  pen.fillStyle = paint.sunken;
-  pen.fillRect(0, top, width * ratio, size);
+  rail(scene, scale, group, top, size);
   states(scene, scale, group, top, size);
   if (tracks === null) {
     return;
@@ -195,6 +196,13 @@ function lane(scene: Scene, scale: Scale, group: Group, tracks: Lane | null): vo
       outline(pen, blocks.filter((block) => block.track === track), scale.phase, top, size, ratio, paint);
     }
   }
+}
+
+/** The ground of a row, from when the agent joined. */
+function rail({ pen, width, ratio, paint }: Scene, scale: Scale, group: Group, top: number, size: number): void {
+  const left = group.since_ms === null ? 0 : Math.max(0, Math.round((group.since_ms - scale.from_ms) * scale.perMs));
+  pen.fillStyle = paint.sunken;
+  pen.fillRect(left, top, Math.max(0, width * ratio - left), size);
 }
 
 function states({ pen, paint, ratio }: Scene, scale: Scale, group: Group, top: number, size: number): void {

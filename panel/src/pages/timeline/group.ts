@@ -20,6 +20,8 @@ export class Group {
   states: readonly StateSpan[] = [];
   /** What the agent offers, or offered. */
   slots = 0;
+  /** Since when there is such an agent, as far as is known; null: since ever. */
+  since_ms: number | null = null;
   /** Slots, or waiting requests, at the moment. */
   busy = 0;
 
@@ -75,6 +77,9 @@ export class Group {
   }
 
   happened(event: Parameters<typeof withEvent>[1]): void {
+    if (event.event === "joined" && this.states.length === 0 && this.since_ms === null) {
+      this.since_ms = event.at_ms;
+    }
     this.states = withEvent(this.states, event);
   }
 

@@ -16,6 +16,9 @@ import { KEEP_MS } from "./viewport";
 /** What the page keeps of requests; beyond it the oldest go first. */
 export const MAX_TRACKS = 60_000;
 
+/** Who had to wait no longer got a slot at once: that is no stay in the queue to look at. */
+const AT_ONCE_MS = 5;
+
 const DENSITY_OF: Record<LanePhase, DensityKind> = { q: "wait", p: "prefill", d: "decode", s: "stop" };
 const STAGE_OF: Record<LanePhase, StageKind> = { q: "engine", p: "prefill", d: "decode", s: "stop" };
 const DENSITY_OF_STAGE: Record<StageKind, DensityKind> = {
@@ -161,9 +164,14 @@ export class TimelineHistory {
     queueStages(view).forEach((stage, place) => {
       const id = `${view.key}q${place}`;
       const known = this.#tracks.get(id);
+      const passed = stage.end_ms !== null && stage.end_ms - stage.start_ms < AT_ONCE_MS;
       if (known !== undefined) {
         this.#renew(known, view, [stage]);
-      } else {
+        if (passed) {
+          known.lane.remove(known);
+          this.#tracks.delete(id);
+        }
+      } else if (!passed) {
         this.#add(id, 0, this.queue, this.queue.freeLane(stage.start_ms), view, -1, [stage]);
       }
     });
@@ -379,13 +387,20 @@ export class TimelineHistory {
     }
   }
 
+  /** In slots, then in the queue, where stays of no length are left out. */
   *#tracksOf(key: number): Iterable<Track> {
-    for (const letter of ["q", "p"]) {
-      for (let place = 0; ; place += 1) {
-        const track = this.#tracks.get(`${key}${letter}${place}`);
-        if (track === undefined) {
-          break;
-        }
+    let view: RequestView | null = null;
+    for (let place = 0; ; place += 1) {
+      const track = this.#tracks.get(`${key}p${place}`);
+      if (track === undefined) {
+        break;
+      }
+      view = track.view;
+      yield track;
+    }
+    for (let place = 0; place < Math.max(1, view?.queue.length ?? 0); place += 1) {
+      const track = this.#tracks.get(`${key}q${place}`);
+      if (track !== undefined) {
         yield track;
       }
     }

@@ -59,7 +59,7 @@ export function revealing(view: Viewport, start_ms: number, end_ms: number, now_
   return settled({ ...view, end_ms: target, follows: false }, now_ms);
 }
 
-const STEPS_MS = [100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000];
+const STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000];
 
 /** The step of the marks on the axis: the smallest with at least `room` pixels from mark to mark. */
 export function axisStep(span_ms: number, width: number, room: number): number {
