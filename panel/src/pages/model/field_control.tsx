@@ -29,7 +29,7 @@ export function FieldControl({
   const more = (
     <>
       {field.help}
-      {range ? <span class="range"> {range}</span> : null}
+      {range ? <> <span class="range">{range}</span></> : null}
       {isChanged && !open.isNew ? <span class="was"> Was {before}.</span> : null}
       {warning ? <span class="unusual"> {warning}</span> : null}
     </>

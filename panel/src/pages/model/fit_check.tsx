@@ -12,7 +12,7 @@ import type { Spec } from "./spec";
 import { type Problems, specOf } from "./values";
 
 /** Agents that are asked at the same time, and by one press of the button. */
-const AT_ONCE = 4;
+export const AT_ONCE = 4;
 const AT_MOST = 24;
 /** A little more than the balancer waits for one answer. */
 const ANSWER_MS = 110_000;
@@ -102,7 +102,7 @@ export function FitCheck({ open, problems, asked }: { open: Draft; problems: Pro
   );
 }
 
-async function verdictFrom(host: Agent, spec: Spec, signal: AbortSignal): Promise<Verdict> {
+export async function verdictFrom(host: Agent, spec: Spec, signal: AbortSignal): Promise<Verdict> {
   if (host.protocol !== "paddler-trio.1") {
     return { tone: "warn", word: "unknown", text: "An agent of Paddler judges no models.", report: null };
   }

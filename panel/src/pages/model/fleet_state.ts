@@ -94,11 +94,14 @@ export function rename(name: string): void {
   }
 }
 
-/** Mark the field that the balancer refused; false if it is none of this deployment's. */
-export function markRefusal(refusal: Refusal, state: State): boolean {
+/**
+ * Mark the field that the balancer refused; false if it named none.
+ *
+ * Also where it stands in another deployment: that one was accepted before, so it is this one's value that clashes with it.
+ */
+export function markRefusal(refusal: Refusal): boolean {
   const open = draft.peek();
-  const refused = refusal.deployment === null ? undefined : state.deployments[refusal.deployment];
-  if (!open || refusal.field === null || refused?.name !== open.name) {
+  if (!open || refusal.deployment === null || refusal.field === null) {
     return false;
   }
   draft.value = { ...open, refused: { ...open.refused, [refusal.field]: refusal.text } };

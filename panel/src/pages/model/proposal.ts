@@ -7,6 +7,8 @@ import { rebased, specOf, valuesOf } from "./values";
 
 export interface Proposal {
   title: string;
+  /** It is what stands in the form. */
+  isDraft: boolean;
   /** The revision that it was made for. */
   from: StoredRevision;
   /** The whole state with the change. */
@@ -35,6 +37,7 @@ export function proposalOf(open: Draft): Proposal {
     };
   };
   return {
+    isDraft: true,
     title: open.isNew ? `Add ${open.name}` : `Change ${open.name}`,
     from: open.from,
     appliedTo: (state) => withSpec(state, merged(state).spec),
@@ -55,6 +58,7 @@ export function proposalOf(open: Draft): Proposal {
 export function removalOf(name: string, from: StoredRevision): Proposal {
   const spec = from.state.deployments.find((each) => each.name === name);
   return {
+    isDraft: false,
     title: `Remove ${name}`,
     from,
     appliedTo: (state) => ({ deployments: state.deployments.filter((each) => each.name !== name) }),

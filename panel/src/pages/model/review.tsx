@@ -75,7 +75,7 @@ function Decision({
     }
     if (problem instanceof ApiError && problem.status === 400) {
       const refusal = refusalOf(problem.text);
-      if (markRefusal(refusal, state)) {
+      if (proposal.isDraft && markRefusal(refusal)) {
         toast("bad", refusal.text);
         close(false);
         return;

@@ -7,7 +7,7 @@ import { now as balancerNow, second, wallTime } from "../../core/time";
 import type { Rollout, RolloutAgent } from "../../types";
 import { Badge, Button, Card, Confirm, Meter, Note, Table, textOf, toast } from "../../ui";
 import { askedRollouts, loadFleet } from "./fleet_state";
-import { agentPhaseWords, headline, isMoving, type Order, ordersFor, phaseWords, progressSegments, questionOf, sortedAgents } from "./rollout_words";
+import { agentPhaseWords, changeWords, headline, isMoving, type Order, ordersFor, phaseWords, progressSegments, questionOf, sortedAgents } from "./rollout_words";
 
 const BUTTONS: Record<Order, { text: string; icon: "pause" | "play" | "stop" | "undo"; isDanger: boolean; title: string }> = {
   pause: { text: "Pause", icon: "pause", isDanger: false, title: "Pause the rollout" },
@@ -42,10 +42,7 @@ export function RolloutCard({ rollout }: { rollout: Rollout }) {
         <span class="row">
           {rollout.deployment}
           <Badge tone={tone}>{word}</Badge>
-          <span class="muted revisions">
-            {rollout.from === null || rollout.from === rollout.to ? "" : `revision ${rollout.from} → `}
-            {rollout.to === null ? "" : rollout.from === null || rollout.from === rollout.to ? `revision ${rollout.to}` : rollout.to}
-          </span>
+          <span class="muted revisions">{changeWords(rollout)}</span>
         </span>
       }
       actions={ordersFor(rollout).map((which) => (
@@ -105,8 +102,9 @@ export function RolloutCard({ rollout }: { rollout: Rollout }) {
 
 function Agents({ rollout }: { rollout: Rollout }) {
   if (rollout.agents.length === 0) {
-    return <p class="muted">No agent has it yet.</p>;
+    return null;
   }
+  const hasDetail = rollout.agents.some((agent) => agent.detail);
   return (
     <details class="rollout-agents" open={isMoving(rollout) || rollout.agents.some((agent) => agent.phase === "failed")}>
       <summary>Agents</summary>
@@ -116,7 +114,7 @@ function Agents({ rollout }: { rollout: Rollout }) {
         rowKey={(agent) => agent.host}
         maxHeight="360px"
         columns={[
-          { id: "agent", title: "Agent", value: (agent) => agent.agent, render: (agent) => <b>{agent.agent}</b> },
+          { id: "agent", title: "Agent", value: (agent) => agent.agent, render: (agent) => <b class="nowrap">{agent.agent}</b> },
           {
             id: "phase",
             title: "Phase",
@@ -137,7 +135,9 @@ function Agents({ rollout }: { rollout: Rollout }) {
             width: "96px",
             render: (agent) => (agent.progress === null || agent.phase === "serving" ? "" : formatPercent(agent.progress)),
           },
-          { id: "detail", title: "Detail", render: (agent) => <span class="detail">{agent.detail ?? ""}</span> },
+          ...(hasDetail
+            ? [{ id: "detail", title: "Detail", render: (agent: RolloutAgent) => <span class="detail">{agent.detail ?? ""}</span> }]
+            : []),
         ]}
       />
     </details>

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Rollout } from "../../types";
-import { headline, ordersFor, progressSegments, questionOf, sortedAgents } from "./rollout_words";
+import { changeWords, headline, ordersFor, progressSegments, questionOf, sortedAgents } from "./rollout_words";
 
 const AGENT = { host: "h", deployment: "default", detail: null, progress: null };
 const ROLLOUT: Rollout = {
@@ -42,4 +42,8 @@ test("trouble first, and the agents counted", () => {
     ["failed", 1],
   ]);
   assert.equal(headline(ROLLOUT), "2 of 4 agents serve it.");
+  assert.equal(headline({ ...ROLLOUT, agents: [] }), "No agent has it yet.");
+  assert.equal(changeWords(ROLLOUT), "revision 1 → 2");
+  assert.equal(changeWords({ ...ROLLOUT, from: null }), "revision 2");
+  assert.equal(changeWords({ ...ROLLOUT, phase: "rolled_back", from: 3 }), "revision 2 was tried");
 });

@@ -98,9 +98,24 @@ export function progressSegments(rollout: Rollout): Segment[] {
   return segments.filter((each) => each.value > 0);
 }
 
+/** Which revisions it is about: `revision 3 → 4`. */
+export function changeWords({ phase, from, to }: Rollout): string {
+  if (to === null) {
+    return "";
+  }
+  const isBack = ["rolling_back", "rolled_back", "aborted"].includes(phase);
+  if (isBack) {
+    return `revision ${to} was tried`;
+  }
+  return from === null || from === to ? `revision ${to}` : `revision ${from} → ${to}`;
+}
+
 /** One sentence of how far it is. */
 export function headline(rollout: Rollout): string {
   const { agents, phase } = rollout;
+  if (agents.length === 0) {
+    return "No agent has it yet.";
+  }
   const serving = agents.filter((agent) => agent.phase === "serving").length;
   if (phase === "rolled_back" || phase === "aborted" || phase === "rolling_back") {
     const back = agents.filter((agent) => agent.phase === "rolled_back").length;

@@ -30,7 +30,7 @@ export const SAMPLES: readonly Sample[] = [
   { id: "chat", title: "Question", messages: [SYSTEM, QUESTION], tools: null, thinking: false },
   {
     id: "turns",
-    title: "Several turns",
+    title: "Turns",
     messages: [
       SYSTEM,
       QUESTION,

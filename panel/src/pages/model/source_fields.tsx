@@ -8,6 +8,7 @@ import { Badge, Button, Input, Note, Problem, Select, Table } from "../../ui";
 import { FieldControl } from "./field_control";
 import { MODEL_FIELDS } from "./fields";
 import { change, type Draft } from "./fleet_state";
+import { Fits, useQuantizationFits } from "./quantization_fits";
 import { chosenQuantization, hubSource, projectionFor, type Quantization } from "./hub";
 import { parseSource, type Reference, type Repository } from "./source";
 import type { Problems } from "./values";
@@ -43,7 +44,7 @@ export function SourceFields({
         />
       </FieldControl>
       {repository ? (
-        <Files key={`${repository.repo_id}@${repository.revision}`} wanted={repository} open={open} judge={judge} />
+        <Files key={repository.repo_id} wanted={repository} open={open} judge={judge} />
       ) : null}
       <FieldControl field={PROJECTION} open={open} problems={problems}>
         <Input class="mono" value={String(open.values["projection"] ?? "")} onValue={(value) => change({ projection: value })} />
@@ -57,6 +58,9 @@ function Files({ wanted, open, judge }: { wanted: Repository; open: Draft; judge
   const [error, setError] = useState<unknown>(null);
   const [tries, setTries] = useState(0);
   useEffect(() => {
+    if (models && [models.commit, models.revision].includes(wanted.revision)) {
+      return undefined; // the file that was chosen is of the list that is shown
+    }
     const stop = new AbortController();
     setError(null);
     const timer = setTimeout(async () => {
@@ -101,6 +105,7 @@ function Choice({ models, wanted, open, judge }: { models: HubModels; wanted: Re
       judge();
     }
   };
+  const fits = useQuantizationFits(open, models);
   const isTaken = (each: Quantization): boolean => each.files.some((file) => model === hubSource(models, file.path));
   if (models.quantizations.length === 0) {
     return <Note tone="warn">{models.repo} has no GGUF model that llama.cpp could load. Look for one whose name ends with -GGUF.</Note>;
@@ -137,6 +142,9 @@ function Choice({ models, wanted, open, judge }: { models: HubModels; wanted: Re
             value: (each) => each.size_bytes,
             render: (each) => <span class="nowrap">{formatBytes(each.size_bytes)}</span>,
           },
+          ...(fits.verdicts.size > 0 || fits.busy
+            ? [{ id: "fits", title: "Fits", render: (each: Quantization) => <Fits verdicts={fits.verdicts.get(each.name)} /> }]
+            : []),
           {
             id: "files",
             title: "File",
@@ -183,9 +191,14 @@ function Choice({ models, wanted, open, judge }: { models: HubModels; wanted: Re
           />
         </label>
       ) : null}
-      <p class="field-help">
-        At commit <code>{models.commit.slice(0, 12)}</code>, which is what agents will fetch whatever happens to {wanted.revision}.
-      </p>
+      <div class="files-line">
+        <p class="field-help">
+          At commit <code>{models.commit.slice(0, 12)}</code>: agents fetch that, whatever the repository becomes.
+        </p>
+        <Button size="small" busy={fits.busy} disabled={fits.hosts === 0} onClick={fits.ask}>
+          Which of them fit?
+        </Button>
+      </div>
     </div>
   );
 }

@@ -54,7 +54,7 @@ test("an emptied number is an error, and so is one out of its range", () => {
   assert.match(problem("parameters.context_size", "8k") ?? "", /no whole number/);
   assert.match(problem("parameters.temperature", "0,8") ?? "", /no number/);
   assert.match(problem("parameters.temperature", "1e39") ?? "", /out of range/);
-  assert.match(problem("slots", "0") ?? "", /1 to 4,096 slots/);
+  assert.match(problem("slots", "0") ?? "", /1 to 4,096/);
   assert.equal(problem("slots", ""), undefined);
   assert.match(problem("rollout.progress_deadline_s", "0.5") ?? "", /1 to 604,800 s/);
   assert.match(problem("extras.engine.target_pass_ms", "0") ?? "", /1 ms or more/);
