@@ -194,7 +194,8 @@ def test_a_refusal_says_its_status_and_what_to_do(prompt: Viewer) -> None:
     problem = answers(prompt, "failed").get_by_role("alert")
     expect(problem).to_contain_text("Refused with 400")
     expect(problem).to_contain_text("tokens")
-    expect(problem).to_contain_text("send it again")
+    expect(problem).to_contain_text("raise context_size")
+    assert prompt.page.evaluate("document.documentElement.scrollTop") == 0  # main scrolls alone
     prompt.page.get_by_label("Temperature", exact=True).fill("7")
     expect(prompt.page.get_by_label("Temperature", exact=True)).to_have_attribute(
         "aria-invalid", "true"
