@@ -8,7 +8,6 @@ import {
   failed,
   failure,
   isRunning,
-  newAnswer,
   recordOf,
   stopped,
   withItem,
@@ -105,8 +104,6 @@ export async function trialBody(
   );
   return completionBody(tokens, settings, deployment);
 }
-
-export { newAnswer };
 
 // ------------------------------------------------------------------------------------- inside
 
