@@ -194,7 +194,8 @@ def test_a_refusal_says_its_status_and_what_to_do(prompt: Viewer) -> None:
     problem = answers(prompt, "failed").get_by_role("alert")
     expect(problem).to_contain_text("Refused with 400")
     expect(problem).to_contain_text("tokens")
-    expect(problem).to_contain_text("send it again")
+    expect(problem).to_contain_text("raise context_size")
+    assert prompt.page.evaluate("document.documentElement.scrollTop") == 0  # main scrolls alone
     prompt.page.get_by_label("Temperature", exact=True).fill("7")
     expect(prompt.page.get_by_label("Temperature", exact=True)).to_have_attribute(
         "aria-invalid", "true"
@@ -337,10 +338,10 @@ def test_a_conversation_survives_as_a_file(prompt: Viewer) -> None:
 
 
 def test_a_used_page_has_no_serious_accessibility_finding(
-    open_viewer: OpenViewer, panel: str, theme: str
+    open_viewer: OpenViewer, panel: str
 ) -> None:
     """A conversation with thinking, Markdown and a call; then a dialog over it."""
-    viewer = open_viewer(theme=theme, is_audited=True)
+    viewer = open_viewer(is_audited=True)
     viewer.open(panel, "prompt")
     page = viewer.page
     answer_with(
@@ -352,11 +353,11 @@ def test_a_used_page_has_no_serious_accessibility_finding(
     page.locator("summary", has_text="Tools").click()
     page.get_by_role("button", name="Add an example").click()
     page.get_by_label("Choice").select_option("required")
-    page.get_by_label("Temperature", exact=True).fill("7")
-    assert viewer.findings() == []
-    page.get_by_label("Temperature", exact=True).fill("1")
     ask(viewer, "What is the weather in Paris?")
     expect(page.get_by_label("Result of get_weather")).to_be_visible()
+    page.get_by_label("Temperature", exact=True).fill("7")
+    assert viewer.findings() == []
+    page.emulate_media(color_scheme="dark")
     assert viewer.findings() == []
     page.get_by_role("button", name="curl / Python").last.click()
     assert viewer.findings() == []

@@ -16,6 +16,8 @@ export interface Line {
 }
 
 const HEIGHT = 168;
+/** What the axis of time shows at least. */
+const LEAST_S = 600;
 /** All charts show the same moment. */
 const SYNC = "metrics";
 
@@ -119,7 +121,7 @@ function optionsFor(
     cursor: { sync: { key: SYNC }, points: { size: 7 }, drag: { x: false, y: false } },
     legend: { live: true },
     scales: {
-      x: { time: true },
+      x: { time: true, range: (_, low, high) => [Math.min(low, high - LEAST_S), high] },
       y: { range: (_, __, high) => [0, most ?? niceAbove(high ?? 1)] },
     },
     axes: [

@@ -7,6 +7,9 @@ export function adviceFor(failure: Failure): string {
     case 0:
       return "The connection broke off. What came so far is kept; ask again when the page is connected.";
     case 400:
+      if (failure.text.includes("context size")) {
+        return "Begin a new conversation, leave out earlier turns, or raise context_size on the Model page.";
+      }
       return failure.field === null
         ? "Correct the request and send it again."
         : `Correct ${failure.field} and send it again.`;

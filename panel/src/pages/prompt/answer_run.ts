@@ -8,7 +8,6 @@ import {
   failed,
   failure,
   isRunning,
-  newAnswer,
   recordOf,
   stopped,
   withItem,
@@ -20,7 +19,7 @@ import { SseParser } from "./sse_parser";
 /** Characters that the page keeps of one answer. */
 const MAX_ANSWER_CHARS = 4_000_000;
 /** Changes are shown so often: fast enough for the eye, slow enough for long answers. */
-const SHOW_MS = 50;
+const SHOW_MS = 80;
 
 export type Path = "v1/chat/completions" | "v1/completions";
 
@@ -105,8 +104,6 @@ export async function trialBody(
   );
   return completionBody(tokens, settings, deployment);
 }
-
-export { newAnswer };
 
 // ------------------------------------------------------------------------------------- inside
 

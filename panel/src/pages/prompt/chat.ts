@@ -136,7 +136,8 @@ export function answer(side: Side, parent: number, deployment: string): void {
   });
   const show = (answer: Answer): void => {
     side.conversation.value = withAnswer(side.conversation.value, turn.id, answer);
-    if (!isRunning(answer) && side.running.value === turn.id) {
+    if (!isRunning(answer) && controllers.get(side) === controller) {
+      controllers.delete(side);
       side.running.value = null;
     }
   };
@@ -148,7 +149,6 @@ export function answer(side: Side, parent: number, deployment: string): void {
 /** Close the connection of the side's answer: the balancer stops the request, and its slot is free. */
 export function stop(side: Side): void {
   controllers.get(side)?.abort();
-  controllers.delete(side);
 }
 
 /** The body that asks for an answer to the turn `parent`. */
@@ -173,6 +173,7 @@ export function clear(): void {
   batch(() => {
     for (const side of sides) {
       stop(side);
+      controllers.delete(side);
       side.running.value = null;
       side.conversation.value = EMPTY;
     }
@@ -216,7 +217,8 @@ export function runRaw(deployment: string): void {
   });
   const show = (answer: Answer): void => {
     rawRuns.value = rawRuns.value.map((run) => (run.id === id ? { ...run, answer } : run));
-    if (!isRunning(answer) && rawRunning.value === id) {
+    if (!isRunning(answer) && controllers.get("raw") === controller) {
+      controllers.delete("raw");
       rawRunning.value = null;
     }
   };
@@ -226,7 +228,6 @@ export function runRaw(deployment: string): void {
 
 export function stopRaw(): void {
   controllers.get("raw")?.abort();
-  controllers.delete("raw");
 }
 
 let owner: string | null = null;
@@ -243,6 +244,7 @@ effect(() => {
     batch(() => {
       clear();
       stopRaw();
+      controllers.delete("raw");
       draft.value = "";
       pictures.value = [];
       rawPrompt.value = "";

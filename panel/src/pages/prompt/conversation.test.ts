@@ -9,7 +9,6 @@ import {
   choose,
   copyOfPath,
   path,
-  removed,
   withAnswer,
   type Conversation,
   type Turn,
@@ -57,11 +56,11 @@ test("editing the first turn is a branch of the beginning", () => {
   assert.deepEqual(branches(edited.conversation, edited.id), [first, edited.id]);
 });
 
-test("removing a turn removes what follows, and shows the branch beside it", () => {
-  const { conversation, hey, more } = branched();
-  const left = removed(conversation, hey);
-  assert.deepEqual(texts(path(left)), ["Hello", "Hi"]);
-  assert.equal(left.turns.has(more), false);
+test("what comes late for a conversation that is gone changes nothing", () => {
+  const { conversation, hi } = branched();
+  assert.equal(withAnswer(conversation, hi, { ...done("late"), requestId: "other" }), conversation);
+  const turn = withAnswer(conversation, hi, done("more")).turns.get(hi);
+  assert.equal(turn?.role === "assistant" && turn.answer.content, "more");
 });
 
 test("a copy has the shown turns alone", () => {

@@ -113,10 +113,10 @@ export function added(
   return { conversation: { turns, chosen, nextId: id + 1 }, id };
 }
 
-/** With another answer in the place of that of turn `id`. */
+/** With more of its answer in turn `id`; an answer to another request, of a conversation that is gone, changes nothing. */
 export function withAnswer(conversation: Conversation, id: number, answer: Answer): Conversation {
   const turn = conversation.turns.get(id);
-  if (turn?.role !== "assistant") return conversation;
+  if (turn?.role !== "assistant" || turn.answer.requestId !== answer.requestId) return conversation;
   return { ...conversation, turns: new Map(conversation.turns).set(id, { ...turn, answer }) };
 }
 
@@ -128,39 +128,10 @@ export function choose(conversation: Conversation, id: number): Conversation {
   return { ...conversation, chosen };
 }
 
-/** Without turn `id` and all that follow it; the branch before it is shown. */
-export function removed(conversation: Conversation, id: number): Conversation {
-  const turn = conversation.turns.get(id);
-  if (turn === undefined) return conversation;
-  const gone = new Set([id]);
-  for (const each of conversation.turns.values()) {
-    if (each.parent !== null && gone.has(each.parent)) gone.add(each.id); // ids grow downwards
-  }
-  const turns = new Map([...conversation.turns].filter(([each]) => !gone.has(each)));
-  const chosen = new Map(
-    [...conversation.chosen].filter(([at, shown]) => !gone.has(at) && !gone.has(shown)),
-  );
-  const others = branches(conversation, id).filter((each) => each !== id);
-  const before = others.filter((each) => each < id).at(-1) ?? others[0];
-  const at = turn.parent ?? BEGINNING;
-  if (before !== undefined && !chosen.has(at)) chosen.set(at, before);
-  return { turns, chosen, nextId: conversation.nextId };
-}
-
 /** The shown turns alone: what a second side of a comparison begins with. */
 export function copyOfPath(conversation: Conversation): Conversation {
   return path(conversation).reduce<Conversation>((copy, turn) => {
     const parent = last(copy)?.id ?? null;
     return added(copy, parent, turn).conversation;
   }, EMPTY);
-}
-
-/** The bytes of all pictures on the shown path, as they travel. */
-export function pictureBytes(turns: readonly Turn[]): number {
-  return turns.reduce(
-    (sum, turn) =>
-      sum +
-      (turn.role === "user" ? turn.pictures.reduce((all, each) => all + each.url.length, 0) : 0),
-    0,
-  );
 }

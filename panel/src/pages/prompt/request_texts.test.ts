@@ -82,6 +82,8 @@ test("every failure comes with advice, and every ending has words", () => {
     assert.ok(adviceFor(failure(status, "x")).length > 20);
   }
   assert.match(adviceFor({ status: 503, text: "", field: null, retryAfterS: 7 }), /in 7 s/);
+  const long = "the prompt has 9 tokens, which exceeds the available context size of 8 tokens";
+  assert.match(adviceFor({ status: 400, text: long, field: "messages", retryAfterS: null }), /raise context_size/);
   const answer = { ...newAnswer("r", "d", 0), phase: "done" as const };
   assert.equal(endingOf({ ...answer, finishReason: "length" }).text, "cut at max tokens");
   assert.equal(endingOf({ ...answer, phase: "stopped" }).text, "stopped by you");

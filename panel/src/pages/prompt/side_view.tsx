@@ -74,6 +74,9 @@ export function SideView({
 
 // ------------------------------------------------------------------------------------- inside
 
+/** Longer messages scroll in themselves. */
+const LONG_CHARS = 2_000;
+
 /** What a screen reader says of the newest answer; the text itself would be said again with each piece. */
 function spoken(turn: Turn | undefined): string {
   if (turn?.role !== "assistant") {
@@ -103,6 +106,7 @@ function UserView({
   send: (text: string) => void;
 }) {
   const [text, setText] = useState<string | null>(null);
+  const isLong = turn.text.length > LONG_CHARS;
   return (
     <article class="turn user" aria-label="You">
       {turn.pictures.length > 0 ? (
@@ -113,7 +117,9 @@ function UserView({
         </div>
       ) : null}
       {text === null ? (
-        <p class="user-text">{turn.text}</p>
+        <p class={isLong ? "user-text long" : "user-text"} tabIndex={isLong ? 0 : undefined}>
+          {turn.text}
+        </p>
       ) : (
         <form
           class="edit"
