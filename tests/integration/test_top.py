@@ -98,10 +98,8 @@ def test_top_shows_the_fleet_cancels_drains_outlives_a_balancer_and_gives_the_te
         with stopped_engine(fleet):
             clients = [Client(fleet, name) for name in ("ann", "bob", "cleo")]
             operator.reads("slots 2/2 busy")
-            screen = operator.sees(
-                lambda s: all(each in s for each in ("ann", "bob", "cleo", "buffered")), "all three"
-            )
-            assert "queue 1/30" in screen
+            there = ("ann", "bob", "cleo", "buffered", "queue 1/30")
+            screen = operator.sees(lambda s: all(each in s for each in there), "all three")
             (waiting,) = (line for line in screen.splitlines() if "buffered" in line)
             name = waiting.split()[1]
             operator.press("/buffered\r")

@@ -8,11 +8,8 @@ from urllib.parse import quote
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.explain_text import waterfall
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.request_views import RequestDetail
-from paddler_trio.cli.requests_run import REQUESTS_PATH
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 
@@ -33,6 +30,10 @@ def explain(
     key_file: KeyFileOption = None,
 ) -> None:
     """Show what a request waited for, where it went and why, and how long each step took."""
+    from paddler_trio.cli.explain_text import waterfall
+    from paddler_trio.cli.request_views import RequestDetail
+    from paddler_trio.cli.requests_run import REQUESTS_PATH
+
     with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         try:
             raw = client.ask("GET", f"{REQUESTS_PATH}/{quote(request, safe='')}")

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
 
-import trio
 import typer
 
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
@@ -32,6 +31,8 @@ def top(
     key_file: KeyFileOption = None,
 ) -> None:
     """Watch agents, slots, queue and requests; sort, filter, cancel and drain by key."""
+    import trio
+
     from paddler_trio.cli.top_run import look_once, run_top
     from paddler_trio.cli.top_screen import plain_lines
 
