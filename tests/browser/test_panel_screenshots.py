@@ -42,9 +42,9 @@ def fleet(chromium: Browser) -> Iterator[Fleet]:
     """Two agents of three slots, named as people name them."""
     options = ["--web-admin-panel-addr=127.0.0.1:0", "--buffered-request-timeout=60000"]
     with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
-        fleet.desire(MODEL, context_size=4096, temperature=0.7)
+        fleet.desire(MODEL, context_size=4096, temperature=0.0)
         for name in ("gpu-berlin-1", "gpu-berlin-2"):
-            fleet.start_agent(name, slots=3, options=["--threads=1"])
+            fleet.start_agent(name, slots=3, options=["--threads=1", "--fit=on"])
         fleet.wait_serving()
         yield fleet
 
@@ -74,8 +74,12 @@ def test_pictures_of_the_documentation(
     }
     for name, route in pages.items():
         viewer.go(route)
+        if name == "timeline":
+            viewer.page.get_by_role("button", name="1 min", exact=True).click()
         if name == "model":
             viewer.page.get_by_role("button", name="Edit default").click()
+            viewer.page.get_by_role("button", name="Ask the agents").click()
+            viewer.page.get_by_role("button", name="Ask again").wait_for(timeout=60_000)
         if name == "prompt":
             _chat(viewer)
         viewer.page.wait_for_timeout(2500)  # the feed comes four times a second, canvases after it
@@ -93,7 +97,7 @@ def _interesting_request(panel: str) -> int:
 def _chat(viewer: Viewer) -> None:
     """Ask something, and wait until it is answered."""
     page = viewer.page
-    page.get_by_role("textbox", name="Message").fill("What is a nursery in structured concurrency?")
+    page.get_by_role("textbox", name="Message").fill("What is a slot?")
     page.keyboard.press("Enter")
     page.get_by_text("tokens/s").first.wait_for(timeout=60_000)
 
