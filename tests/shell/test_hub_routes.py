@@ -144,8 +144,8 @@ async def test_a_token_of_this_machine_opens_a_repository(hub: HubServer) -> Non
 @pytest.mark.parametrize(
     ("odd", "status", "words"),
     [
-        (Misbehaviour(status=401), 401, "asks for a token (401)"),
-        (Misbehaviour(status=403, headers={"X-Error-Code": "GatedRepo"}), 401, "is gated"),
+        (Misbehaviour(status=401), 403, "asks for a token (401)"),
+        (Misbehaviour(status=403, headers={"X-Error-Code": "GatedRepo"}), 403, "is gated"),
         (Misbehaviour(status=500), 502, "answered 500"),
         (Misbehaviour(status=200), 502, "sent no list of the repository's files"),
         (Misbehaviour(status=307, headers={"Location": "/api/models/org/model"}), 502, "circle"),

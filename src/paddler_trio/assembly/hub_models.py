@@ -69,6 +69,6 @@ def _status_of(error: DownloadError) -> int:
         case SourceNotFoundError():
             return 404
         case AccessDeniedError():
-            return 401
+            return 403  # a 401 would sign operators out of the panel
         case _:
             return 502
