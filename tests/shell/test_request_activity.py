@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import random
+import re
 from itertools import pairwise
 from urllib.parse import unquote
 
@@ -23,6 +25,7 @@ from paddler_trio.balancer.activity.request_words import explanation
 from paddler_trio.http.asgi import Message
 from paddler_trio.http.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.pool import Hold
 from paddler_trio.nursery_tree.request import Ended, Failure, Request
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.prompt_stages import PromptStages
@@ -180,13 +183,23 @@ async def test_positions_in_the_queue_are_noted_once_a_second(autojump_clock: Mo
     async with world(LIMITS) as here:
         activity = watched(here)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(activity.run, here.dispatcher.position)
+            nursery.start_soon(
+                activity.run, here.dispatcher.position, here.dispatcher.pools.obstacle
+            )
             requests = [here.submit(f"r{number}") for number in range(3)]
             await trio.sleep(1.5)
             requests[0].stop()
             await trio.sleep(1)
             stay = activity.in_flight[requests[2].key].stays[0]
             assert [ahead for _, ahead in stay.positions.all()] == [2, 1]
+            assert stay.obstacle == "it had no agent"
+            here.dispatcher.hold("default", Hold("a model is loaded", math.inf))
+            await trio.sleep(1)
+            record = activity.in_flight[requests[2].key]
+            text = explanation(record, trio.current_time())[1]
+            assert text == (
+                "It has waited 3.50 s for a slot, behind up to 2 others: a model is loaded."
+            )
             nursery.cancel_scope.cancel()
         for request in requests:
             request.stop()
@@ -241,7 +254,7 @@ async def test_a_request_that_was_handed_back_is_not_shown_as_lost() -> None:
         assert record.placements[0].ending == "handed back: its engine ended"
         assert record.placements[1].ending is None
         text = " ".join(explanation(record, trio.current_time()))
-        assert "The agent handed it back after 0 ms: its engine ended." in text
+        assert re.search(r"The agent handed it back after \d+ ms: its engine ended\.", text)
         request.stop()
         for peer in (first, second):
             here.dispatcher.leave(peer.connection)

@@ -320,7 +320,7 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         measure_lag=lag.run,
         run_fleet=fleet.run,
-        run_activity=partial(activity.run, dispatcher.position),
+        run_activity=partial(activity.run, dispatcher.position, dispatcher.pools.obstacle),
         run_metrics=metrics.run,
         run_feed=feed.run,
         reload=keys.reload if keys.path is not None or reloads else None,

@@ -124,6 +124,17 @@ class Pools:
         pool = self._by_name.get(request.deployment)
         return None if pool is None else pool.held
 
+    def obstacle(self, deployment: str) -> str:
+        """Why its requests wait, if they do not only wait for their turn; else empty."""
+        pool = self._by_name.get(deployment)
+        if pool is None:
+            return ""
+        if pool.held is not None:
+            return pool.held.reason
+        if not pool.agents:
+            return "it had no agent"
+        return "" if pool.serves else "none of its agents was ready"
+
     def note_buffered(self, pool: Pool) -> bool:
         """Requests came into its queue or left it; False if their number is the same."""
         buffered = pool.ledger.statistics().requests_buffered

@@ -72,7 +72,7 @@ RECORDS = st.builds(
     route=st.none() | TEXTS,
     arrived_s=MOMENTS,
     phase=st.just("ended"),
-    stays=st.lists(st.builds(Stay, MOMENTS, MOMENTS, MARKS), min_size=1, max_size=3),
+    stays=st.lists(st.builds(Stay, MOMENTS, MOMENTS, MARKS, TEXTS), min_size=1, max_size=3),
     placements=st.lists(PLACEMENTS, max_size=3),
     first_s=st.none() | MOMENTS,
     tokens=COUNTS,

@@ -29,7 +29,7 @@ from paddler_trio.wire.trio.prompt_stages import PromptStages
 
 MAX_FINISHED: Final = 10_000
 
-PackedStay: TypeAlias = "tuple[float, float | None, bytes]"
+PackedStay: TypeAlias = "tuple[float, float | None, bytes, str]"
 PackedStages: TypeAlias = "tuple[int, int, int, int, int]"
 PackedPlacement: TypeAlias = (
     "tuple[str, int, int, float, str, float | None, float | None, PackedStages | None, "
@@ -101,7 +101,12 @@ def pack(record: RequestRecord) -> PackedRecord:
         record.kind,
         record.route,
         record.arrived_s,
-        tuple([(stay.since_s, stay.until_s, stay.positions.pack()) for stay in record.stays]),
+        tuple(
+            [
+                (stay.since_s, stay.until_s, stay.positions.pack(), stay.obstacle)
+                for stay in record.stays
+            ]
+        ),
         tuple([_pack_placement(placement) for placement in record.placements]),
         record.first_s,
         record.tokens,
@@ -141,7 +146,10 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         route,
         arrived_s,
         phase="ended",
-        stays=[Stay(since_s, until_s, Marks.unpack(block)) for since_s, until_s, block in stays],
+        stays=[
+            Stay(since_s, until_s, Marks.unpack(positions), obstacle)
+            for since_s, until_s, positions, obstacle in stays
+        ],
         placements=[_unpack_placement(placement) for placement in placements],
         first_s=first_s,
         tokens=tokens,

@@ -52,6 +52,8 @@ MAX_LOOKED_AT: Final = 256
 
 Position: TypeAlias = Callable[[Request], "int | None"]
 """How many stand before a request; None if it does not wait."""
+Obstacle: TypeAlias = Callable[[str], str]
+"""Why the requests of a deployment wait, if they do not only wait for their turn; else empty."""
 
 
 @attrs.define(eq=False)
@@ -220,28 +222,38 @@ class RequestActivity:
         self.agents.note(agent, trio.current_time(), is_here=is_here)
         self.then.agent_changed(agent, is_here=is_here)
 
-    async def run(self, position: Position) -> None:
+    async def run(self, position: Position, obstacle: Obstacle) -> None:
         """Note positions in the queue until cancelled, those that were not noted for longest first.
 
         Args:
-          position: how many stand before a request.
+          position: of a request.
+          obstacle: of a deployment; asked once a second for each that has requests waiting.
         """
         explain_this_task(lambda: f"{len(self._waiting)} requests wait; {self!r}")
         while True:
             await trio.sleep(LOOK_S)
             now_s = trio.current_time()
+            obstacles: dict[str, str] = {}
             for key in list(islice(self._waiting, MAX_LOOKED_AT)):
-                self._look(self._waiting.pop(key), position, now_s)
+                request = self._waiting.pop(key)
+                name = request.deployment
+                if name not in obstacles:
+                    obstacles[name] = obstacle(name)[:MAX_TEXT_CHARS]
+                self._look(request, position, obstacles[name], now_s)
 
     # ------------------------------------------------------------- private
 
-    def _look(self, request: Request, position: Position, now_s: float) -> None:
+    def _look(self, request: Request, position: Position, obstacle: str, now_s: float) -> None:
         self._waiting[request.key] = request
         record = self.in_flight[request.key]
+        stay = record.stays[-1]
         ahead = position(request)
+        if obstacle and obstacle != stay.obstacle:
+            stay.obstacle = obstacle
+            self._touch(record)
         if ahead is not None and ahead != record.position:
             record.position = ahead
-            record.stays[-1].positions.add(now_s, ahead)
+            stay.positions.add(now_s, ahead)
             self._touch(record)
 
     def _placement(self, lease: Lease, now_s: float) -> PlacementRecord:

@@ -89,11 +89,17 @@ class Marks:
 
 @attrs.define
 class Stay:
-    """One stay in the queue; ``positions`` are how many were before it."""
+    """One stay in the queue.
+
+    Args:
+      positions: how many were before it.
+      obstacle: why the whole queue waited when somebody looked last; empty if it only took turns.
+    """
 
     since_s: float
     until_s: float | None = None
     positions: Marks = attrs.field(factory=lambda: Marks(pause_s=0.0))
+    obstacle: str = ""
 
 
 @attrs.define
@@ -238,6 +244,7 @@ class RequestRecord:
                 {
                     "since_ms": ms(stay.since_s),
                     "until_ms": _ms(stay.until_s),
+                    "obstacle": stay.obstacle or None,
                     "positions": []
                     if brief and stay.until_s is not None
                     else stay.positions.view(),

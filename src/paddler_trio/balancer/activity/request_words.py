@@ -34,7 +34,8 @@ def _wait(stay: Stay, now_s: float, *, again: bool) -> str:
     behind = "" if not most else f", behind up to {most} other{'s' if most > 1 else ''}"
     if until_s - stay.since_s < 0.001:
         return "It needed no wait: a slot was free." if not again else "A slot was free elsewhere."
-    return f"{verb}{queue} {_span(until_s - stay.since_s)} for a slot{behind}."
+    because = f": {stay.obstacle.rstrip('.')}" if stay.obstacle else ""
+    return f"{verb}{queue} {_span(until_s - stay.since_s)} for a slot{behind}{because}."
 
 
 def _placement(placement: PlacementRecord, now_s: float) -> Iterator[str]:
