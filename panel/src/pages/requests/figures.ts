@@ -47,6 +47,10 @@ export function agentsOf(view: RequestView): string[] {
   return view.placements.map((each) => each.agent).filter((agent, place, all) => agent !== all[place - 1]);
 }
 
+function queuedText(ahead: number | null): string {
+  return ahead === null ? "queued" : ahead === 0 ? "queued, next" : `queued, ${ahead} ahead`;
+}
+
 export type Outcome = { text: string; tone: "ok" | "warn" | "bad" | "info" | "quiet" };
 
 /** The ending, or where it is. */
@@ -58,7 +62,7 @@ export function outcomeOf(view: RequestView): Outcome {
   }
   switch (view.phase) {
     case "buffered":
-      return { text: view.position === null ? "queued" : `queued, ${view.position} ahead`, tone: "warn" };
+      return { text: queuedText(view.position), tone: "warn" };
     case "leased":
       return { text: "prefill", tone: "info" };
     case "streaming":

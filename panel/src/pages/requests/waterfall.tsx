@@ -10,7 +10,7 @@ const CURVE_WIDTH = 400;
 const CURVE_HEIGHT = 20;
 const TICK_MS = 250;
 /** How wide the bars are, roughly: it only decides how many marks the axis has. */
-const TYPICAL_WIDTH = 720;
+const barsWidth = (): number => Math.min(720, Math.max(160, window.innerWidth - 140));
 
 /** The scale: to where, from the arrival. */
 export type Reach = "whole" | "first";
@@ -23,7 +23,7 @@ export function Waterfall({ view, reach }: { view: RequestView; reach: Reach }) 
   const first = view.first_result_ms;
   const end = reach === "first" && first !== null ? first + Math.max(20, (first - begin) * 0.06) : (view.ended_ms ?? now_ms);
   const span = Math.max(1, end - begin);
-  const step = axisStep(span, TYPICAL_WIDTH, 90);
+  const step = axisStep(span, barsWidth(), 72);
   const marks = Array.from({ length: Math.floor(span / step) + 1 }, (_, place) => place * step);
   return (
     <div class="waterfall" role="table" aria-label="What happened to the request">

@@ -48,6 +48,7 @@ test("a continuation goes from agent to agent, through the queue", () => {
     "Continued on a2",
     "First new token",
   ]);
+  assert.equal(waterfallRows(view, NOW).find((row) => row.label === "Agent lost")!.note, "The connection broke.");
 });
 
 test("what goes on has no end yet, and its length grows", () => {

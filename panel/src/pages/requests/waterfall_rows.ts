@@ -66,7 +66,7 @@ export function waterfallRows(view: RequestView, now_ms: number): WaterfallRow[]
     rows.push(...partsOf(view, placement, place, speeds, now_ms, since));
     const { ending } = placement;
     if (ending !== null && placement.ended_ms !== null && !["done", "stopped"].includes(ending)) {
-      rows.push(moment(`left ${place}`, endingLabel(ending), placement.ended_ms, sentence(ending), "lost", 1));
+      rows.push(moment(`left ${place}`, endingLabel(ending), placement.ended_ms, sentence(ending.replace(/^(lost|failed): /, "")), "lost", 1));
     }
   }
   if (view.ended_ms !== null) {
@@ -148,7 +148,7 @@ function stageNote(
 ): string {
   switch (kind) {
     case "prepare":
-      return placement.template_ms === null ? "" : `The chat template took ${formatDuration(placement.template_ms)}.`;
+      return placement.template_ms === null ? "" : `Until its tokens were there it took ${formatDuration(placement.template_ms)}.`;
     case "cached":
     case "prefill": {
       const { prompt_tokens: prompt, cached_tokens: cached, prefill_ms: ms } = placement;

@@ -120,8 +120,15 @@ function Head({ row, state }: { row: Row<Group>; state: ChartState }) {
   const group = row.source;
   const isQueue = group.id === "";
   const isGone = !isQueue && group.agent === null;
-  const count = isQueue ? `${group.busy}` : isGone ? "gone" : `${group.busy}/${group.slots}`;
-  const words = isQueue ? `${group.busy} waiting` : isGone ? "gone" : `${group.busy} of ${group.slots} slots busy`;
+  const phase = group.agent?.phase ?? "no slots";
+  const count = isQueue ? `${group.busy}` : isGone ? "gone" : group.slots === 0 ? phase : `${group.busy}/${group.slots}`;
+  const words = isQueue
+    ? `${group.busy} waiting`
+    : isGone
+      ? "gone"
+      : group.slots === 0
+        ? `${phase}, no slots`
+        : `${group.busy} of ${group.slots} slots busy`;
   return (
     <button
       type="button"

@@ -5,7 +5,9 @@ import { BUCKETS, Density } from "./density";
 test("what was busy is spread over the seconds that it touched", () => {
   const density = new Density();
   density.add("decode", 500, 2_250, 2);
-  assert.deepEqual([0, 1, 2, 3].map((bucket) => density.slots(bucket, "decode")), [1, 2, 0.5, 0]);
+  assert.deepEqual([0, 1, 2, 3].map((bucket) => density.slots(bucket, "decode")), [1, 2, 2, 0]);
+  density.add("prefill", 2_250, 2_500, 4); // the newest second is half over
+  assert.deepEqual([density.slots(2, "decode"), density.slots(2, "prefill")], [1, 2]);
   assert.equal(density.slots(1, "prefill"), 0);
 });
 

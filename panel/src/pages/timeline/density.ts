@@ -14,6 +14,7 @@ const KINDS = DENSITY_KINDS.length;
 export class Density {
   readonly #values = new Float32Array(BUCKETS * KINDS);
   #newest = -1;
+  #until_ms = 0;
 
   /** The number of the newest bucket, -1 for none. */
   get newest(): number {
@@ -26,6 +27,7 @@ export class Density {
       return;
     }
     const last = Math.ceil(end_ms / BUCKET_MS) - 1;
+    this.#until_ms = Math.max(this.#until_ms, end_ms);
     this.#advance(last);
     const first = Math.max(Math.floor(start_ms / BUCKET_MS), this.#newest - BUCKETS + 1);
     const place = DENSITY_KINDS.indexOf(kind);
@@ -37,12 +39,13 @@ export class Density {
     }
   }
 
-  /** Slots that were busy on average in that bucket. */
+  /** Slots that were busy on average in that bucket, in the newest one as far as it has come. */
   slots(bucket: number, kind: DensityKind): number {
     if (bucket < 0 || bucket > this.#newest || bucket <= this.#newest - BUCKETS) {
       return 0;
     }
-    return (this.#values[(bucket % BUCKETS) * KINDS + DENSITY_KINDS.indexOf(kind)] ?? 0) / BUCKET_MS;
+    const length_ms = bucket === this.#newest ? this.#until_ms - bucket * BUCKET_MS : BUCKET_MS;
+    return (this.#values[(bucket % BUCKETS) * KINDS + DENSITY_KINDS.indexOf(kind)] ?? 0) / length_ms;
   }
 
   #advance(bucket: number): void {

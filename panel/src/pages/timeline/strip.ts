@@ -27,7 +27,7 @@ export class Strip {
     this.#pen = this.#canvas.getContext("2d");
   }
 
-  /** Draw what is new, and the newest bucket, which grows. `most`: the slots of a full row. `color` wins for a queue. */
+  /** Draw what is new, and the newest bucket, which grows. `most`: the slots of a full row. */
   update(density: Density, most: number, paint: Paint, isQueue: boolean): void {
     const looks = `${paint.surface} ${most}`;
     if (looks !== this.#looks || most !== this.#most) {
@@ -42,11 +42,23 @@ export class Strip {
     this.#drawn = density.newest;
   }
 
-  /** Draw the time from `from_ms` on, `scale` pixels per millisecond, into a box. */
-  draw(onto: CanvasRenderingContext2D, density: Density, from_ms: number, to_ms: number, scale: number, top: number, height: number): void {
+  /** Draw a time, `scale` pixels per millisecond, into a box. */
+  draw(
+    onto: CanvasRenderingContext2D,
+    density: Density,
+    from_ms: number,
+    to_ms: number,
+    scale: number,
+    top: number,
+    height: number,
+  ): void {
     const first = Math.max(Math.floor(from_ms / BUCKET_MS), density.newest - BUCKETS + 1, 0);
     const last = Math.min(Math.ceil(to_ms / BUCKET_MS) - 1, density.newest);
     onto.imageSmoothingEnabled = false;
+    onto.save();
+    onto.beginPath();
+    onto.rect(0, top, (to_ms - from_ms) * scale, height); // the newest bucket is not over yet
+    onto.clip();
     for (let bucket = first; bucket <= last; ) {
       const column = bucket % BUCKETS;
       const count = Math.min(last - bucket + 1, BUCKETS - column); // up to where the ring begins again
@@ -54,6 +66,7 @@ export class Strip {
       onto.drawImage(this.#canvas, column, 0, count, STRIP_HEIGHT * 2, left, top, count * BUCKET_MS * scale, height);
       bucket += count;
     }
+    onto.restore();
   }
 
   #column(density: Density, bucket: number, paint: Paint, isQueue: boolean): void {

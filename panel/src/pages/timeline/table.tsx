@@ -37,7 +37,11 @@ function columnsAt(now_ms: number): readonly Column<Row>[] {
     {
       id: "request",
       title: "Request",
-      render: ({ track }) => <a href={hrefOf("requests", [track.request])}>{nameOf(track)}</a>,
+      render: ({ track }) => (
+        <a class="timeline-link truncate" href={hrefOf("requests", [track.request])} title={nameOf(track)}>
+          {nameOf(track)}
+        </a>
+      ),
       value: ({ track }) => track.request,
     },
     { id: "client", title: "Client", render: ({ track }) => track.view?.client || "anonymous", value: ({ track }) => track.view?.client ?? "", hide: "narrow" },
@@ -90,8 +94,11 @@ function stateOf(track: Track) {
   if (track.end_ms === null && stage !== undefined) {
     return <Badge tone={stage.kind === "queued" ? "warn" : "info"}>{LOOKS[stage.kind].label}</Badge>;
   }
+  if (track.placement < 0 && track.view !== null) {
+    return <Badge>{track.view.placements.length > 0 ? "got a slot" : "ended"}</Badge>;
+  }
   const ending = track.view?.placements[track.placement]?.ending ?? "ended";
-  return <Badge tone={ending === "done" || ending === "ended" ? "ok" : "quiet"}>{ending}</Badge>;
+  return <Badge tone={ending === "done" ? "ok" : "quiet"}>{ending}</Badge>;
 }
 
 function lengthOf(track: Track, kinds: readonly string[], now_ms: number): number | null {
