@@ -117,7 +117,7 @@ function optionsFor(
   return {
     width,
     height: HEIGHT,
-    padding: [8, 8, 0, 0],
+    padding: [8, 20, 0, 0],
     cursor: { sync: { key: SYNC }, points: { size: 7 }, drag: { x: false, y: false } },
     legend: { live: true },
     scales: {

@@ -168,8 +168,8 @@ function useTree(of: string): { shown: Shown | null; problem: unknown; load: () 
           setProblem(error);
         }
       }
-      // at most a tenth of the time is spent on trees, however large they are
-      const pause_ms = Math.max(REFRESH_MS, 9 * (performance.now() - began));
+      // a tree of many tasks costs the balancer something: a twentieth of the time at most is spent on them
+      const pause_ms = Math.max(REFRESH_MS, 19 * (performance.now() - began));
       if (isLive.peek() && !controller.signal.aborted) {
         timer = setTimeout(() => void ask(), pause_ms);
       }
