@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import attrs
@@ -123,10 +124,18 @@ def _waits_for(task: trio.lowlevel.Task) -> str:
         return reason()
     ours, theirs = "", ""
     for frame, line in task.iter_await_frames():
-        file = Path(frame.f_code.co_filename)
-        place = f"{frame.f_code.co_name} ({file.name}:{line})"
-        if "paddler_trio" in file.parts and file.name != _PRIMITIVES:
-            ours = place
-        elif not file.is_relative_to(_TRIO):
-            theirs = place
+        file, is_ours, is_trios = _source(frame.f_code.co_filename)
+        if is_ours:
+            ours = f"{frame.f_code.co_name} ({file}:{line})"
+        elif not is_trios:
+            theirs = f"{frame.f_code.co_name} ({file}:{line})"
     return ours or theirs or "about to start"
+
+
+@lru_cache(maxsize=1024)
+def _source(filename: str) -> tuple[str, bool, bool]:
+    """The name of a file, and whether its frames are ours, and Trio's. Remembered: there are few
+    files, and thousands of tasks stand in them."""
+    file = Path(filename)
+    is_ours = "paddler_trio" in file.parts and file.name != _PRIMITIVES
+    return file.name, is_ours, file.is_relative_to(_TRIO)
