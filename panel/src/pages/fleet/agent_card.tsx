@@ -133,7 +133,7 @@ function Slots({ agent, lanes, asCells }: { agent: Agent; lanes: Lanes; asCells:
         </span>
       </p>
       {asCells ? (
-        <div class="cells" role="img" aria-label={`${busy} of ${agent.slots_total} slots busy`}>
+        <div class={count > 256 ? "cells tiny" : count > 60 ? "cells small" : "cells"} role="img" aria-label={`${busy} of ${agent.slots_total} slots busy`}>
           {Array.from({ length: count }, (_, place) => (
             <span key={place} class={lanes[place]?.phase ?? (agent.slots_total > 0 ? "idle" : "off")} />
           ))}

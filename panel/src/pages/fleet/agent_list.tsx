@@ -26,7 +26,7 @@ type View = "cards" | "table";
 /** More are shown as a table, until the viewer wants cards. */
 const MANY = 24;
 /** Of a card among many. */
-const CARD_HEIGHT = 380;
+const CARD_HEIGHT = 480;
 
 const SORTS: Readonly<Record<string, { label: string; value: (agent: Agent) => number | string }>> = {
   name: { label: "by name", value: (agent) => agent.label },

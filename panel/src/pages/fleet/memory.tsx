@@ -1,4 +1,4 @@
-import { formatBytes, formatCount } from "../../core/format";
+import { formatBytes, formatCount, plural } from "../../core/format";
 import type { AgentMemory, DeviceMemory, EngineStats } from "../../types";
 import { Meter, type Segment } from "../../ui";
 
@@ -29,7 +29,7 @@ export function CacheMeter({ engine }: { engine: Partial<EngineStats> | null }) 
   );
 }
 
-/** What the model takes on each device; `limit`: the others are in the tooltip of the last one. */
+/** What the model takes on each device; no more than `limit` of them. */
 export function MemoryMeters({ memory, limit }: { memory: AgentMemory | null; limit: number }) {
   const devices = (memory?.devices ?? []).filter((device) => (device.actual ?? device.predicted ?? 0) > 0);
   return (
@@ -37,7 +37,7 @@ export function MemoryMeters({ memory, limit }: { memory: AgentMemory | null; li
       {devices.slice(0, limit).map((device) => (
         <DeviceMeter key={device.device} device={device} />
       ))}
-      {devices.length > limit ? <p class="muted">and {devices.length - limit} more devices</p> : null}
+      {devices.length > limit ? <p class="more-devices">and {plural(devices.length - limit, "more device")}</p> : null}
     </>
   );
 }

@@ -29,8 +29,13 @@ export function drawAgent(
   const isTroubled = state.tone === "bad" || state.tone === "warn";
   const edge = isTroubled ? colors[state.tone] : colors.line;
   if (layout.names === "none") {
-    context.fillStyle = isTroubled ? edge : colors.surface;
+    context.fillStyle = colors.surface;
     context.fillRect(tile.x, tile.y, tile.width, tile.height);
+    if (isTroubled) {
+      context.strokeStyle = edge;
+      context.lineWidth = 1.5;
+      context.strokeRect(tile.x, tile.y, tile.width, tile.height);
+    }
   } else {
     brush.box(tile, colors.surface, edge, 8);
   }
