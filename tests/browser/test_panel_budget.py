@@ -17,8 +17,7 @@ PAGE_LOAD_BYTES = 150_000
 """Compressed: the same and any one other page, which is what a link into it fetches at most."""
 FIRST_LOAD_REQUESTS = 16
 LONG_TASK_MS = 200.0
-FIRST_PAINT_MS = 2_000.0
-"""500 on a machine with nothing else to do; tests run three at a time."""
+FIRST_PAINT_MS = 500.0
 WATCH = """
     window.longTasks = [];
     new PerformanceObserver(list => {
@@ -39,8 +38,9 @@ def fleet(chromium: Browser) -> Iterator[Fleet]:
 
 
 def test_the_first_load_of_every_page_stays_within_its_budget(
-    viewer: Viewer, panel: str, record_property: Callable[[str, Any], None]
+    open_viewer: OpenViewer, panel: str
 ) -> None:
+    viewer = open_viewer()
     files: dict[str, int] = {}
 
     def note(response: Response) -> None:
@@ -51,34 +51,40 @@ def test_the_first_load_of_every_page_stays_within_its_budget(
                 assert response.headers["content-encoding"] == "gzip"
 
     viewer.page.on("response", note)
-    viewer.page.add_init_script(WATCH)
     viewer.open(panel)
     first_bytes, first_requests = sum(files.values()), len(viewer.asked)
-    paint_ms = viewer.page.evaluate(
-        "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
-    )
     loads: dict[str, int] = {}
     for page in PAGES:
         before = sum(files.values())
         viewer.go(page)
         loads[page] = first_bytes + sum(files.values()) - before
-    long_tasks = viewer.page.evaluate("window.longTasks")
-    measured = {
-        "first_bytes": first_bytes,
-        "first_requests": first_requests,
-        "loads": loads,
-        "paint_ms": paint_ms,
-        "long_tasks_ms": long_tasks,
-    }
-    for name, value in measured.items():
-        record_property(name, value)
-    print(measured)
+    print({"first_bytes": first_bytes, "first_requests": first_requests, "loads": loads})
     assert first_bytes <= FIRST_LOAD_BYTES, files
     assert first_requests <= FIRST_LOAD_REQUESTS, viewer.asked
     assert max(loads.values()) <= PAGE_LOAD_BYTES, loads
-    assert paint_ms is not None
-    assert paint_ms <= FIRST_PAINT_MS
-    assert not [each for each in long_tasks if each > LONG_TASK_MS]
+
+
+def test_it_shows_soon_and_no_page_holds_the_browser_up(
+    open_viewer: OpenViewer, panel: str
+) -> None:
+    """The best of three: a machine that is busy with other things makes every task long."""
+    tries: list[dict[str, Any]] = []
+    for _ in range(3):
+        viewer = open_viewer()
+        viewer.page.add_init_script(WATCH)
+        viewer.open(panel)
+        paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        paint_ms = viewer.page.evaluate(paint)
+        for page in PAGES:
+            viewer.go(page)
+        longest_ms = max(viewer.page.evaluate("window.longTasks"), default=0)
+        tries.append({"paint_ms": paint_ms, "longest_ms": longest_ms})
+        viewer.page.close()
+        if paint_ms <= FIRST_PAINT_MS and longest_ms <= LONG_TASK_MS:
+            break
+    print(tries)
+    assert tries[-1]["paint_ms"] <= FIRST_PAINT_MS, tries
+    assert tries[-1]["longest_ms"] <= LONG_TASK_MS, tries
 
 
 def test_a_second_visit_fetches_no_file_again(viewer: Viewer, panel: str) -> None:

@@ -117,6 +117,7 @@ def test_a_session_works_below_a_path_and_is_secure_where_the_proxy_has_tls(
         (cookie,) = viewer.context.cookies()
         assert cookie["path"] == "/gpu"
         assert cookie["secure"]
+        viewer.expect_error("status of 401")  # the stream may be asked for once more in between
         viewer.page.get_by_role("button", name="Sign out").click()
         expect(viewer.page.get_by_role("heading", name="Sign in")).to_be_visible()
         assert viewer.context.cookies() == []

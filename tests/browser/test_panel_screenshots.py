@@ -75,7 +75,7 @@ def test_pictures_of_the_documentation(
     for name, route in pages.items():
         viewer.go(route)
         if name == "timeline":
-            viewer.page.get_by_role("button", name="1 min", exact=True).click()
+            viewer.page.get_by_role("radio", name="1 min").check()
         if name == "model":
             viewer.page.get_by_role("button", name="Edit default").click()
             viewer.page.get_by_role("button", name="Ask the agents").click()
