@@ -40,6 +40,7 @@ test("deployments come, go and change; their order does not matter", () => {
   const b = { ...SPEC, name: "b" };
   assert.deepEqual(stateDiff({ deployments: [SPEC, b] }, { deployments: [b, SPEC] }), []);
   const diff = stateDiff({ deployments: [SPEC, b] }, { deployments: [having("priority", 1), { ...b, name: "c" }] });
+  assert.deepEqual(diff[1]?.fields.map((each) => [each.label, each.before, each.after]), [["Source", "none", "/m.gguf"]]);
   assert.deepEqual(
     diff.map((each) => [each.deployment, each.kind, each.cost]),
     [

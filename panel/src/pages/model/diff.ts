@@ -1,5 +1,6 @@
 /** Two states compared, in words. */
 
+import { newSpec } from "./defaults";
 import { FIELDS, type FieldSpec } from "./fields";
 import { sourceText } from "./source";
 import {
@@ -42,7 +43,7 @@ const MAX_SHOWN_CHARS = 300;
 const MAX_LINES = 600;
 const CONTEXT_LINES = 2;
 
-/** Every deployment that differs: in the newer order, then those that are gone. */
+/** Every deployment that differs: in the newer order, then those that are gone. Of a new one, what is no default. */
 export function stateDiff(before: State, after: State): DeploymentDiff[] {
   const old = new Map(before.deployments.map((spec) => [spec.name, spec]));
   const names = new Set(after.deployments.map((spec) => spec.name));
@@ -50,7 +51,7 @@ export function stateDiff(before: State, after: State): DeploymentDiff[] {
   for (const spec of after.deployments) {
     const known = old.get(spec.name);
     if (known === undefined) {
-      found.push({ deployment: spec.name, kind: "added", cost: null, fields: [] });
+      found.push({ deployment: spec.name, kind: "added", cost: null, fields: specDiff(newSpec(spec.name), spec) });
     } else if (!isSame(known, spec)) {
       found.push({ deployment: spec.name, kind: "changed", cost: costOf(known, spec), fields: specDiff(known, spec) });
     }

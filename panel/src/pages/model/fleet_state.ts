@@ -33,15 +33,20 @@ export const history = signal<readonly StoredRevision[] | null>(null);
 export const askedRollouts = signal<readonly Rollout[]>([]);
 export const draft = signal<Draft | null>(null);
 
+let loads = 0;
+
+/** What is in force now; null if it cannot be had. Of several that are under way, the last one is shown. */
 export async function loadFleet(): Promise<FleetNow | null> {
+  loads += 1;
+  const turn = loads;
   try {
     const [found, { rollouts }] = await Promise.all([
       api.get<FleetNow>("api/v2/fleet"),
       api.get<{ rollouts: Rollout[] }>("api/v2/rollout"),
     ]);
-    fleetError.value = null;
-    askedRollouts.value = rollouts;
-    if (found.revision.revision >= (fleetNow.peek()?.revision.revision ?? 0) || fleetError.peek() === null) {
+    if (turn === loads) {
+      fleetError.value = null;
+      askedRollouts.value = rollouts;
       fleetNow.value = found;
     }
     return found;

@@ -1,6 +1,6 @@
 /** Revisions of the fleet: who, when, why, what; and back to one of them. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { formatDate, plural } from "../../core/format";
 import { hrefOf, navigate } from "../../core/router";
 import { Badge, Button, Card, Confirm, Page, Problem, textOf, toast } from "../../ui";
@@ -79,7 +79,7 @@ function RevisionCard({
   isInForce: boolean;
   goBack: () => void;
 }) {
-  const diffs = before ? stateDiff(before.state, revision.state) : null;
+  const diffs = useMemo(() => (before ? stateDiff(before.state, revision.state) : null), [before, revision]);
   return (
     <Card
       class="revision"

@@ -31,15 +31,17 @@ export function useQuantizationFits(open: Draft, models: HubModels): Quantizatio
   const [busy, setBusy] = useState(false);
   const running = useRef<AbortController | null>(null);
   useEffect(() => () => running.current?.abort(), [models]);
-  const hosts = hostsFor(store.agents.value.values(), open.base).filter((host) => host.protocol === "paddler-trio.1");
+  const wrong = problemsOf(open.values);
+  const fine = Object.fromEntries(Object.entries(open.values).filter(([path]) => !(path in wrong)));
+  const hosts = hostsFor(store.agents.value.values(), specOf(fine, open.base)).filter(
+    (host) => host.protocol === "paddler-trio.1",
+  );
   const ask = async (): Promise<void> => {
     running.current?.abort();
     const stop = new AbortController();
     running.current = stop;
     setBusy(true);
     setVerdicts(new Map());
-    const wrong = problemsOf(open.values);
-    const fine = Object.fromEntries(Object.entries(open.values).filter(([path]) => !(path in wrong)));
     const questions = [...models.quantizations]
       .sort((one, other) => (one.size_bytes ?? 0) - (other.size_bytes ?? 0))
       .slice(0, MAX_QUANTIZATIONS)
@@ -83,7 +85,7 @@ export function Fits({ verdicts = [] }: { verdicts?: readonly Verdict[] | undefi
           </Badge>
         );
       })}
-      <span class="numbers">{verdicts.find((each) => each.report)?.text}</span>
+      <span class="numbers hide-narrow">{verdicts.find((each) => each.report)?.text}</span>
     </span>
   );
 }

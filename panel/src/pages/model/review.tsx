@@ -1,6 +1,6 @@
 /** What a change comes to, before it is stored; and what to do if somebody else was faster. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError } from "../../core/api";
 import { formatDate } from "../../core/format";
 import { Button, Dialog, Field, Input, Note, Problem, toast } from "../../ui";
@@ -65,6 +65,7 @@ function Decision({
 }) {
   const before = proposal.from.state;
   const [state] = useState<State>(() => proposal.appliedTo(before));
+  const diffs = useMemo(() => stateDiff(before, state), [before, state]);
   const [changes, setChanges] = useState<DeploymentChange[] | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
@@ -124,7 +125,7 @@ function Decision({
     >
       {error ? <Problem error={error} /> : null}
       {isNothing ? <Note>This is what is in force already: nothing changes.</Note> : null}
-      <DiffList diffs={stateDiff(before, state)} costs={changes ?? []} />
+      <DiffList diffs={diffs} costs={changes ?? []} />
       <Field label="Note" help="Stands in the history, for those who come after you.">
         <Input
           value={note}

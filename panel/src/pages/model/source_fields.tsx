@@ -38,7 +38,7 @@ export function SourceFields({
       <FieldControl field={MODEL} open={open} problems={isUnchosen ? {} : problems}>
         <Input
           class="mono"
-          value={text}
+          value={open.isNew && text === "none" ? "" : text}
           placeholder="org/repo, /models/model.gguf or https://…"
           onValue={(value) => change({ model: value })}
         />
@@ -129,9 +129,16 @@ function Choice({ models, wanted, open, judge }: { models: HubModels; wanted: Re
             title: "Quantisation",
             value: (each) => each.name,
             render: (each) => (
-              <span class="row">
-                <b>{each.name}</b>
-                {each.is_default ? <Badge>usual choice</Badge> : null}
+              <span class="quantization">
+                <span class="row">
+                  <b>{each.name}</b>
+                  {each.is_default ? <Badge>usual choice</Badge> : null}
+                </span>
+                <span class="only-narrow muted">{formatBytes(each.size_bytes)}</span>
+                <span class="mono muted hide-narrow">
+                  {each.files[0]?.path}
+                  {each.files.length > 1 ? ` and ${each.files.length - 1} more` : ""}
+                </span>
               </span>
             ),
           },
@@ -139,23 +146,13 @@ function Choice({ models, wanted, open, judge }: { models: HubModels; wanted: Re
             id: "size",
             title: "Size",
             align: "right",
+            hide: "narrow",
             value: (each) => each.size_bytes,
             render: (each) => <span class="nowrap">{formatBytes(each.size_bytes)}</span>,
           },
           ...(fits.verdicts.size > 0 || fits.busy
             ? [{ id: "fits", title: "Fits", render: (each: Quantization) => <Fits verdicts={fits.verdicts.get(each.name)} /> }]
             : []),
-          {
-            id: "files",
-            title: "File",
-            hide: "narrow",
-            render: (each) => (
-              <span class="mono muted">
-                {each.files[0]?.path}
-                {each.files.length > 1 ? ` and ${each.files.length - 1} more` : ""}
-              </span>
-            ),
-          },
           {
             id: "take",
             title: <span class="unseen">Choose</span>,
