@@ -21,6 +21,7 @@ export const MAX_TRACKS = 60_000;
 /** Who had to wait no longer got a slot at once: that is no stay in the queue to look at. */
 const AT_ONCE_MS = 5;
 
+const byName = new Intl.Collator("en", { numeric: true });
 const STAGE_OF: Record<LanePhase, StageKind> = { q: "engine", p: "prefill", d: "decode", s: "stop" };
 const DENSITY_OF_STAGE: Record<StageKind, DensityKind> = {
   queued: "wait",
@@ -59,7 +60,7 @@ export class TimelineHistory {
   get groups(): readonly Group[] {
     this.#sorted ??= [
       this.queue,
-      ...[...this.#groups.values()].sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }) || a.agentKey - b.agentKey),
+      ...[...this.#groups.values()].sort((a, b) => byName.compare(a.label, b.label) || a.agentKey - b.agentKey),
     ];
     return this.#sorted;
   }

@@ -12,6 +12,8 @@ function idOf(request: number, [kind, number]: TrackPlace): string {
 
 export class Tracks {
   readonly #tracks = new Map<string, Track>();
+  /** The agent of the newest placement of each request: what is asked most. */
+  readonly #agents = new Map<number, number>();
 
   get size(): number {
     return this.#tracks.size;
@@ -36,12 +38,17 @@ export class Tracks {
     };
     lane.add(track);
     this.#tracks.set(track.id, track);
+    if (place[0] === "slot") {
+      this.#agents.set(view.key, agentKey);
+    }
     return track;
   }
 
   /** Only here, not in its lane. */
   forget(track: Track): void {
-    this.#tracks.delete(track.id);
+    if (this.#tracks.delete(track.id) && track.agentKey === this.#agents.get(track.request)) {
+      this.#agents.delete(track.request);
+    }
   }
 
   /** Those of a request: in slots, then in the queue, where stays of no length are left out. */
@@ -65,6 +72,9 @@ export class Tracks {
 
   /** A view shows the request in a slot of this agent. */
   isOn(request: number, agentKey: number): boolean {
+    if (this.#agents.get(request) === agentKey) {
+      return true;
+    }
     for (const track of this.of(request)) {
       if (track.agentKey === agentKey) {
         return true;
