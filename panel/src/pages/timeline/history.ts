@@ -9,8 +9,10 @@
 import type { Agent, AgentEvent, LanePhase, RequestView } from "../../types";
 import type { DensityKind } from "./density";
 import { Group } from "./group";
-import type { Lane, Track } from "./lane";
+import type { Track } from "./lane";
+import { countsOf, Occupancy } from "./occupancy";
 import { placementStages, queueStages, type Stage, type StageKind } from "./stages";
+import { close, closed, renew, Tracks } from "./tracks";
 import { KEEP_MS } from "./viewport";
 
 /** What the page keeps of requests; beyond it the oldest go first. */
@@ -19,7 +21,7 @@ export const MAX_TRACKS = 60_000;
 /** Who had to wait no longer got a slot at once: that is no stay in the queue to look at. */
 const AT_ONCE_MS = 5;
 
-const DENSITY_OF: Record<LanePhase, DensityKind> = { q: "wait", p: "prefill", d: "decode", s: "stop" };
+const byName = new Intl.Collator("en", { numeric: true });
 const STAGE_OF: Record<LanePhase, StageKind> = { q: "engine", p: "prefill", d: "decode", s: "stop" };
 const DENSITY_OF_STAGE: Record<StageKind, DensityKind> = {
   queued: "wait",
@@ -31,8 +33,6 @@ const DENSITY_OF_STAGE: Record<StageKind, DensityKind> = {
   stop: "stop",
 };
 
-type Counts = Record<DensityKind, number>;
-
 export class TimelineHistory {
   readonly queue = new Group("", "Queue", 0);
   /** Grows when rows come or go, so that they are laid out anew. */
@@ -42,13 +42,12 @@ export class TimelineHistory {
 
   readonly #groups = new Map<string, Group>();
   readonly #groupOf = new Map<number, Group>();
-  readonly #tracks = new Map<string, Track>();
+  readonly #tracks = new Tracks();
   /** Drawn from lists of slots, by agent and request. */
   readonly #sketches = new Map<number, Map<number, Track>>();
   readonly #stopping = new Map<number, number>();
   #agents: ReadonlyMap<string, Agent> = new Map();
-  readonly #busy = new Map<Group, Counts>();
-  #counted_ms: number | null = null;
+  readonly #occupancy = new Occupancy();
   #sorted: readonly Group[] | null = null;
   /** How many lanes were laid out. */
   readonly #shown = new Map<Group, number>();
@@ -61,7 +60,7 @@ export class TimelineHistory {
   get groups(): readonly Group[] {
     this.#sorted ??= [
       this.queue,
-      ...[...this.#groups.values()].sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }) || a.agentKey - b.agentKey),
+      ...[...this.#groups.values()].sort((a, b) => byName.compare(a.label, b.label) || a.agentKey - b.agentKey),
     ];
     return this.#sorted;
   }
@@ -87,7 +86,7 @@ export class TimelineHistory {
         }
       }
     }
-    this.#counted_ms = now_ms;
+    this.#occupancy.begin(now_ms);
   }
 
   /** Add or renew requests. */
@@ -100,7 +99,7 @@ export class TimelineHistory {
 
   /** The agents as they are now. */
   takeAgents(agents: ReadonlyMap<string, Agent>, now_ms: number): void {
-    this.#count(now_ms);
+    this.#occupancy.pass(now_ms);
     for (const [key, agent] of agents) {
       if (this.#agents.get(key) !== agent) {
         this.#takeAgent(agent, now_ms);
@@ -116,22 +115,23 @@ export class TimelineHistory {
 
   /** How many requests wait in the balancer. */
   takeWaiting(count: number, now_ms: number): void {
-    this.#count(now_ms);
+    this.#occupancy.pass(now_ms);
     this.queue.busy = count;
-    this.#busy.set(this.queue, { wait: count, prefill: 0, decode: 0, stop: 0 });
+    this.#occupancy.set(this.queue, { wait: count, prefill: 0, decode: 0, stop: 0 });
   }
 
   /** Requests that left the feed: those that an agent still lists follow its list, the others ended. */
   gone(keys: Iterable<number>, now_ms: number): void {
     for (const key of keys) {
-      for (const track of this.#tracksOf(key)) {
+      for (const track of this.#tracks.of(key)) {
         if (track.end_ms !== null) {
           continue;
         }
         if (this.#agents.get(String(track.agentKey))?.lanes.some(([request]) => request === key)) {
           this.#sketchesOf(track.agentKey).set(key, track);
         } else {
-          this.#close(track, now_ms);
+          close(track, now_ms);
+          this.#stopping.delete(key);
         }
       }
     }
@@ -162,17 +162,16 @@ export class TimelineHistory {
 
   #takeQueue(view: RequestView): void {
     queueStages(view).forEach((stage, place) => {
-      const id = `${view.key}q${place}`;
-      const known = this.#tracks.get(id);
+      const known = this.#tracks.get(view.key, ["queue", place]);
       const passed = stage.end_ms !== null && stage.end_ms - stage.start_ms < AT_ONCE_MS;
-      if (known !== undefined) {
-        this.#renew(known, view, [stage]);
-        if (passed) {
-          known.lane.remove(known);
-          this.#tracks.delete(id);
-        }
-      } else if (!passed) {
-        this.#add(id, 0, this.queue, this.queue.freeLane(stage.start_ms), view, -1, [stage]);
+      if (known === undefined && !passed) {
+        this.#tracks.add(view, ["queue", place], this.queue.freeLane(stage.start_ms), 0, [stage]);
+        this.#laneMayBeNew(this.queue);
+      } else if (known !== undefined && passed) {
+        known.lane.remove(known);
+        this.#tracks.forget(known);
+      } else if (known !== undefined) {
+        renew(known, view, [stage]);
       }
     });
   }
@@ -182,19 +181,19 @@ export class TimelineHistory {
       this.#stopping.set(view.key, now_ms);
     }
     view.placements.forEach((placement, place) => {
-      const id = `${view.key}p${place}`;
       const isLast = place === view.placements.length - 1;
       const group = this.#groupFor(placement.agent_key, placement.agent, placement.at_ms);
       const stages = placementStages(placement, {
         reportsPreparation: group.agent === null || group.agent.protocol === "paddler-trio.1",
         stopping_ms: isLast ? (this.#stopping.get(view.key) ?? null) : null,
       });
-      const known = this.#tracks.get(id);
+      const known = this.#tracks.get(view.key, ["slot", place]);
       this.#forgetSketch(placement.agent_key, view.key, known);
       if (known !== undefined) {
-        this.#renew(known, view, stages);
-      } else {
-        this.#add(id, placement.agent_key, group, group.laneFor(placement.lane), view, place, stages);
+        renew(known, view, stages);
+      } else if (stages.length > 0) {
+        this.#tracks.add(view, ["slot", place], group.laneFor(placement.lane), placement.agent_key, stages);
+        this.#laneMayBeNew(group);
       }
     });
     if (view.phase === "ended") {
@@ -217,11 +216,7 @@ export class TimelineHistory {
     if (before === undefined || before.phase !== agent.phase) {
       group.happened({ at_ms: now_ms, event: "phase", phase: agent.phase, detail: agent.detail });
     }
-    const counts: Counts = { wait: 0, prefill: 0, decode: 0, stop: 0 };
-    for (const [, phase] of agent.lanes) {
-      counts[DENSITY_OF[phase]] += 1;
-    }
-    this.#busy.set(group, counts);
+    this.#occupancy.set(group, countsOf(agent.lanes.map(([, phase]) => phase)));
     this.#sketch(group, agent, now_ms);
   }
 
@@ -240,7 +235,7 @@ export class TimelineHistory {
         if (track.end_ms === null && track.stages.at(-1)?.kind !== stage.kind) {
           track.stages = [...closed(track.stages, since_ms), stage];
         }
-      } else if (!this.#isShown(key, agent.key)) {
+      } else if (!this.#tracks.isOn(key, agent.key)) {
         const lane = group.freeLane(since_ms);
         const added: Track = {
           id: "",
@@ -260,7 +255,7 @@ export class TimelineHistory {
     }
     for (const [key, track] of sketches) {
       if (track.end_ms === null && !listed.has(key)) {
-        this.#close(track, now_ms);
+        close(track, now_ms);
         this.#stopping.delete(key);
       }
     }
@@ -283,10 +278,10 @@ export class TimelineHistory {
     group.agent = null;
     group.busy = 0;
     group.happened({ at_ms: now_ms, event: "left", phase: null, detail: null });
-    this.#busy.delete(group);
+    this.#occupancy.forget(group);
     for (const track of this.#sketches.get(agent.key)?.values() ?? []) {
       if (track.end_ms === null) {
-        this.#close(track, now_ms);
+        close(track, now_ms);
       }
     }
     this.#restructure();
@@ -327,52 +322,10 @@ export class TimelineHistory {
     }
     for (const lane of group.known()) {
       for (const track of lane.tracks) {
-        this.#tracks.delete(track.id);
+        this.#tracks.forget(track);
       }
     }
     this.#restructure();
-  }
-
-  #add(
-    id: string,
-    agentKey: number,
-    group: Group,
-    lane: Lane,
-    view: RequestView,
-    placement: number,
-    stages: readonly Stage[],
-  ): void {
-    const first = stages[0];
-    if (first === undefined) {
-      return;
-    }
-    const track: Track = {
-      id,
-      agentKey,
-      request: view.key,
-      view,
-      placement,
-      start_ms: first.start_ms,
-      end_ms: endOf(stages),
-      stages,
-      lane,
-    };
-    lane.add(track);
-    this.#tracks.set(id, track);
-    this.#laneMayBeNew(group);
-  }
-
-  #renew(track: Track, view: RequestView, stages: readonly Stage[]): void {
-    track.view = view;
-    if (stages.length > 0) {
-      track.stages = stages;
-      track.end_ms = endOf(stages);
-    }
-  }
-
-  #close(track: Track, now_ms: number): void {
-    track.stages = closed(track.stages, now_ms);
-    track.end_ms = endOf(track.stages) ?? now_ms;
   }
 
   /** A view shows the request now; what was drawn before goes, unless it is that view's own track. */
@@ -383,48 +336,6 @@ export class TimelineHistory {
       sketches?.delete(request);
       if (track !== own) {
         track.lane.remove(track);
-      }
-    }
-  }
-
-  /** In slots, then in the queue, where stays of no length are left out. */
-  *#tracksOf(key: number): Iterable<Track> {
-    let view: RequestView | null = null;
-    for (let place = 0; ; place += 1) {
-      const track = this.#tracks.get(`${key}p${place}`);
-      if (track === undefined) {
-        break;
-      }
-      view = track.view;
-      yield track;
-    }
-    for (let place = 0; place < Math.max(1, view?.queue.length ?? 0); place += 1) {
-      const track = this.#tracks.get(`${key}q${place}`);
-      if (track !== undefined) {
-        yield track;
-      }
-    }
-  }
-
-  #isShown(key: number, agentKey: number): boolean {
-    for (const track of this.#tracksOf(key)) {
-      if (track.agentKey === agentKey) {
-        return true;
-      }
-    }
-    return false;
-  }
-
-  /** What was busy since the last count goes into the densities. */
-  #count(now_ms: number): void {
-    const since_ms = this.#counted_ms;
-    this.#counted_ms = now_ms;
-    if (since_ms === null || now_ms <= since_ms) {
-      return;
-    }
-    for (const [group, counts] of this.#busy) {
-      for (const kind in counts) {
-        group.density.add(kind as DensityKind, since_ms, now_ms, counts[kind as DensityKind]);
       }
     }
   }
@@ -445,7 +356,7 @@ export class TimelineHistory {
   }
 
   #forget(track: Track): void {
-    this.#tracks.delete(track.id);
+    this.#tracks.forget(track);
     const sketches = this.#sketches.get(track.agentKey);
     if (sketches?.get(track.request) === track) {
       sketches.delete(track.request);
@@ -464,12 +375,4 @@ export class TimelineHistory {
     this.structure += 1;
     this.#sorted = null;
   }
-}
-
-function closed(stages: readonly Stage[], ms: number): readonly Stage[] {
-  return stages.map((stage) => (stage.end_ms === null ? { ...stage, end_ms: Math.max(ms, stage.start_ms) } : stage));
-}
-
-function endOf(stages: readonly Stage[]): number | null {
-  return (stages.at(-1) as Stage).end_ms;
 }
