@@ -20,7 +20,7 @@ from no_tls import NO_TLS
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    with Fleet.start(agents=2, slots=2) as running:
+    with Fleet.start(agents=2, slots=2, balancer_options=["--capture-prompts"]) as running:
         yield running
 
 
@@ -115,3 +115,16 @@ def test_lists_are_filtered_paged_and_exported(fleet: Fleet) -> None:
         answer = httpx.get(f"{fleet.management_url}/api/v2/requests?{query}", verify=NO_TLS)
         assert answer.status_code == 400
         assert named in answer.text
+
+
+def test_the_operator_reads_what_was_asked_and_answered_if_it_is_captured(fleet: Fleet) -> None:
+    answer = httpx.post(
+        f"{fleet.inference_url}/v1/completions",
+        json={"model": "m", "prompt": "Once upon a midnight", "max_tokens": 8},
+        headers={"X-Paddler-Client": "captured"},
+        verify=NO_TLS,
+    ).json()
+    (listed,) = get(fleet, "/api/v2/requests?client=captured")["requests"]
+    capture = get(fleet, f"/api/v2/requests/{listed['id']}")["request"]["capture"]
+    assert "Once upon a midnight" in capture["request"]
+    assert capture["answer"] == answer["choices"][0]["text"] != ""
