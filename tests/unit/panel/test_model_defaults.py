@@ -26,7 +26,7 @@ def test_a_new_deployment_has_the_defaults() -> None:
 
 
 def test_the_form_has_a_field_for_everything() -> None:
-    text = (PAGE / "fields.ts").read_text()
+    text = "".join((PAGE / name).read_text() for name in ("fields.ts", "engine_fields.ts"))
     wanted = {
         "parameter": InferenceParameters,
         "rule": RolloutSpec,

@@ -1,7 +1,8 @@
 /** Two states compared, in words. */
 
 import { newSpec } from "./defaults";
-import { FIELDS, type FieldSpec } from "./fields";
+import { FIELDS } from "./fields";
+import type { FieldSpec } from "./field_spec";
 import { sourceText } from "./source";
 import {
   CHANGE_CLASSES,

@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { Checkbox, Field, Input, Select, TextArea } from "../../ui";
 import { inWords } from "./diff";
-import type { FieldSpec } from "./fields";
+import type { FieldSpec } from "./field_spec";
 import { change, type Draft } from "./fleet_state";
 import { valueAt } from "./spec";
 import { type Problems, rangeOf, type Value, valuesOf, warningOf } from "./values";

@@ -1,6 +1,7 @@
 /** What stands in the form, by the paths of fields: read from a deployment, checked, and put back into it. */
 
-import { FIELDS, type FieldSpec, fieldAt } from "./fields";
+import { FIELDS, fieldAt } from "./fields";
+import type { FieldSpec } from "./field_spec";
 import { parseSource, sourceText } from "./source";
 import { type Json, type ModelSource, type Spec, isSame, valueAt, withValue } from "./spec";
 
