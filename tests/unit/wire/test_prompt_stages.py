@@ -1,4 +1,4 @@
-"""What an agent reports of a prompt is bounded when it is read, and lost if it is something else."""
+"""What an agent reports of a prompt is bounded when it is read, and none if it is no report."""
 
 from __future__ import annotations
 
