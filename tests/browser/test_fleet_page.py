@@ -157,7 +157,7 @@ def test_many_agents_are_found_sorted_and_drawn_only_in_sight(viewer: Viewer) ->
         assert cards.count() < 60
 
 
-@pytest.mark.slow  # a rate is measured: a machine that is busy with other things fails it
+@pytest.mark.slow  # a rate is measured; a busy machine fails it
 def test_500_agents_of_32_slots_at_30_frames_a_second(chromium: Browser) -> None:
     fleet = FabricatedFleet(agents=500, slots=32, load=0.9, churn=0.035)
     context = chromium.new_context(viewport={"width": 1440, "height": 900})

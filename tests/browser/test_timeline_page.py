@@ -172,7 +172,7 @@ def test_a_telephone_shows_the_timeline_without_scrolling_sideways(
     assert widths == [0, 0]
 
 
-@pytest.mark.slow  # a rate is measured: a machine that is busy with other things fails it
+@pytest.mark.slow  # a rate is measured; a busy machine fails it
 def test_16000_slots_and_2000_events_a_second_at_30_frames(chromium: Browser) -> None:
     fleet = FabricatedFleet(agents=500, slots=32, load=0.9, churn=0.035)
     context = chromium.new_context(viewport={"width": 1440, "height": 900})
