@@ -183,6 +183,8 @@ export interface Placement {
   template_ms: number | null;
   ended_ms: number | null;
   ending: string | null;
+  /** How often the engine gave its cells to others for a while; known at its end. */
+  preemptions: number;
 }
 
 export interface Ending {

@@ -148,8 +148,12 @@ def test_a_full_pool_preempts_the_youngest_and_fails_no_request(vocabulary: Voca
         engine.until_ended(1, 2, 3, 4)
         assert {engine.endings[key].reason for key in range(1, 5)} == {"length"}
         assert all(len(engine.sampled[key]) == 200 for key in range(1, 5))
-        while engine.stats is None or engine.stats.preemptions == 0:
+        counts = [engine.endings[key].num_preemptions for key in range(1, 5)]
+        assert counts[0] == 0, "the oldest is never preempted"
+        assert sum(counts) > 0
+        while engine.stats is None or engine.stats.preemptions < sum(counts):
             engine.receive_figures()
+        assert engine.stats.preemptions == sum(counts)
         assert engine.stats.cells_total == 512
 
 

@@ -22,13 +22,14 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import MAX_MARKS, Marks, RequestRecord
 from paddler_trio.balancer.activity.request_routes import RequestRoutes
 from paddler_trio.balancer.activity.request_words import explanation
+from paddler_trio.balancer.agent_frames import take_step
 from paddler_trio.http.asgi import Message
 from paddler_trio.http.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import Hold
 from paddler_trio.nursery_tree.request import Ended, Failure, Request
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
-from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 
 LIMITS = DispatchLimits(max_buffered=6, buffered_timeout_s=10, item_timeout_s=30)
 STEPS = 120
@@ -166,6 +167,24 @@ async def test_the_choice_names_the_load_and_how_many_there_were() -> None:
         for peer in peers:
             for lease in peer.connection.leases():
                 peer.says(lease.wire_id, done=True)
+
+
+async def test_an_engine_that_preempted_it_is_named(autojump_clock: MockClock) -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        peer = here.agent()
+        here.submit("patient")
+        wire_id = peer.sent()[0].split()[1]
+        entry = {"id": wire_id, "tokens": [1], "results": [{"ContentToken": "a"}, {"Done": {}}]}
+        take_step(peer.connection, [{**entry, "preemptions": 2}])
+        (record,) = activity.finished
+        assert record.view(0.0)["placements"][0]["preemptions"] == 2  # type: ignore[index]
+        assert "preempted it 2 times" in " ".join(explanation(record, trio.current_time()))
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "3", None, True])
+def test_a_count_that_is_none_is_nothing(count: object) -> None:
+    assert bounded_count(count) == 0
 
 
 async def test_one_that_is_refused_is_a_record_too() -> None:

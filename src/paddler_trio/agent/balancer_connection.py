@@ -191,12 +191,15 @@ class BalancerConnection:
         tokens: list[int],
         results: list[RawResult],
         prompt: PromptStages | None = None,
+        preemptions: int = 0,
     ) -> None:
         self._result_queued_s = trio.current_time()
         if self.speaks_trio:
             entry: dict[str, object] = {"id": wire_id, "tokens": tokens, "results": results}
             if prompt is not None:
                 entry["prompt"] = prompt.fields()
+            if preemptions:
+                entry["preemptions"] = preemptions
             self._step.append(entry)
             return
         for result in results:

@@ -61,8 +61,10 @@ class Reply(Protocol):
         tokens: list[int],
         results: list[RawResult],
         prompt: PromptStages | None = None,
+        preemptions: int = 0,
     ) -> None:
-        """``prompt``: how it was computed, once, with the first results."""
+        """``prompt``: how it was computed, once, with the first results; ``preemptions`` with the
+        ending."""
         ...
 
     def acknowledge(self, wire_id: str) -> None:
@@ -132,11 +134,12 @@ class RunningRequest:
             prefill_ms=report.since_ms,
         )
 
-    def finish(self, tokens: list[int], results: list[RawResult]) -> None:
+    def finish(self, tokens: list[int], results: list[RawResult], *, preemptions: int = 0) -> None:
         """Queue the last results; the caller flushes."""
         if not self.is_over:
             self.is_over = True
-            self.reply.results(self.wire_id, tokens, results, self.prompt_stages())
+            stages = self.prompt_stages()
+            self.reply.results(self.wire_id, tokens, results, stages, preemptions)
             self.over.set(None)
 
     def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
@@ -279,7 +282,8 @@ class AgentRequests:
             tokens.append(token.token)
         if ending is not None:
             running.engine = None
-            running.finish(tokens, results + output.end(ending))
+            results += output.end(ending)
+            running.finish(tokens, results, preemptions=ending.num_preemptions)
             return
         if results or tokens:
             running.reply.results(running.wire_id, tokens, results, running.prompt_stages())

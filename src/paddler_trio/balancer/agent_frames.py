@@ -18,7 +18,7 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
 )
 from paddler_trio.wire.paddler.results import ends_stream
-from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 from paddler_trio.wire.trio.trio_link import TAG
 
 _TRIO: Final = '{"Trio":'
@@ -62,6 +62,8 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                     continue  # it was stopped; these were on their way
                 if "prompt" in entry and (prompt := PromptStages.read(entry["prompt"])) is not None:
                     lease.report_prompt(prompt)
+                if "preemptions" in entry:
+                    lease.preemptions = bounded_count(entry["preemptions"])
                 try:
                     deliver(lease, "GeneratedToken", results, tokens, extended=True)
                 except WireError as error:

@@ -515,6 +515,7 @@ class DecodeLoop:
                 num_drafted=request.drafting.num_drafted,
                 num_accepted=request.drafting.num_accepted,
                 num_image_tokens=len(tokens) - words,
+                num_preemptions=request.sequence.num_preemptions,
             )
         )
 

@@ -45,6 +45,8 @@ class Lease:
     """When the agent reported that it has prepared it."""
     prompt: PromptStages | None = attrs.field(default=None, init=False)
     """How the agent computed the prompt, once it has reported that."""
+    preemptions: int = attrs.field(default=0, init=False)
+    """How often the engine preempted it for others, which it reports with the ending."""
     num_deliveries: int = attrs.field(default=0, init=False)
     """How many messages of the agent were about it."""
 

@@ -166,7 +166,8 @@ function stageNote(
         return "";
       }
       const speed = end_ms > start_ms && tokens > 1 ? `, ${formatRate(((tokens - 1) * 1000) / (end_ms - start_ms), "tok")}` : "";
-      return `${plural(tokens, "token")}${speed}.`;
+      const preempted = placement.preemptions > 0 ? ` Preempted ${plural(placement.preemptions, "time")}.` : "";
+      return `${plural(tokens, "token")}${speed}.${preempted}`;
     }
     default:
       return "";
@@ -192,9 +193,6 @@ function positionNote(positions: readonly number[], now: number | null): string 
 function endingLabel(ending: string): string {
   if (ending.startsWith("handed back")) {
     return "Handed back";
-  }
-  if (ending.startsWith("preempted")) {
-    return "Preempted";
   }
   return ending.startsWith("lost") ? "Agent lost" : "Failed";
 }

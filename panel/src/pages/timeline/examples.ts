@@ -18,6 +18,7 @@ export function aPlacement(more: Partial<Placement> = {}): Placement {
     template_ms: null,
     ended_ms: null,
     ending: null,
+    preemptions: 0,
     ...more,
   };
 }

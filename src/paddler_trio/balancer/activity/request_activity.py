@@ -166,13 +166,13 @@ class RequestActivity:
             record.position = None
         match request.phase:
             case Buffered():
-                self._end_slot(record, now_s, self._lost or "lost")
+                self._end_slot(record, left, now_s, self._lost or "lost")
                 record.stays.append(Stay(now_s))
                 self._waiting[request.key] = request
             case Leased(lease):
                 record.placements.append(self._placement(lease, now_s))
             case Ended() if not isinstance(left, Buffered):
-                self._end_slot(record, now_s, self._lost or slot_ending(request))
+                self._end_slot(record, left, now_s, self._lost or slot_ending(request))
             case Streaming() | Stopping() | Ended():
                 pass
         self._lost = None
@@ -265,9 +265,11 @@ class RequestActivity:
             agent.label[:MAX_TEXT_CHARS], agent.key, lanes.take(), now_s, why(lease.choice)
         )
 
-    def _end_slot(self, record: RequestRecord, now_s: float, ending: str) -> None:
+    def _end_slot(self, record: RequestRecord, left: Phase, now_s: float, ending: str) -> None:
         placement = record.placements[-1]
         placement.ended_s, placement.ending = now_s, ending
+        if isinstance(left, Leased | Streaming | Stopping):
+            placement.preemptions = left.lease.preemptions
         key = AgentKey(placement.agent_key)
         lanes = self._lanes[key]
         lanes.give_back(placement.lane)

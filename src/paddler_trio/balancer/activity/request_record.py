@@ -110,6 +110,7 @@ class PlacementRecord:
       lane: the lowest number that no other request on this agent had.
       why: the agent got it, in words.
       ending: ``done``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with the reason.
+      preemptions: how often the engine gave its cells to others for a while.
     """
 
     agent: str
@@ -124,6 +125,7 @@ class PlacementRecord:
     cached_tokens: int | None = None
     ended_s: float | None = None
     ending: str | None = None
+    preemptions: int = 0
 
     def view(self) -> dict[str, object]:
         prompt = self.prompt
@@ -142,6 +144,7 @@ class PlacementRecord:
             "prefill_ms": None if prompt is None else prompt.prefill_ms,
             "ended_ms": _ms(self.ended_s),
             "ending": self.ending,
+            "preemptions": self.preemptions,
         }
 
 

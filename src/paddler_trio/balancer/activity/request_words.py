@@ -54,6 +54,12 @@ def _placement(placement: PlacementRecord, now_s: float) -> Iterator[str]:
             f"The prompt has {placement.prompt_tokens} tokens, of which "
             f"{placement.cached_tokens or 0} were in the cache."
         )
+    if placement.preemptions:
+        times = "once" if placement.preemptions == 1 else f"{placement.preemptions} times"
+        yield (
+            f"The engine preempted it {times}, for older requests that needed its cells, and went "
+            "on with it later."
+        )
     if placement.first_s is None and placement.ended_s is None:
         yield f"{_span(now_s - placement.at_s)} later there is no result yet."
     if placement.ending is not None and placement.ended_s is not None:

@@ -33,6 +33,8 @@ class Sequence:
     num_computed: int = attrs.field(default=0, init=False)
     num_cached: int | None = attrs.field(default=None, init=False)
     """Prompt tokens that were in the cache when it began; None before."""
+    num_preemptions: int = attrs.field(default=0, init=False)
+    """How often it gave its cells to others and began anew."""
     drafts: list[int] = attrs.field(factory=list, init=False)
     """Guesses at what follows, to be computed in the next pass together with the last token."""
     checkpoints: list[int] = attrs.field(factory=list, init=False)

@@ -507,6 +507,7 @@ class Streams:
         sequence.num_computed = 0
         sequence.drafts = []
         self.preemptions += 1
+        sequence.num_preemptions += 1
         self._waiting.append(sequence)
         self._waiting.sort(key=lambda other: other.arrival)
         return Cut(stream.id, stream.length)

@@ -281,6 +281,7 @@ class Ending:
     num_accepted: int = 0
     num_image_tokens: int = 0
     n_batch: int = 0
+    num_preemptions: int = 0
 
 
 @attrs.frozen

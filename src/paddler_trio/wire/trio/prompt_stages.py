@@ -48,4 +48,9 @@ class PromptStages:
         return cls(**numbers)
 
 
+def bounded_count(value: object) -> int:
+    """A count that an agent reported, within the limits of what is shown; 0 for anything else."""
+    return max(0, min(MAX_TOKENS, value)) if type(value) is int else 0
+
+
 _NAMES: Final = tuple(field.name for field in attrs.fields(PromptStages))

@@ -14,7 +14,8 @@ subprotocol, so it never sees one of these.
   link of its own;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
-  ``{"id", "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``); built and read
+  ``{"id", "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``),
+  at the end with ``preemptions`` if the engine preempted it, and how often; built and read
   as plain JSON, because it is the hot path;
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;

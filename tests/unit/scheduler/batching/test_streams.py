@@ -292,16 +292,16 @@ def test_the_youngest_is_preempted_when_a_pool_is_full_and_resumes_later() -> No
     streams = Streams(2, UnifiedCells(4, 100), 4)
     streams.enqueue(Sequence(1, [1] * 30, 30, 65))
     streams.enqueue(Sequence(2, [2] * 30, 30, 40))
-    ended: list[int] = []
+    ended: list[tuple[int, int]] = []
     for _ in range(300):
         _run(streams)
         for sequence in streams.running:
             if sequence.num_sampled >= sequence.max_tokens:
-                ended.append(sequence.key)
+                ended.append((sequence.key, sequence.num_preemptions))
                 streams.end(sequence.key)
         if streams.is_idle:
             break
-    assert ended == [1, 2]
+    assert ended == [(1, 0), (2, 1)]
     assert streams.preemptions == 1
 
 
