@@ -22,7 +22,7 @@ from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
+from paddler_trio.scheduler.dispatch.slot_ledger import Granted, RequestKey
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 
@@ -47,13 +47,14 @@ class WatchedDispatcher(Dispatcher):
         story.was_buffer_full |= pool.num_buffered >= self.limits.max_buffered
         key = RequestKey(self._arrivals + 1)
         self.world.note("balancer", f"submit {prompt_in(work.body)} as {key}")
-        self._classes[key] = sorted(options.items())
+        self._classes[key] = sorted(each for each in options.items() if each[0] != "route")
         request = super().submit(request_id, work, **options)
         assert request.key == key
         self.submitted.append(request)
         return request
 
-    def _grant(self, request: Request, agent: AgentConnection) -> None:
+    def _grant(self, granted: Granted) -> None:
+        request, agent = self._requests[granted.request], self.agents[granted.agent]
         prompt = prompt_in(request.work.body)
         held, total = self.slots_processing(agent.key), agent.usable_slots
         self.world.note("balancer", f"grant {prompt} -> {agent.id} ({held}/{total})")
@@ -71,7 +72,7 @@ class WatchedDispatcher(Dispatcher):
                 self.world.fail(f"{prompt} overtook {prompt_in(other.work.body)}")
         self._story(request).grants += 1
         self.world.heard_of(request.key)
-        super()._grant(request, agent)
+        super()._grant(granted)
 
     def _apply(self, pool: Pool, decisions: Iterable[Any]) -> None:
         super()._apply(pool, decisions)
