@@ -5,18 +5,18 @@
 #
 # PYTHON=python3.12   the interpreter to make the environment with
 # ARGS="..."          handed on to pytest, the demo or the benchmark
-# WORKERS=4           how many files of tests run at a time
+# WORKERS=3           how many files of tests run at a time
 # SEEDS=10000         how many simulations of a balancer in trouble `make simulate` runs
 # CMAKE_ARGS="..."    build llama.cpp with exactly these (CUDA, Vulkan, ...)
 
 PYTHON ?= python3
 ARGS ?=
 SEEDS ?= 10000
-WORKERS ?= 4
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Most tests wait for processes they have started, so there are two workers more than cores of a
+# Most tests wait for processes they have started, so there is one worker more than cores of a
 # small machine. A file stays with one worker, since its tests share a fleet. In the order of the
 # folders: what only computes comes last and fills the gaps of what waits.
 PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder

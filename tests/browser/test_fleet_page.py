@@ -178,9 +178,14 @@ def test_500_agents_of_32_slots_at_30_frames_a_second(chromium: Browser) -> None
 
 @contextmanager
 def long_answers(fleet: Fleet, *, client: str, count: int) -> Iterator[None]:
-    """So many requests that run for as long as the block does."""
+    """So many clients that are answered for as long as the block lasts, one answer after the other:
+    each ends with its context."""
 
     def ask(began: threading.Event) -> None:
+        while not over.is_set():
+            listen(began)
+
+    def listen(began: threading.Event) -> None:
         with httpx.stream(
             "POST",
             f"{fleet.inference_url}/api/v2/generate",

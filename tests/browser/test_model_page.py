@@ -264,6 +264,7 @@ def test_what_was_typed_survives_a_look_at_another_page(model_page: Viewer) -> N
     expect(field(model_page, "parameters.top_k").locator("input")).to_have_value("80")
 
 
+@pytest.mark.slow  # test_panel_pages.py looks at the page, too
 def test_everybody_can_use_it(open_viewer: OpenViewer, fleet: Fleet, theme: str) -> None:
     viewer = open_viewer(theme=theme, is_audited=True)
     viewer.open(panel_of(fleet), "model")

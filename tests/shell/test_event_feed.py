@@ -342,7 +342,7 @@ async def test_a_look_is_made_in_pieces(autojump_clock: MockClock) -> None:
         turns = 0
         here.nursery.start_soon(others)
         await stream.event()
-        assert turns >= 20
+        assert turns >= 19  # between 20 pieces
 
 
 @pytest.mark.parametrize(
