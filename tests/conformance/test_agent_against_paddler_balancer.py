@@ -288,7 +288,7 @@ async def test_only_what_needs_another_engine_gets_one() -> None:
             "no model",
         )
         assert status["slots_total"] == 0
-        assert agent.engine_pid is None
+        assert agent.engine_pids == []
 
 
 async def test_a_swap_waits_for_who_runs_and_not_for_who_waits_for_it() -> None:

@@ -152,23 +152,25 @@ async def test_what_a_request_held_is_given_back_when_its_client_leaves() -> Non
 
 async def test_what_is_sent_ahead_takes_half_of_the_budget_at_most_until_it_is_consumed() -> None:
     requests = post(64) + text_of(64) + (post(32_000) + text_of(32_000)) * 400
-    async with serving() as served, trio.open_nursery() as nursery:
-        stream = await served.connect()
-        nursery.start_soon(stream.send_all, requests)
-        await served.holds(2 * MIB)
-        await trio.testing.wait_all_tasks_blocked(cushion=0.05)
-        assert served.budget.held_bytes == 2 * MIB
-        small = await served.connect()
-        text = text_of(MIB)
-        await small.send_all(post(MIB) + text)
-        await served.holds(2 * MIB + decoded_bytes(bytearray(text), DEFAULT_LIMITS) - FREE_BYTES)
-        nursery.start_soon(take_all, served)
-        served.answer.set()
-        for client in (small, stream):
-            assert (await status_of(client))[0] == 200
-        nursery.start_soon(read_all, stream)
-        await served.holds(0)
-        nursery.cancel_scope.cancel()
+    async with serving() as served:
+        async with trio.open_nursery() as nursery:
+            stream = await served.connect()
+            nursery.start_soon(stream.send_all, requests)
+            await served.holds(2 * MIB)
+            await trio.testing.wait_all_tasks_blocked(cushion=0.05)
+            assert served.budget.held_bytes == 2 * MIB
+            small = await served.connect()
+            text = text_of(MIB)
+            await small.send_all(post(MIB) + text)
+            size = decoded_bytes(bytearray(text), DEFAULT_LIMITS)
+            await served.holds(2 * MIB + size - FREE_BYTES)
+            nursery.start_soon(take_all, served)
+            served.answer.set()
+            for client in (small, stream):
+                assert (await status_of(client))[0] == 200
+            nursery.start_soon(read_all, stream)
+            await served.holds(0)
+            nursery.cancel_scope.cancel()
         for client in (small, stream):
             client.socket.close()
 
