@@ -36,9 +36,10 @@ import trio
 from paddler_trio.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.activity.event_feed import LINGER_S, LONGEST_PAUSE_S, EventFeed
 from paddler_trio.balancer.activity.event_routes import EventRoutes
+from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
 from paddler_trio.balancer.activity.metrics_history import BUCKET_S, MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
-from paddler_trio.balancer.activity.request_activity import MAX_FINISHED, RequestActivity
+from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.requests_topic import ENDED_S
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
