@@ -18,6 +18,7 @@ import trio
 from paddler_trio.balancer.agent_frames import FAMILIES, AgentFrame, decode, deliver, take_step
 from paddler_trio.balancer.status_limits import (
     bounded_progress,
+    bounded_reason,
     bounded_report,
     bounded_status,
     identity_problem,
@@ -351,7 +352,7 @@ class _Link:
                 if lease is not None:
                     among = 1 if suspects is None else suspects
                     self.socket.dispatcher.hand_back(
-                        lease, reason, suspects=among if engine_died else 0
+                        lease, bounded_reason(reason), suspects=among if engine_died else 0
                     )
             case Tree(wire_id, tree):
                 agent.answer(wire_id, tree)

@@ -139,6 +139,11 @@ def bounded_progress(progress: CacheProgress) -> CacheProgress:
     )
 
 
+def bounded_reason(reason: str) -> str:
+    """The same for why an agent hands a request back, which operators and clients are shown."""
+    return _cut(reason, MAX_DETAIL_CHARS) or ""
+
+
 def _bounded_issues(issues: tuple[AgentIssue, ...]) -> tuple[AgentIssue, ...]:
     kept: list[AgentIssue] = []
     num_chars = 0

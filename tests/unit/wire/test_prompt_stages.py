@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.balancer.status_limits import MAX_DETAIL_CHARS, bounded_reason
+from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.prompt_stages import MAX_MS, MAX_TOKENS, PromptStages
 
 NAMES = ("tokens", "cached", "template_ms", "wait_ms", "prefill_ms")
@@ -31,3 +33,12 @@ def test_a_report_with_anything_but_numbers_is_none(name: str, value: object) ->
 @pytest.mark.parametrize("report", [None, [], "", 1, {}, {"tokens": 1}])
 def test_what_is_no_report_is_none(report: object) -> None:
     assert PromptStages.read(report) is None
+
+
+def test_a_reason_that_no_document_could_hold_is_mended_when_it_is_read() -> None:
+    """Half a surrogate pair comes through JSON and cannot be written as UTF-8 again: in a record it
+    would break every list that has it."""
+    reason = bounded_reason("\ud800 broke " + "x" * 2 * MAX_DETAIL_CHARS)
+    assert reason.startswith("? broke ")
+    assert len(reason) == MAX_DETAIL_CHARS
+    assert dumps(reason)

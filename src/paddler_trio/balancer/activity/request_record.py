@@ -168,11 +168,7 @@ class Capture:
 
 @attrs.define(eq=False, repr=False)
 class RequestRecord:
-    """See the module docstring.
-
-    Args:
-      touched: the ordinal of its latest change, for those that collect what has changed.
-    """
+    """See the module docstring."""
 
     key: int
     id: str
