@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from feed_reader import Document, FeedReader
-from fleet import END_S, Fleet
+from fleet import BUNDLED_MODEL, END_S, Fleet
+from streams import song
 
 from no_tls import NO_TLS
 from paddler_trio.balancer.activity.metrics_history import FIELDS
@@ -21,6 +22,8 @@ TOPICS = {"balancer", "agents", "deployments", "requests", "rollouts", "metrics"
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     with Fleet.start(agents=2, slots=2) as fleet:
+        fleet.desire(BUNDLED_MODEL, context_size=8192)
+        fleet.wait_serving()
         yield fleet
 
 
@@ -35,6 +38,11 @@ def get(fleet: Fleet, path: str) -> Any:
 def agent(document: Document, name: str) -> dict[str, Any]:
     (found,) = (each for each in document["agents"].values() if each["label"] == name)
     return found
+
+
+def lanes(document: Document) -> list[int]:
+    """The keys of the requests that have a slot of any agent."""
+    return [request for each in document["agents"].values() for request, _, _ in each["lanes"]]
 
 
 def test_the_first_event_shows_everything(fleet: Fleet) -> None:
@@ -60,10 +68,7 @@ def test_the_first_event_shows_everything(fleet: Fleet) -> None:
 
 
 def test_a_request_is_shown_from_its_arrival_to_its_end(fleet: Fleet) -> None:
-    body = {
-        "raw_prompt": "Once upon a time",
-        "max_tokens": 400,
-    }
+    body = song(max_tokens=1500)  # it lasts for several events
     with FeedReader.watching(fleet.management_url) as reader:
         reader.next()
         url = f"{fleet.inference_url}/api/v1/continue_from_raw_prompt"
@@ -72,10 +77,11 @@ def test_a_request_is_shown_from_its_arrival_to_its_end(fleet: Fleet) -> None:
         ) as answer:
             answer.raise_for_status()
             shown = reader.until(lambda shown: shown["requests"], "a request is in flight")
+            (key,) = shown["requests"]
+            reader.until(lambda shown: int(key) in lanes(shown), "it has a slot")
             for line in answer.iter_lines():
                 if "Done" in line:
                     break
-        (key,) = shown["requests"]
         reader.until(
             lambda shown: shown["requests"].get(key, {}).get("phase") == "ended", "it ended"
         )
@@ -84,14 +90,7 @@ def test_a_request_is_shown_from_its_arrival_to_its_end(fleet: Fleet) -> None:
         (placement,) = request["placements"]
         assert placement["first_ms"] >= placement["at_ms"] >= request["arrived_ms"]
         reader.until(lambda shown: key not in shown["requests"], "and is gone")
-        lanes = {
-            request: phase
-            for event in reader.events
-            for each in event["set"].get("agents", {}).values()
-            for request, phase, _ in each["lanes"]
-        }
-        assert lanes.keys() == {int(key)}
-        assert all(each["lanes"] == [] for each in reader.document["agents"].values())
+        assert lanes(reader.document) == []
     rows = get(fleet, "/api/v2/metrics/history")["rows"]
     sums = {
         name: sum(row[FIELDS.index(name)] for row in rows)
