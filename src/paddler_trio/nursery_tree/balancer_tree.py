@@ -2,10 +2,10 @@
 
     services                         outlive everything
     ├─ systemd watchdog
-    ├─ event loop lag                measured ten times a second
     ├─ heap trim                     gives free memory back
     ├─ reload on SIGHUP              of the API keys
     ├─ model store                   a child process, started again under a restart budget
+    ├─ event loop lag                measured ten times a second
     ├─ fleet                         plans, and sends agents what they shall serve
     ├─ request activity              notes how the queue moves, once a second
     ├─ metrics history               a row every ten seconds
@@ -23,9 +23,9 @@ still live. Nor is an agent: its connection hands it to *agents* when it has bec
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import attrs
 import structlog
@@ -40,6 +40,9 @@ from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
 
 log = structlog.get_logger("balancer")
+
+Run: TypeAlias = Callable[[], Awaitable[None]]
+"""A task that runs until it is cancelled."""
 
 FLUSH_S = 2.0
 """How long connections may take to send what is written when everything else has ended."""
@@ -88,12 +91,8 @@ class BalancerParts:
       load_state: reads the desired state, before any port accepts.
       ports: every server with its bound sockets, by the names of ``Addresses``.
       goodbye: set when sockets and event streams shall end.
-      measure_lag: how late the event loop is, until cancelled.
-      run_fleet: makes the desired fleet true, until cancelled.
-      run_activity: notes how the queue moves, until cancelled.
-      run_metrics: keeps the figures of the last hour, until cancelled.
-      run_feed: keeps what is watched up to date, until cancelled.
-      reload: what SIGHUP does; None ignores it.
+      services: what runs beside everything else until cancelled, by the names of their tasks.
+      reloads: what SIGHUP does, one after the other; without any it is not handled.
       model_store: one life of the store's process; None if there is no store.
     """
 
@@ -102,13 +101,9 @@ class BalancerParts:
     ports: list[tuple[Server, list[socket.socket]]]
     goodbye: trio.Event
     drain_timeout_s: float
-    measure_lag: Callable[[], Awaitable[None]]
-    run_fleet: Callable[[], Awaitable[None]]
-    run_activity: Callable[[], Awaitable[None]]
-    run_metrics: Callable[[], Awaitable[None]]
-    run_feed: Callable[[], Awaitable[None]]
-    reload: Callable[[], Awaitable[None]] | None = None
-    model_store: Callable[[], Awaitable[None]] | None = None
+    services: Mapping[str, Run]
+    reloads: Sequence[Run] = ()
+    model_store: Run | None = None
 
 
 async def run_balancer(
@@ -129,14 +124,12 @@ async def run_balancer(
     await parts.load_state()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
-        services.start_soon(parts.measure_lag, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
-        services.start_soon(parts.run_fleet, name="fleet")
-        services.start_soon(parts.run_activity, name="request activity")
-        services.start_soon(parts.run_metrics, name="metrics history")
-        services.start_soon(parts.run_feed, name="event feed")
-        if parts.reload is not None:
-            await services.start(watch_hangups, parts.reload, name="reload on SIGHUP")
+        for name, run in parts.services.items():
+            services.start_soon(run, name=name)
+        if parts.reloads:
+            reload = partial(_one_by_one, parts.reloads)
+            await services.start(watch_hangups, reload, name="reload on SIGHUP")
         if parts.model_store is not None:
             services.start_soon(_keep_model_store, parts.model_store, name="model store")
         async with trio.open_nursery() as connections:
@@ -171,6 +164,11 @@ async def run_balancer(
             connections.cancel_scope.cancel(reason="stopped: every answer had its time")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("balancer down")
+
+
+async def _one_by_one(reloads: Sequence[Run]) -> None:
+    for reload in reloads:
+        await reload()
 
 
 async def _keep_model_store(run: Callable[[], Awaitable[None]]) -> None:

@@ -1,0 +1,111 @@
+"""What all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from paddler_trio.assembly.feed_assembly import event_feed
+from paddler_trio.assembly.store_assembly import model_store_child
+from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.event_feed import EventFeed
+from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
+from paddler_trio.balancer.model_store_child import ModelStoreChild
+from paddler_trio.config import BalancerConfig
+from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.nursery_tree.balancer_tree import Run
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
+from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
+
+
+@attrs.frozen(eq=False)
+class BalancerCore:
+    """One of each for a balancer; made inside the trio run."""
+
+    dispatcher: Dispatcher
+    activity: RequestActivity
+    states: FleetKeeper
+    fleet: FleetController
+    rollouts: FleetRollouts
+    metrics: MetricsHistory
+    feed: EventFeed
+    store: ModelStoreChild | None
+    budget: InputBudget
+    lag: LoopLag
+    goodbye: trio.Event = attrs.field(factory=trio.Event)
+    """Set when sockets and event streams shall end."""
+
+    @classmethod
+    def of(cls, config: BalancerConfig, addresses: Mapping[str, Sequence[str]]) -> BalancerCore:
+        """ConfigurationError for a bad state database URL, limit or folder.
+
+        Args:
+          addresses: where each service listens, as the feed shows them.
+        """
+        dispatcher = Dispatcher(
+            DispatchLimits(
+                max_buffered=config.max_buffered_requests,
+                buffered_timeout_s=config.buffered_request_timeout_s,
+                item_timeout_s=config.inference_item_timeout_s,
+                continuation=ContinuationLimits(max_continuations=config.max_continuations),
+                continuation_wait_s=config.continuation_wait_s,
+            )
+        )
+        activity = RequestActivity(Captures() if config.capture_prompts else None)
+        dispatcher.observer = activity
+        metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+        activity.then = MetricsObserver(metrics, activity.finished)
+        states = FleetKeeper(
+            open_fleet_database(config.state_database),
+            dispatcher,
+            rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
+        )
+        fleet, lag = FleetController(states, dispatcher), LoopLag()
+        rollouts = FleetRollouts(fleet)
+        feed = event_feed(
+            dispatcher,
+            activity,
+            states,
+            lag,
+            rollouts,
+            metrics,
+            addresses,
+            captures=config.capture_prompts,
+        )
+        return cls(
+            dispatcher,
+            activity,
+            states,
+            fleet,
+            rollouts,
+            metrics,
+            feed,
+            model_store_child(config, states),
+            InputBudget(config.input_memory_bytes),
+            lag,
+        )
+
+    def services(self) -> dict[str, Run]:
+        """What of it runs beside everything else, by the names of the tasks."""
+        dispatcher = self.dispatcher
+        return {
+            "event loop lag": self.lag.run,
+            "fleet": self.fleet.run,
+            "request activity": partial(
+                self.activity.run, dispatcher.position, dispatcher.pools.obstacle
+            ),
+            "metrics history": self.metrics.run,
+            "event feed": self.feed.run,
+        }
