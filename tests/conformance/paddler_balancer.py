@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 import trio
 import trio_websocket
+from wsproto.utilities import LocalProtocolError
 
 Json: TypeAlias = Any  # frames are looked into freely; their shape is what is being tested
 
@@ -175,14 +176,17 @@ async def paddler_balancer(subprotocol: str | None = None) -> AsyncIterator[Padd
     made, links = trio.open_memory_channel[AgentLink](16)
 
     async def serve(stream: trio.SocketStream) -> None:
-        async with trio.open_nursery() as nursery:
-            request = await trio_websocket.wrap_server_stream(nursery, stream)
-            socket = await request.accept(subprotocol=subprotocol)  # a 4.1 balancer has none
-            agent_id = request.path.rpartition("/")[2]
-            link = AgentLink(agent_id, list(request.proposed_subprotocols), socket, stream)
-            await link.say({"Notification": {"Version": {"version": "4.1.0"}}})
-            made.send_nowait(link)
-            await link.run_reader()
+        try:
+            async with trio.open_nursery() as nursery:
+                request = await trio_websocket.wrap_server_stream(nursery, stream)
+                socket = await request.accept(subprotocol=subprotocol)  # a 4.1 balancer has none
+                agent_id = request.path.rpartition("/")[2]
+                link = AgentLink(agent_id, list(request.proposed_subprotocols), socket, stream)
+                await link.say({"Notification": {"Version": {"version": "4.1.0"}}})
+                made.send_nowait(link)
+                await link.run_reader()
+        except* LocalProtocolError:
+            pass  # trio-websocket answered a ping that came while it was closing
 
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
