@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
@@ -16,7 +16,7 @@ from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS
+from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS, take_texts_to
 from paddler_trio.http.listening import listen
 from paddler_trio.http.quart_adapter import fix_disconnects
 from paddler_trio.http.streaming import direct_body_writer
@@ -563,16 +563,26 @@ async def test_a_direct_writer_says_that_the_client_has_left() -> None:
 
 
 class Listener:
-    """Accepts a WebSocket, and reads only when told to."""
+    """Accepts a WebSocket, and reads only when told to.
 
-    def __init__(self) -> None:
+    ``takes_texts``: where they are read, instead of receiving them.
+    """
+
+    def __init__(self, *, takes_texts: bool = False) -> None:
         self.read = trio.Event()
         self.seen: list[str | bytes] = []
         self.end: dict[str, object] = {}
         self.ended = trio.Event()
+        self.takes_texts = takes_texts
+
+    async def take(self, texts: Sequence[str]) -> None:
+        await self.read.wait()
+        self.seen += texts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert (await receive())["type"] == "websocket.connect"
+        if self.takes_texts:
+            take_texts_to(scope, self.take)
         await send({"type": "websocket.accept"})
         await self.read.wait()
         while (message := await receive())["type"] == "websocket.receive":
@@ -582,8 +592,35 @@ class Listener:
         self.ended.set()
 
 
-async def test_six_messages_and_then_a_close_all_arrive_with_its_code() -> None:
-    listener = Listener()
+@pytest.fixture(params=["received", "taken"])
+def listener(request: pytest.FixtureRequest) -> Listener:
+    """Both ways to get texts: everything holds for both."""
+    return Listener(takes_texts=request.param == "taken")
+
+
+async def test_texts_that_are_taken_keep_their_order_whatever_comes_between() -> None:
+    listener = Listener(takes_texts=True)
+    listener.read.set()
+    async with serving(listener, ping_interval_s=3600) as served:
+        client = await served.connect()
+        await client.get("/", *UPGRADE)
+        await client.read_until(b"\r\n\r\n")
+        long = b"\x81\xff" + (100_000).to_bytes(8, "big") + b"\0\0\0\0" + b"l" * 100_000
+        fragments = b"\x01\x81\0\0\0\0f" + b"\x89\x80\0\0\0\0" + b"\x80\x81\0\0\0\0g"
+        short = b"\x81\x81\0\0\0\0"
+        await client.stream.send_all(
+            short + b"a" + long + short + b"b" + fragments + b"".join([short + b"c"] * 200)
+        )
+        await client.read_until(b"\x8a\x00")  # the pong
+        await client.stream.send_all(b"\x88\x82\0\0\0\0\x03\xe8")
+        await listener.ended.wait()
+        assert listener.seen == ["a", "l" * 100_000, "b", "fg", *"c" * 200]
+        assert listener.end["code"] == 1000
+
+
+async def test_six_messages_and_then_a_close_all_arrive_with_its_code(
+    listener: Listener,
+) -> None:
     async with serving(listener, ping_interval_s=3600) as served:  # nothing waits for a ping
         async with served.websocket("/") as sock:
             for number in range(6):
@@ -596,8 +633,9 @@ async def test_six_messages_and_then_a_close_all_arrive_with_its_code() -> None:
         await until(lambda: served.server.statistics().open_connections == 0)
 
 
-async def test_a_socket_that_vanishes_ends_with_1006() -> None:
-    listener = Listener()
+async def test_a_socket_that_vanishes_ends_with_1006(
+    listener: Listener,
+) -> None:
     listener.read.set()
     async with serving(listener) as served:
         client = await served.connect()
@@ -628,9 +666,8 @@ async def test_compression_is_never_negotiated_and_pings_begin_at_once() -> None
 
 @pytest.mark.parametrize("message", ["x" * 1001, "ä" * 501, b"x" * 1001, "x" * 5_000_000])
 async def test_a_message_over_the_limit_closes_with_1009_and_tells_the_application(
-    message: str | bytes,
+    message: str | bytes, listener: Listener
 ) -> None:
-    listener = Listener()
     listener.read.set()
     async with serving(listener, max_websocket_message_bytes=1000) as served:
         async with served.websocket("/") as sock:
@@ -646,8 +683,9 @@ async def test_a_message_over_the_limit_closes_with_1009_and_tells_the_applicati
         assert listener.end["code"] == 1009
 
 
-async def test_what_an_over_long_message_goes_on_sending_is_not_kept() -> None:
-    listener = Listener()
+async def test_what_an_over_long_message_goes_on_sending_is_not_kept(
+    listener: Listener,
+) -> None:
     listener.read.set()
     async with serving(listener, max_websocket_message_bytes=1000, linger_s=0.2) as served:
         client = await served.connect()
@@ -661,8 +699,9 @@ async def test_what_an_over_long_message_goes_on_sending_is_not_kept() -> None:
         assert listener.end["code"] == 1009
 
 
-async def test_a_message_in_more_fragments_than_its_length_explains_closes_with_1008() -> None:
-    listener = Listener()
+async def test_a_message_in_more_fragments_than_its_length_explains_closes_with_1008(
+    listener: Listener,
+) -> None:
     listener.read.set()
     async with serving(listener) as served:
         client = await served.connect()
@@ -680,8 +719,7 @@ async def test_a_message_in_more_fragments_than_its_length_explains_closes_with_
         assert "fragments" in str(listener.end["reason"])
 
 
-async def test_malformed_frames_get_their_close_code() -> None:
-    listener = Listener()
+async def test_malformed_frames_get_their_close_code(listener: Listener) -> None:
     listener.read.set()
     async with serving(listener) as served:
         client = await served.connect()
@@ -700,8 +738,7 @@ LARGE_PING = b"\x89\xfd\0\0\0\0" + b"p" * 125
 
 
 @pytest.mark.parametrize("frame", [EMPTY_TEXT, LETTER, PING, LARGE_PING, PONG])
-async def test_a_flood_of_small_frames_closes_with_1008(frame: bytes) -> None:
-    listener = Listener()
+async def test_a_flood_of_small_frames_closes_with_1008(frame: bytes, listener: Listener) -> None:
     listener.read.set()
     async with serving(listener) as served:
         client = await served.connect()
@@ -718,8 +755,7 @@ async def test_a_flood_of_small_frames_closes_with_1008(frame: bytes) -> None:
         assert len(listener.seen) < 5_000
 
 
-async def test_a_message_in_a_thousand_small_fragments_is_taken() -> None:
-    listener = Listener()
+async def test_a_message_in_a_thousand_small_fragments_is_taken(listener: Listener) -> None:
     listener.read.set()
     async with serving(listener) as served:
         client = await served.connect()

@@ -1,14 +1,19 @@
 """The WebSocket an agent dials: ``/api/v1/agent_socket/{agent_id}`` on the management port.
 
-Each connection is a reader (its task), a writer that alone owns the sending side, and a watch for
-silence. Agents speak at least once a second, so one of which nothing arrived for ``silence_s`` has
-vanished. What arrived counts, not what was read: after a stall of our own event loop there is
-everything that the agent sent meanwhile, and it is read before anything is concluded.
+Each connection is a task that lives as long as the agent is here, a writer that alone owns the
+sending side, and a watch for silence. Frames are handled where they are read, by the task of the
+connection, so that no token waits for a task switch; a frame that is too long for that is decoded
+in a thread first, and those behind it wait. What such a frame causes happens to the agent: an error
+in it ends the agent's task, and once that has ended, frames cause nothing.
+
+Agents speak at least once a second, so one of which nothing arrived for ``silence_s`` has vanished.
+What arrived counts, not what was read: after a stall of our own event loop there is everything that
+the agent sent meanwhile, and it is read before anything is concluded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
@@ -29,7 +34,7 @@ from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import WireError, leaves
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
 from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.bounded_websocket import text_sender
+from paddler_trio.http.bounded_websocket import take_texts_to, text_sender
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import input_of
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
@@ -89,15 +94,16 @@ class AgentSocket:
             log.error("closing agent link", agent=agent_id, reason=problem)
             await send({"type": "websocket.close", "code": 1008, "reason": problem[:100]})
             return
-        await send(
-            {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if speaks_trio else None}
-        )
         self._connections += 1
         outgoing, frames = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
         link = _Link(
             self, AgentKey(self._connections), agent_id, speaks_trio, outgoing, input_of(scope)
         )
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
+        take_texts_to(scope, link.take)
+        await send(
+            {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if speaks_trio else None}
+        )
 
         async def run() -> None:
             await link.run(receive, frames, text_sender(scope, send), arrivals_of(scope))
@@ -108,6 +114,8 @@ class AgentSocket:
         except* WireError as group:
             code, reason = 1008, str(next(leaves(group)))[:100]
             log.error("closing agent link", agent=agent_id, reason=str(next(leaves(group))))
+        finally:
+            link.close()
         if self.stopping.is_set():
             code, reason = 1001, "Server shutting down"
         with trio.move_on_after(1, shield=True):
@@ -140,6 +148,13 @@ class _Link:
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
     _is_decoding: bool = attrs.field(default=False, init=False)
     """A frame has been read and not handled yet: what follows it cannot be heard."""
+    _has_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """The agent's task runs; no frame is handled before that."""
+    _is_over: bool = attrs.field(default=False, init=False)
+    """Frames that still come cause nothing."""
+    _problem: WireError | None = attrs.field(default=None, init=False)
+    """What was wrong with the last frame."""
+    _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
 
     async def run(
         self,
@@ -169,18 +184,60 @@ class _Link:
         self.scope.cancel(reason="balancer is shutting down")
 
     async def read(self, receive: Receive) -> None:
-        """Handle frames until the agent closes, deregisters, or is silent for too long."""
+        """Until the agent closes, deregisters, is silent for too long, or sent what is no frame.
+
+        Under a server that has no sink for texts, they are read here.
+        """
+        self._task = trio.lowlevel.current_task()
+        self._has_begun.set()
         with self._reading:
             while (message := await receive())["type"] == "websocket.receive":
                 text = message.get("text")
-                self._is_decoding = True
-                frame = None if text is None else await self._decoded(text)
-                self._is_decoding = False
-                self._heard_s = trio.current_time()
-                if frame is None:
+                if text is None:
                     log.warning("binary frame ignored", agent=self.agent_id)
-                elif not self._handle(frame):
-                    return
+                    self._heard_s = trio.current_time()
+                elif (pending := self.take([text])) is not None:
+                    await pending
+        if self._problem is not None:
+            raise self._problem
+
+    def take(self, texts: Sequence[str]) -> Awaitable[None] | None:
+        """Handle frames now; those that must wait for something, in what is returned."""
+        if not self._has_begun.is_set():
+            return self._take_slowly(texts)
+        self._heard_s = trio.current_time()
+        for place, text in enumerate(texts):
+            if len(text) > INLINE_BYTES:
+                return self._take_slowly(texts[place:])
+            self._take_one(decode(text, speaks_trio=self.speaks_trio))
+        return None
+
+    async def _take_slowly(self, texts: Sequence[str]) -> None:
+        """A long frame is decoded in a thread, so that no tokens of others wait for it."""
+        self._is_decoding = True
+        try:
+            await self._has_begun.wait()
+            for text in texts:
+                if len(text) > INLINE_BYTES:
+                    read = partial(decode, text, speaks_trio=self.speaks_trio)
+                    frame = await self.room.off_loop(read)
+                else:
+                    frame = decode(text, speaks_trio=self.speaks_trio)
+                self._take_one(frame)
+        finally:
+            self._is_decoding = False
+            self._heard_s = trio.current_time()
+
+    def _take_one(self, frame: AgentFrame) -> None:
+        if self._is_over:
+            return
+        try:
+            if self._handle(frame):
+                return
+        except WireError as error:
+            self._problem = error
+        self._is_over = True
+        self._reading.cancel(reason="the agent said goodbye, or what is no frame")
 
     async def watch_silence(self, arrivals: Arrivals | None) -> None:
         """End the reading when nothing came for too long and nothing waits to be read."""
@@ -199,19 +256,16 @@ class _Link:
         self._reading.cancel(reason="the agent is silent")
 
     def close(self) -> None:
-        """The agent and everything it held are gone, in one step."""
-        if self.agent is not None:
-            self.socket.dispatcher.leave(self.agent)
-            self.agent.close()
-            log.info("agent left", agent=self.agent.label)
+        """The agent and everything it held are gone, in one step. Safe to repeat."""
+        self._is_over = True
+        self._has_begun.set()  # frames that waited for it are dropped
+        agent, self.agent = self.agent, None
+        if agent is not None:
+            self.socket.dispatcher.leave(agent)
+            agent.close()
+            log.info("agent left", agent=agent.label)
 
     # ------------------------------------------------------------- messages
-
-    async def _decoded(self, text: str) -> AgentFrame:
-        """A long frame is decoded in a thread, so that no tokens wait for it."""
-        if len(text) <= INLINE_BYTES:
-            return decode(text, speaks_trio=self.speaks_trio)
-        return await self.room.off_loop(partial(decode, text, speaks_trio=self.speaks_trio))
 
     def _handle(self, frame: AgentFrame) -> bool:
         """One frame; False ends the connection in an orderly way.
@@ -276,7 +330,8 @@ class _Link:
             agent.host, agent.labels = self.placement.host, self.placement.labels
             agent.instances = self.placement.instances
         self.agent = agent
-        trio.lowlevel.current_task().name = f"agent {agent.label}"
+        assert self._task is not None
+        self._task.name = f"agent {agent.label}"
         if self.socket.store_path is not None and self.speaks_trio:
             agent.send(render_extension(Store(self.socket.store_path)))
         agent.awaits_state = not agent.speaks_trio

@@ -18,7 +18,7 @@ from paddler_trio.errors import one_line
 from paddler_trio.http.app_inbox import AppInbox
 from paddler_trio.http.arrivals import ARRIVALS, Arrivals
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
-from paddler_trio.http.bounded_websocket import TEXT_FRAMES, BoundedWebSocket
+from paddler_trio.http.bounded_websocket import TEXT_FRAMES, TEXT_SINK, BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.passing import PASSING, PassableConnection
@@ -71,6 +71,7 @@ class AppTasks:
         if isinstance(stream, BoundedWebSocket):
             scope["extensions"][ARRIVALS] = Arrivals(stream, protocol)
             scope["extensions"][TEXT_FRAMES] = stream.send_text
+            scope["extensions"][TEXT_SINK] = stream.take_texts_to
         is_http = scope["type"] == "http"
         if is_http and protocol.may_pass(scope["path"]):
             scope["extensions"][PASSING] = self.passable

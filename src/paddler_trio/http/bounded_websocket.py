@@ -18,11 +18,12 @@ the connection of a refused handshake open. Here:
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 import trio
-from hypercorn.protocol.events import Data, StreamClosed
+from hypercorn.protocol.events import Body, Data, StreamClosed
+from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, WSStream
 from wsproto.connection import ConnectionState
@@ -37,7 +38,18 @@ from paddler_trio.http.input_budget import (
     Reservation,
     UploadDeadline,
 )
+from paddler_trio.http.plain_frames import PlainFrames
 from paddler_trio.http.token_bucket import TokenBucket
+
+TextSink: TypeAlias = Callable[[Sequence[str]], Awaitable[None] | None]
+"""Takes messages in the task that reads the connection. What it returns, if anything, is awaited
+before more is read."""
+
+TEXT_SINK = "paddler_trio.text_sink"
+"""The ASGI extension with which an application may take its texts without a task switch each; it is
+called with the :data:`TextSink`, before the WebSocket is accepted."""
+MESSAGES_AT_ONCE = 64
+"""Messages of one connection after which other tasks have their turn."""
 
 TEXT_FRAMES = "paddler_trio.text_frames"
 """The ASGI extension in which `text_sender` finds its socket."""
@@ -62,6 +74,9 @@ SMALL_FRAME_BYTES = 32
 SMALL_FRAMES = 2048
 SMALL_FRAMES_PER_S = 200.0
 """The burst of small frames that is allowed, and the rate after it."""
+TOO_MANY_SMALL = (
+    f"more than {SMALL_FRAMES_PER_S:g} pings and frames below {SMALL_FRAME_BYTES} bytes each second"
+)
 
 
 class BoundedWebSocket(WSStream):
@@ -99,6 +114,65 @@ class BoundedWebSocket(WSStream):
         self.last_arrival_s = trio.current_time()
         """When the latest piece of a message arrived."""
         self._on_abuse = on_abuse
+        self._sink: TextSink | None = None
+        self._frames = PlainFrames()
+
+    def take_texts_to(self, sink: TextSink) -> None:
+        """Give texts to ``sink`` instead of the application's queue; before the first one."""
+        self._sink = sink
+
+    async def handle(self, event: StreamEvent) -> None:
+        if self._sink is None or self.closed or not isinstance(event, Body | Data):
+            await super().handle(event)
+        elif self.handshake.accepted:
+            await self._take(event.data, self._sink)
+        else:
+            await super().handle(event)
+
+    async def _take(self, data: bytes, sink: TextSink) -> None:
+        """Give whole texts to the sink, up to a number at once; the rest is parsed as ever."""
+        texts: list[str] = []
+        for piece in self._frames.feed(data):
+            if isinstance(piece, bytes):
+                await self._give(texts, sink)
+                texts = []
+                await self._parse(piece)
+            elif self._is_open:
+                problem = self._objection_to(piece)
+                if problem is None:
+                    texts.append(piece)
+                if problem is not None or len(texts) == MESSAGES_AT_ONCE:
+                    await self._give(texts, sink)
+                    texts = []
+                    await trio.lowlevel.checkpoint()
+                if problem is not None:
+                    await self._fail(*problem)
+                    return
+        await self._give(texts, sink)
+
+    async def _parse(self, data: bytes) -> None:
+        if not self.closed:
+            self.connection.receive_data(data)
+            await self._handle_events()
+
+    def _objection_to(self, text: str) -> tuple[CloseReason, str] | None:
+        """The close code and reason for a whole text that the client should not have sent."""
+        if len(text) < SMALL_FRAME_BYTES and not self._small_frames.take(trio.current_time()):
+            return CloseReason.POLICY_VIOLATION, TOO_MANY_SMALL
+        if _utf8_length(text) > self._limit_bytes:
+            return CloseReason.MESSAGE_TOO_BIG, self._too_big
+        return None
+
+    @property
+    def _too_big(self) -> str:
+        return f"message over the limit of {self._limit_bytes} bytes"
+
+    async def _give(self, texts: Sequence[str], sink: TextSink) -> None:
+        if texts:
+            self.last_arrival_s = trio.current_time()
+            pending = sink(texts)
+            if pending is not None:
+                await pending
 
     async def send_text(self, text: bytes) -> None:
         """Send ``text``, UTF-8, as one message; no more of it once either side has closed.
@@ -124,18 +198,13 @@ class BoundedWebSocket(WSStream):
     async def _handle_events(self) -> None:
         for event in self.connection.events():
             if not self._may_send(event):
-                reason = (
-                    f"more than {SMALL_FRAMES_PER_S:g} pings and frames below "
-                    f"{SMALL_FRAME_BYTES} bytes each second"
-                )
-                await self._fail(CloseReason.POLICY_VIOLATION, reason)
+                await self._fail(CloseReason.POLICY_VIOLATION, TOO_MANY_SMALL)
                 return
             if isinstance(event, Message):
                 self.last_arrival_s = trio.current_time()
                 self._message_bytes += _utf8_length(event.data)
                 if self._message_bytes > self._limit_bytes:
-                    reason = f"message over the limit of {self._limit_bytes} bytes"
-                    await self._fail(CloseReason.MESSAGE_TOO_BIG, reason)
+                    await self._fail(CloseReason.MESSAGE_TOO_BIG, self._too_big)
                     return
                 self._message_frames += event.frame_finished
                 most = FREE_FRAGMENTS + self._message_bytes // LEAST_FRAGMENT_BYTES
@@ -150,13 +219,18 @@ class BoundedWebSocket(WSStream):
                     return
                 self.buffer.extend(event)
                 if event.message_finished:
-                    message = self.buffer.to_message() | {HELD: self._held_bytes}
+                    held_bytes = self._held_bytes
+                    message = self.buffer.to_message() | {HELD: held_bytes}
                     self.buffer.clear()
                     self._message_bytes = self._message_chars = self._held_bytes = 0
                     self._message_frames = 0
                     self._char_bytes = 1
                     self._upload = None
-                    await self._put(message)
+                    if self._sink is not None and message["text"] is not None:
+                        await self._give([message["text"]], self._sink)
+                        self._room.shrink(held_bytes)
+                    else:
+                        await self._put(message)
             elif isinstance(event, Ping):
                 await self._send_wsproto_event(event.response())
             elif isinstance(event, CloseConnection):
@@ -260,3 +334,11 @@ def text_sender(scope: Scope, send: Send) -> Callable[[bytes], Awaitable[None]]:
         await send({"type": "websocket.send", "text": text.decode()})
 
     return sender or send_decoded
+
+
+def take_texts_to(scope: Scope, sink: TextSink) -> None:
+    """Have this WebSocket's texts given to ``sink`` as they are read; call it before accepting.
+    Under another server they are received as ever."""
+    install = scope.get("extensions", {}).get(TEXT_SINK)
+    if install is not None:
+        install(sink)

@@ -1,0 +1,104 @@
+"""The frames of a WebSocket client that need no state machine, read at once.
+
+A link that carries tokens is one short text frame after the other: final, masked, without
+extensions, and nearly always whole in what one read of the socket returned. Those are texts here.
+Everything else (control frames, fragments, binary, long or malformed frames, the pieces of a frame
+that one read did not return whole) is left as bytes for the full parser, in order, so that every
+rule of the protocol is applied in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+FINAL_TEXT: Final = 0x81
+MASKED: Final = 0x80
+MASK_BYTES: Final = 4
+LONGEST_HEADER_BYTES: Final = 14
+_SIZE_16: Final = 126
+_SIZE_64: Final = 127
+
+
+@attrs.define(eq=False)
+class PlainFrames:
+    """Splits the bytes of one connection; feed it all of them, from the first frame on."""
+
+    _left: int = attrs.field(default=0, init=False)
+    """Bytes that the frame which is left to the full parser still has."""
+    _is_in_message: bool = attrs.field(default=False, init=False)
+    """A message in fragments has begun."""
+    _header: bytes = attrs.field(default=b"", init=False)
+    """The beginning of a header that was not whole; shorter than a header can be."""
+
+    def feed(self, data: bytes) -> Iterator[str | bytes]:
+        """Texts of whole messages, and bytes for the full parser, as they came."""
+        if self._header:
+            data, self._header = self._header + data, b""
+        at, end = 0, len(data)
+        if self._left:
+            at = min(self._left, end)
+            self._left -= at
+            yield data[:at]
+        while at < end:
+            payload = _payload_of(data, at)
+            if payload is None:
+                self._header = data[at:]
+                return
+            start, size = payload
+            first, stop = data[at], start + size
+            if first == FINAL_TEXT and stop <= end and not self._is_in_message:
+                text = _text(data, at, start, stop)
+                if text is not None:
+                    yield text
+                    at = stop
+                    continue
+            if first & 0x0F in (0x0, 0x1, 0x2):
+                self._is_in_message = first & 0x80 == 0
+            self._left = max(0, stop - end)
+            yield data[at:stop]
+            at = stop
+
+
+def _payload_of(data: bytes, at: int) -> tuple[int, int] | None:
+    """Where the payload of the frame at ``at`` begins and how long it is; None if that is not
+    known yet."""
+    if len(data) - at < 2:
+        return None
+    second = data[at + 1]
+    size, start = second & 0x7F, at + 2
+    if size >= _SIZE_16:
+        length_bytes = 2 if size == _SIZE_16 else 8
+        if len(data) - start < length_bytes:
+            return None
+        size = int.from_bytes(data[start : start + length_bytes], "big")
+        start += length_bytes
+    if second & MASKED:
+        start += MASK_BYTES
+        if len(data) < start:
+            return None
+    return start, size
+
+
+def _text(data: bytes, at: int, start: int, stop: int) -> str | None:
+    """The text of a frame; None if the full parser has to look at it."""
+    second = data[at + 1]
+    length = second & 0x7F
+    if (
+        not second & MASKED
+        or length == _SIZE_64
+        or (length == _SIZE_16 and stop - start < _SIZE_16)
+    ):
+        return None
+    payload, size = data[start:stop], stop - start
+    mask = data[start - MASK_BYTES : start]
+    if mask != b"\0\0\0\0" and size:
+        repeated = (mask * (size // MASK_BYTES + 1))[:size]
+        number = int.from_bytes(payload, "little") ^ int.from_bytes(repeated, "little")
+        payload = number.to_bytes(size, "little")
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None
