@@ -47,6 +47,12 @@ class BalancerConfig:
     """Keys that clients must come with; see ``http/api_keys.py``."""
     insecure_management: bool = False
     """Whoever reaches the management port may manage, keys or not."""
+    tls_cert: Path | None = None
+    """With ``tls_key``, TLS on every port; see ``tls/server_context.py``."""
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    tls_client_auth: str | None = None
+    """``off``, ``optional`` or ``required``; None for what follows from ``tls_client_ca``."""
     compat_openai_addr: str | None = None
     """Another port for the OpenAI-compatible surface alone, exactly as OpenAI's schema has it; with
     more in its answers it is on the inference port anyway."""

@@ -36,7 +36,7 @@ from paddler_trio.http.allowed_hosts import own_names
 from paddler_trio.http.asgi import App
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.cors import Cors
-from paddler_trio.http.exposure import beyond_loopback, check_exposure
+from paddler_trio.http.exposure import beyond_loopback, check_exposure, warn_of_plain_ports
 from paddler_trio.http.input_budget import PUBLIC_SHARE
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.listening import listen
@@ -45,6 +45,7 @@ from paddler_trio.http.server import HttpServer
 from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.panel.panel_site import below
+from paddler_trio.tls.server_tls import ServerTls, server_tls
 
 
 @attrs.frozen(eq=False)
@@ -56,12 +57,15 @@ class BoundBalancer:
     """By the name of the service: inference, management and, if there are such ports, compat
     openai and web admin panel."""
     keys: KeyRing = attrs.field(factory=KeyRing)
+    tls: ServerTls | None = None
+    """Of every port; None for ports without TLS."""
 
     @classmethod
     def bind(cls, config: BalancerConfig) -> BoundBalancer:
         """Raises ConfigurationError, with nothing left open; also for a port that would be open to
         a network without saying so."""
         keys = KeyRing.read(config.api_key_file)
+        tls = server_tls(config)
         listeners: dict[str, list[socket.socket]] = {}
         addresses = {
             "inference": config.inference_addr,
@@ -81,12 +85,14 @@ class BoundBalancer:
                 panel=listeners.get(PANEL, ()),
                 insecure_management=config.insecure_management,
             )
+            if tls is None:
+                warn_of_plain_ports([each for bound in listeners.values() for each in bound])
         except BaseException:
             for bound in listeners.values():
                 for each in bound:
                     each.close()
             raise
-        return cls(config, listeners, keys)
+        return cls(config, listeners, keys, tls)
 
 
 async def serve_balancer(
@@ -124,7 +130,7 @@ def balancer_parts(
       host_names: of this machine, under which ports answer that ask for no key.
       reloads: SIGHUP reloads the keys, also where there are none.
     """
-    config, keys = bound.config, bound.keys
+    config, keys, tls = bound.config, bound.keys, bound.tls
     core = BalancerCore.of(config, addresses_of(bound.listeners))
     guards = PortGuards.of(config, keys, host_names)
     limits = HttpLimits(max_connections=config.max_connections)
@@ -138,6 +144,7 @@ def balancer_parts(
             passes=is_store_path
             if name == "management" and core.store is not None
             else lambda path: False,
+            tls=tls,
         )
         for name, app in port_apps(bound, core, guards).items()
     ]
@@ -147,8 +154,11 @@ def balancer_parts(
         ports=[(server, bound.listeners[server.name]) for server in servers],
         goodbye=core.goodbye,
         drain_timeout_s=config.drain_timeout_s,
-        services=core.services(),
-        reloads=[keys.reload] if keys.path is not None or reloads else [],
+        services=core.services() | ({} if tls is None else {"certificate watch": tls.run}),
+        reloads=[
+            *([keys.reload] if keys.path is not None or reloads else []),
+            *([] if tls is None else [tls.reload]),
+        ],
         model_store=None if core.store is None else core.store.run,
     )
 
@@ -182,6 +192,7 @@ def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> d
         agents=guards.manage,
         pages=guards.management_pages,
         captures=config.capture_prompts,
+        is_encrypted=bound.tls is not None,
     )
     public, private = listeners["inference"], listeners["management"]
     apps = {

@@ -35,6 +35,7 @@ def panel_site(
     agents: Authentication,
     pages: Origins,
     captures: bool = False,
+    is_encrypted: bool = False,
 ) -> PanelSite:
     """The panel, over the applications of the ports that it stands for.
 
@@ -45,6 +46,7 @@ def panel_site(
       agents: what the management port asks of those that dial in.
       pages: of which origins may change anything.
       captures: the beginnings of prompts and answers are kept.
+      is_encrypted: the ports have TLS.
     """
     access = PanelAccess(keys)
     own = Router()
@@ -62,6 +64,7 @@ def panel_site(
         },
         agents_need_key=lambda: agents.requires_key,
         captures=captures,
+        is_encrypted=is_encrypted,
     ).add_to(info)
     return PanelSite(
         PanelAssets.read(),

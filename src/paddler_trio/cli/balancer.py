@@ -93,6 +93,26 @@ def balancer(
             "agents have none.",
         ),
     ] = False,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="Certificate (PEM, its chain behind it) for TLS on every port; read anew on "
+            "SIGHUP and when it changes."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The certificate's key (PEM, not encrypted).")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Authorities (PEM) that sign certificates of clients.")
+    ] = None,
+    tls_client_auth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="off|optional|required",
+            help="Whether clients show certificates; required if --tls-client-ca is given.",
+        ),
+    ] = None,
     compat_openai_addr: Annotated[
         str | None,
         typer.Option(
@@ -183,6 +203,10 @@ def balancer(
         input_memory_bytes=input_memory * 1024**2,
         api_key_file=api_key_file,
         insecure_management=insecure_management,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+        tls_client_auth=tls_client_auth,
         compat_openai_addr=compat_openai_addr,
         web_admin_panel_addr=web_admin_panel_addr,
         capture_prompts=capture_prompts,

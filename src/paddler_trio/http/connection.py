@@ -24,8 +24,9 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
+from typing import ClassVar
 
 import trio
 from hypercorn.config import Config
@@ -56,7 +57,7 @@ SMALL_READS_PAUSE_S = 0.02
 
 
 class HttpConnection:
-    """Serves one accepted socket until either side ends it.
+    """Serves one accepted socket until either side ends it; `TlsConnection` does so over TLS.
 
     Args:
       app: called once for each request and each WebSocket.
@@ -65,6 +66,8 @@ class HttpConnection:
       passes: whether another process may answer requests for a path.
       on_abuse: called for each rule the client broke, after it was logged.
     """
+
+    is_encrypted: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -252,25 +255,41 @@ class HttpConnection:
                 client=client,
                 server=server,
                 passes=self._passes,
+                is_encrypted=self.is_encrypted,
             )
-            tasks.passable = PassableConnection(
-                self._stream.socket.fileno, self._unread, self._give_up
-            )
+            tasks.passable = self._passable()
             self._reading.deadline = trio.current_time() + self._limits.header_deadline_s
             with self._reading:
-                while data := await self.receive():
-                    await self._protocol.handle(RawData(data))
+                if await self._open():
+                    while data := await self.receive():
+                        await self._protocol.handle(RawData(data))
             if self._idle and trio.current_time() >= self._reading.deadline and self._has_input():
                 self.report_abuse("request header incomplete at its deadline")
             await self._protocol.handle(Closed())
             self._ahead.clear()
             self._ahead_room.close()
             tasks.disconnect()
+            await self._close()
             with self._lingering:
                 while await self.receive():
                     pass
             await tasks.wait_finished()
             nursery.cancel_scope.cancel()  # pings
+
+    async def _open(self) -> bool:
+        """Before the first request; whether there may be one."""
+        return True
+
+    async def _close(self) -> None:
+        """After the last request."""
+
+    def _passable(self) -> PassableConnection:
+        return PassableConnection(self._stream.socket.fileno, self._unread, self._give_up)
+
+    def _pieces(self, data: memoryview) -> Iterator[bytes | memoryview]:
+        """``data`` as it is written, each piece with a deadline of its own."""
+        for start in range(0, len(data), WRITE_PIECE_BYTES):
+            yield data[start : start + WRITE_PIECE_BYTES]
 
     def _unread(self) -> bytes:
         """Everything behind what was parsed."""
@@ -322,9 +341,9 @@ class HttpConnection:
             whole_s = trio.current_time() + self._limits.write_timeout_s
             with trio.CancelScope(shield=True) as scope:
                 self._writing = scope
-                for start in range(0, len(data), WRITE_PIECE_BYTES):
+                for piece in self._pieces(data):
                     scope.deadline = min(whole_s, self._piece_deadline())
-                    await self._stream.send_all(data[start : start + WRITE_PIECE_BYTES])
+                    await self._stream.send_all(piece)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._give_up()
             raise ClientGoneError("connection broke during a write") from error

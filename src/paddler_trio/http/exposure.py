@@ -54,6 +54,16 @@ def check_exposure(
         )
 
 
+def warn_of_plain_ports(sockets: Sequence[socket.socket]) -> None:
+    """For ports without TLS: what can be read, and changed, between them and other machines."""
+    if exposed := beyond_loopback(sockets):
+        log.warning(
+            "PORTS WITHOUT TLS: keys, prompts and answers cross the network as they are; give "
+            "--tls-cert and --tls-key, or bind to 127.0.0.1 behind a proxy that has TLS",
+            addresses=exposed,
+        )
+
+
 def _check_panel(keys: KeyRing, exposed: Sequence[str], *, insecure_management: bool) -> None:
     """The panel asks for a login as soon as there is a management key, whatever the flag says."""
     if not exposed or KeyScope.MANAGEMENT in keys.guarded:

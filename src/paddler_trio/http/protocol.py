@@ -151,12 +151,15 @@ class Http11Protocol(H11Protocol):
         client: tuple[str, int],
         server: tuple[str, int],
         passes: Callable[[str], bool],
+        is_encrypted: bool,
     ) -> None:
         # Streams hand the application to the task group, and ours knows its application.
         app = cast("AppWrapper", None)
         state = ConnectionState({})
         tasks = cast("TaskGroup", tasks)
-        super().__init__(app, config, context, tasks, state, False, client, server, wire.send)
+        super().__init__(
+            app, config, context, tasks, state, is_encrypted, client, server, wire.send
+        )
         self.can_read = PausedGate(wire)
         self._limits = limits
         self._wire = wire

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import attrs
 import trio
@@ -24,6 +25,8 @@ from paddler_trio.http.connection import HttpConnection
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.listening import bound_address
+from paddler_trio.http.tls_connection import TlsConnection
+from paddler_trio.tls.server_tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class HttpServer:
       budget: what requests may hold, shared with other servers; one of its own by default.
       share: of the budget, for clients of this server.
       passes: on which paths the application may pass a connection on; see ``passing``.
+      tls: for every connection; None for plain ones.
     """
 
     def __init__(
@@ -66,8 +70,10 @@ class HttpServer:
         budget: InputBudget | None = None,
         share: float = 1.0,
         passes: Callable[[str], bool] = lambda path: False,
+        tls: ServerTls | None = None,
     ) -> None:
         self._app = app
+        self._connect = HttpConnection if tls is None else partial(TlsConnection, tls=tls)
         self._name = name
         self._budget = budget or InputBudget()
         self._share = share
@@ -158,7 +164,7 @@ class HttpServer:
             self._start(stream, connections)
 
     def _start(self, stream: trio.SocketStream, connections: trio.Nursery) -> None:
-        connection = HttpConnection(
+        connection = self._connect(
             self._app,
             stream,
             limits=self._limits,

@@ -24,18 +24,20 @@ class InfoRoutes:
       addresses: of all listeners, ``host:port`` each.
       agents_need_key: whether an agent that dials in has to bring one.
       captures: whether the balancer keeps the beginnings of prompts and answers.
+      is_encrypted: the management port has TLS.
     """
 
     addresses: Mapping[str, Sequence[str]]
     agents_need_key: Callable[[], bool]
     captures: bool = False
+    is_encrypted: bool = False
 
     def add_to(self, routes: Router) -> None:
         """Answer this path too."""
         routes.http("GET", "/info", self._show)
 
     async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        join = join_address(scope, self.addresses["management"])
+        join = join_address(scope, self.addresses["management"], is_encrypted=self.is_encrypted)
         document = {
             "version": __version__,
             "addresses": {name: list(each) for name, each in self.addresses.items()},

@@ -28,8 +28,9 @@ _HOST = re.compile(
 
 @attrs.frozen
 class Join:
-    """``address`` is ``host:port`` for ``--management-addr``, None if there is none to give;
-    ``problem`` is why other machines cannot use it, and what to start instead."""
+    """``address`` is for ``--management-addr``: ``host:port``, over TLS with ``https://`` in front;
+    None if there is none to give. ``problem`` is why other machines cannot use it, and what to
+    start instead."""
 
     address: str | None
     problem: str | None = None
@@ -47,13 +48,25 @@ def own_address() -> str | None:
 
 
 def join_address(
-    scope: Scope, management: Sequence[str], *, find_own: Callable[[], str | None] = own_address
+    scope: Scope,
+    management: Sequence[str],
+    *,
+    is_encrypted: bool = False,
+    find_own: Callable[[], str | None] = own_address,
 ) -> Join:
     """The address for the browser of this request.
 
     Args:
       management: where the management port is bound, ``host:port`` each.
+      is_encrypted: it has TLS.
     """
+    join = _join(scope, management, find_own)
+    if is_encrypted and join.address is not None:
+        return attrs.evolve(join, address=f"https://{join.address}")
+    return join
+
+
+def _join(scope: Scope, management: Sequence[str], find_own: Callable[[], str | None]) -> Join:
     asked = host_of(scope)
     bound = [split_address(each) for each in management]
     port = bound[0][1]

@@ -43,6 +43,13 @@ def test_agents_dial_the_name_that_the_browser_used(
     assert joined(host, management) == Join(address)
 
 
+def test_agents_dial_with_tls_where_the_port_has_it() -> None:
+    join = join_address(scope_of("gpu-box:8062"), EVERYWHERE, is_encrypted=True)
+    assert join == Join("https://gpu-box:8060")
+    nowhere = join_address(scope_of("gpu-box"), HERE, is_encrypted=True)
+    assert nowhere.address is None
+
+
 def test_a_name_before_a_proxy_goes_before_the_one_behind_it() -> None:
     assert joined("127.0.0.1:8062", EVERYWHERE, forwarded="llm.example.org") == Join(
         "llm.example.org:8060"

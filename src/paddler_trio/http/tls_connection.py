@@ -1,0 +1,223 @@
+"""A connection over TLS: what `HttpConnection` does, with records between it and its socket.
+
+Bytes are encrypted in the turn to write and go through the same raw path; a goodbye (close_notify)
+is sent where the connection ends in order. Renegotiation does not exist here, so a write never
+waits for a read.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import ClassVar, Final
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from paddler_trio.http.asgi import App, ClientGoneError
+from paddler_trio.http.connection import RECEIVE_BYTES, WRITE_PIECE_BYTES, HttpConnection
+from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.http.passing import PassableConnection
+from paddler_trio.http.tls_handshake import HELLO_BYTES, shake_hands
+from paddler_trio.http.tls_passage import TlsPassage
+from paddler_trio.http.tls_records import TlsError, TlsRecords
+from paddler_trio.tls.server_tls import ServerTls
+
+MAX_OUTPUT_BYTES: Final = 16_384
+"""That OpenSSL may have to send by itself: a client that asks for new keys and reads nothing would
+let it grow without end."""
+
+
+class TlsConnection(HttpConnection):
+    """See the module docstring.
+
+    Args:
+      tls: its context at the time of the handshake is this connection's until the end.
+    """
+
+    is_encrypted: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        app: App,
+        stream: trio.SocketStream,
+        *,
+        limits: HttpLimits,
+        config: Config,
+        context: WorkerContext,
+        budget: InputBudget,
+        share: float,
+        passes: Callable[[str], bool],
+        on_abuse: Callable[[], None],
+        tls: ServerTls,
+    ) -> None:
+        super().__init__(
+            app,
+            stream,
+            limits=limits,
+            config=config,
+            context=context,
+            budget=budget,
+            share=share,
+            passes=passes,
+            on_abuse=on_abuse,
+        )
+        self._tls = tls
+        self._records: TlsRecords | None = None
+        self._passage = TlsPassage()
+
+    def drain(self) -> None:
+        """Take no request after the one in progress; what was passed on ends now."""
+        super().drain()
+        self._passage.cut()
+
+    async def run(self) -> None:
+        """As without TLS."""
+        try:
+            await super().run()
+        finally:
+            self._passage.close()
+
+    async def write(self, data: bytes) -> None:
+        """As without TLS; nothing is encrypted that may not be written."""
+        records = self._records
+        rest = memoryview(data)
+        if records is not None and not (self._gone or self._write_turn.locked()):
+            piece = self._encrypted(records, rest[:WRITE_PIECE_BYTES])
+            rest = rest[WRITE_PIECE_BYTES:]
+            written_bytes = self._write_now(piece)
+            if written_bytes == len(piece) and not rest:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                return
+            records.put_back(piece[written_bytes:])
+        await self._write_rest(rest)
+
+    def _pieces(self, data: memoryview) -> Iterator[bytes | memoryview]:
+        records = self._records
+        assert records is not None, "there is no request before the handshake"
+        if output := records.output():
+            yield output
+        for piece in super()._pieces(data):
+            yield self._encrypted(records, piece)
+
+    def _encrypted(self, records: TlsRecords, data: bytes | memoryview) -> bytes:
+        try:
+            return records.encrypt(data)
+        except TlsError as error:
+            self._give_up()
+            raise ClientGoneError(f"TLS broke: {error}") from error
+
+    # ---------------------------------------------------------------------------------- reading
+
+    async def _open(self) -> bool:
+        seconds, deadline_s = self._limits.header_deadline_s, self._reading.deadline
+        first = await super()._receive_some(HELLO_BYTES)
+        if not first:
+            return False  # left without a word, as probes do
+        try:
+            self._records = await shake_hands(self._stream, self._tls, first)
+        except TlsError as error:
+            self.report_abuse(f"no TLS: {error}")
+            self._begin_linger()
+            return False
+        except trio.BrokenResourceError:
+            return False
+        except trio.Cancelled:
+            if trio.current_time() >= deadline_s:
+                self.report_abuse(f"no TLS: its handshake was not done within {seconds:g} s")
+            raise
+        self._reading.deadline = trio.current_time() + seconds
+        return True
+
+    async def _receive_some(self, max_bytes: int) -> bytes:
+        records = self._records
+        if records is None:
+            return await super()._receive_some(max_bytes)
+        if records.held_bytes:
+            await trio.lowlevel.checkpoint()
+            if (data := self._decrypted(records, max_bytes)) is not None:
+                return data
+        while True:
+            records.feed(await super()._receive_some(max_bytes))
+            if (data := self._decrypted(records, max_bytes)) is not None:
+                return data
+
+    def _decrypted(self, records: TlsRecords, max_bytes: int) -> bytes | None:
+        try:
+            data = records.decrypt(max_bytes)
+        except TlsError as error:
+            self.report_abuse(f"TLS broke: {error}")
+            self._begin_linger()
+            return b""
+        if records.output_bytes:
+            self._send_output(records)
+        return data
+
+    def _send_output(self, records: TlsRecords) -> None:
+        """Send what OpenSSL has to say by itself, as far as nobody else writes."""
+        if not (self._gone or self._write_turn.locked()):
+            output = records.output()
+            with suppress(ClientGoneError):  # the next read or write notices
+                records.put_back(output[self._write_now(output) :])
+        if records.output_bytes > MAX_OUTPUT_BYTES:
+            self.report_abuse("asks for new keys and does not read the answers")
+            self._give_up()
+
+    # ------------------------------------------------------------------------------------ the end
+
+    def _begin_linger(self) -> None:
+        if self._gone:
+            return
+        self._say_goodbye()
+        super()._begin_linger()
+        self._records = None  # what still arrives is only discarded
+
+    def _say_goodbye(self) -> None:
+        """At the end of what was written, if it was written; it is not waited for."""
+        if self._records is not None and not (self._gone or self._write_turn.locked()):
+            with suppress(ClientGoneError):
+                self._write_now(self._records.goodbye())
+
+    async def _close(self) -> None:
+        if self._passage.is_released and self._records is not None:
+            await self._passage.run(
+                self._receive_passed, self._send_passed, linger_s=self._limits.linger_s
+            )
+        else:
+            self._say_goodbye()
+
+    # ------------------------------------------------------------------------------- passing on
+
+    def _passable(self) -> PassableConnection:
+        return PassableConnection(self._passage.descriptor, self._unread, self._release)
+
+    def _release(self) -> None:
+        """Nothing is answered here any more; what is read and written is the passage's."""
+        self._passage.release()
+        self._gone = True
+        self._reading.cancel()
+
+    async def _receive_passed(self) -> bytes:
+        return await self._receive_some(RECEIVE_BYTES)
+
+    async def _send_passed(self, data: bytes) -> None:
+        """ClientGoneError; ``data`` is empty for the end."""
+        records = self._records
+        assert records is not None, "a connection without TLS is passed on itself"
+        if not data:
+            with suppress(ClientGoneError, OSError):
+                self._write_now(records.goodbye())
+                self._stream.socket.shutdown(socket.SHUT_WR)
+            return
+        try:
+            with trio.fail_after(self._limits.write_timeout_s):
+                await self._stream.send_all(self._encrypted(records, data))
+        except trio.TooSlowError as error:
+            raise ClientGoneError(
+                f"client did not read for {self._limits.write_timeout_s:g} s"
+            ) from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ClientGoneError("connection broke during a write") from error

@@ -1,0 +1,158 @@
+"""One connection's TLS, between its plain bytes and those on the wire: no socket anywhere.
+
+The bytes of the two sides go through memory, so that a connection writes, reads and waits as it
+does without TLS. What OpenSSL has to send by itself (tickets, the answers to key updates, alerts)
+is part of the output, in front of what is encrypted next.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from paddler_trio.errors import PaddlerError
+
+SCRATCH_BYTES: Final = 65_536
+HANDSHAKE: Final = 0x16
+"""The first byte of every TLS connection: the type of its first record."""
+
+_scratch = memoryview(bytearray(SCRATCH_BYTES))
+"""Where records are decrypted, one call at a time: a buffer for each would be given back to the
+system and taken again for each."""
+
+
+class TlsError(PaddlerError):
+    """The peer broke TLS, or ended it with an alert."""
+
+
+class TlsRecords:
+    """The TLS of one connection; `handshake` until it is done, then everything else."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._kept = b""
+        self._has_ended = False
+
+    def __repr__(self) -> str:
+        return f"<TlsRecords {self._tls.version()} {self.cipher}: {self.held_bytes} bytes to read>"
+
+    @property
+    def version(self) -> str:
+        """Such as ``TLSv1.3``."""
+        return self._tls.version() or "none"
+
+    @property
+    def cipher(self) -> str:
+        """The name of the cipher suite."""
+        cipher = self._tls.cipher()
+        return "none" if cipher is None else cipher[0]
+
+    @property
+    def held_bytes(self) -> int:
+        """Decrypted or not, what has arrived and was not read."""
+        return self._incoming.pending + self._tls.pending()
+
+    def handshake(self, data: bytes) -> bool:
+        """Go on with what has arrived; whether that was the end of it. Send the `output` in any
+        case. TlsError."""
+        self._incoming.write(data)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise TlsError(_reason(error)) from error
+        return True
+
+    def output(self) -> bytes:
+        """What is to be sent now, without more to encrypt."""
+        kept, self._kept = self._kept, b""
+        return kept + self._outgoing.read()
+
+    @property
+    def output_bytes(self) -> int:
+        """How much `output` would return."""
+        return len(self._kept) + self._outgoing.pending
+
+    def put_back(self, data: bytes) -> None:
+        """The end of an output that could not be sent yet: it comes first in the next."""
+        self._kept = data + self._kept
+
+    def encrypt(self, data: bytes | memoryview) -> bytes:
+        """``data`` as it is sent, behind the `output`. The order of calls is the order on the wire.
+        TlsError once the connection has broken."""
+        rest = memoryview(data)
+        try:
+            while len(rest) > 0:
+                rest = rest[self._tls.write(rest) :]
+        except ssl.SSLError as error:
+            raise TlsError(_reason(error)) from error
+        return self.output()
+
+    def feed(self, data: bytes) -> None:
+        """What has arrived; empty at the end of it."""
+        if data:
+            self._incoming.write(data)
+        else:
+            self._has_ended = True
+
+    def decrypt(self, max_bytes: int) -> bytes | None:
+        """At most ``max_bytes`` of what has arrived, empty at the end, None if more has to arrive
+        first. An end without the peer's goodbye is an end too: HTTP's own framing shows what is
+        missing. TlsError."""
+        size_bytes = 0
+        room_bytes = min(max_bytes, SCRATCH_BYTES)
+        try:
+            while size_bytes < room_bytes and (self._incoming.pending or self._tls.pending()):
+                count = _read_into(self._tls, room_bytes - size_bytes, _scratch[size_bytes:])
+                if count == 0:
+                    self._has_ended = True
+                    break
+                size_bytes += count
+        except ssl.SSLWantReadError:
+            pass  # the rest of a record is still to arrive
+        except ssl.SSLZeroReturnError:
+            self._has_ended = True
+        except ssl.SSLError as error:
+            raise TlsError(_reason(error)) from error
+        if size_bytes:
+            return bytes(_scratch[:size_bytes])
+        return b"" if self._has_ended else None
+
+    def goodbye(self) -> bytes:
+        """The last bytes to send: nothing is encrypted after them."""
+        with suppress(ssl.SSLError):  # the peer's own is not awaited; or the connection broke
+            self._tls.unwrap()
+        return self.output()
+
+
+def _read_into(tls: ssl.SSLObject, max_bytes: int, buffer: memoryview) -> int:
+    """How much was read: the type hints of the library know no buffers but bytearrays."""
+    read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
+    return read(max_bytes, buffer)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """OpenSSL's short reason in words, with what it means where people meet it."""
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = f"{reason} ({error.verify_message})"
+    advice = _ADVICE.get(error.reason or "")
+    return f"{reason}: {advice}" if advice else reason
+
+
+_ADVICE: Final = {
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust this certificate's authority; give it "
+    "the CA (--tls-ca) or the fingerprint",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client refused this certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client sees this certificate as expired; are the "
+    "clocks right?",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client refused this certificate",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "--tls-client-auth requires one of the client",
+    "CERTIFICATE_VERIFY_FAILED": "the client's certificate is not of --tls-client-ca, or expired",
+    "UNSUPPORTED_PROTOCOL": "the client is too old; TLS 1.2 is the oldest that is served",
+    "NO_SHARED_CIPHER": "the client and this OpenSSL have no cipher suite in common",
+}

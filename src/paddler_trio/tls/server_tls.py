@@ -1,0 +1,161 @@
+"""The TLS of a running balancer: which context new handshakes use, and when it is another one.
+
+The files are read again on SIGHUP and when they have changed. Connections keep the context that
+they began with. Files that cannot be used change nothing: the old context stays, and the log has
+the reason.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.config import BalancerConfig
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.tls.certificate import date_of
+from paddler_trio.tls.expiry import ExpiryWatch
+from paddler_trio.tls.server_context import ServerCertificate, TlsFiles, read_server_certificate
+
+log = structlog.get_logger("tls")
+
+LOOK_S: Final = 0.5
+"""Between two looks at the files. A change is read at the second look that finds it: of a pair the
+files are replaced one after the other."""
+HANDSHAKE_THREADS: Final = 4
+
+Signature: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+
+
+@attrs.define(eq=False)
+class ServerTls:
+    """See the module docstring. One for all ports of a balancer."""
+
+    files: TlsFiles
+    _current: ServerCertificate
+    _seen: Signature
+    """Of the files when they were read last, with success or without."""
+    now_s: Callable[[], float] = time.time
+    reloads: int = attrs.field(default=0, init=False)
+    """How often a reading brought a context into use after the first."""
+    failed_reloads: int = attrs.field(default=0, init=False)
+    handshakes: int = attrs.field(default=0, init=False)
+    failed_handshakes: int = attrs.field(default=0, init=False)
+    turns: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(HANDSHAKE_THREADS), init=False, repr=False
+    )
+    """For the threads that do handshakes, those of all ports together."""
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False, repr=False)
+    _expiry: ExpiryWatch = attrs.field(factory=ExpiryWatch, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        until = date_of(self.not_after_s)
+        return f"<ServerTls {self.fingerprint[:12]} until {until}: {self.reloads} reloads>"
+
+    @classmethod
+    def read(cls, files: TlsFiles) -> ServerTls:
+        """Blocks for some milliseconds; ConfigurationError for files that cannot be used."""
+        seen = signature(files)
+        current = read_server_certificate(files)
+        _warn_about_key(files)
+        return cls(files, current, seen)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake."""
+        return self._current.context
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the server's own certificate, 64 hexadecimal digits."""
+        return self._current.own.fingerprint
+
+    @property
+    def ca_hash(self) -> str:
+        """SHA-256 of the last certificate in the file: of the authority if it is there, of the
+        certificate itself if it stands alone. Those who join compare it."""
+        return self._current.chain[-1].fingerprint
+
+    @property
+    def not_after_s(self) -> float:
+        """When the server's certificate expires, in seconds since 1970."""
+        return self._current.own.not_after_s
+
+    @property
+    def expires_in_s(self) -> float:
+        """Negative once it has expired."""
+        return self.not_after_s - self.now_s()
+
+    async def reload(self) -> None:
+        """Read the files again, whether they have changed or not."""
+        async with self._turn:
+            await self._read_again()
+
+    async def run(self) -> None:
+        """Read the files again whenever they have changed, and warn before the end of the
+        certificate; until cancelled."""
+        before = self._seen
+        while True:
+            self._expiry.look(self._current.own, self.now_s())
+            await trio.sleep(LOOK_S)
+            found = await trio.to_thread.run_sync(signature, self.files)
+            if found == before and found != self._seen:
+                async with self._turn:
+                    if found != self._seen:
+                        await self._read_again()
+            before = found
+
+    async def _read_again(self) -> None:
+        seen = await trio.to_thread.run_sync(signature, self.files)
+        try:
+            current = await trio.to_thread.run_sync(read_server_certificate, self.files)
+        except ConfigurationError as error:
+            self.failed_reloads += 1
+            log.error("certificate not read again, the old one stays", reason=str(error))
+            return
+        finally:
+            self._seen = seen
+        self._current = current
+        self.reloads += 1
+        log.info(
+            "certificate read again", fingerprint=self.fingerprint, until=date_of(self.not_after_s)
+        )
+
+
+def server_tls(config: BalancerConfig) -> ServerTls | None:
+    """As the flags say; None for none. ConfigurationError."""
+    files = TlsFiles.of(
+        config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_client_auth
+    )
+    return None if files is None else ServerTls.read(files)
+
+
+def signature(files: TlsFiles) -> Signature:
+    """What differs when a file was written or replaced; None for one that is not there."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in files.paths:
+        try:
+            status = path.stat()
+        except OSError:
+            found.append(None)  # the reading says why
+        else:
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
+
+
+def _warn_about_key(files: TlsFiles) -> None:
+    try:
+        mode = files.key.stat().st_mode & 0o777
+    except OSError as error:
+        raise ConfigurationError(f"cannot read --tls-key {files.key}: {error.strerror}") from error
+    if mode & 0o077:
+        log.warning(
+            "the TLS key can be read by other users: chmod 600 it",
+            file=str(files.key),
+            mode=f"{mode:04o}",
+        )
