@@ -25,6 +25,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf
 from typing import ClassVar
 
@@ -105,6 +106,7 @@ class HttpConnection:
         self._idle = True
         self._gone = False
         self._waits_for_bytes = False
+        self._is_drained = False
 
     def __repr__(self) -> str:
         state = "closed" if self._gone else "idle" if self._idle else "in a request"
@@ -308,16 +310,30 @@ class HttpConnection:
             await trio.sleep_until(self._next_read_s)
         self._waits_for_bytes = True
         try:
-            data = bytes(await self._stream.receive_some(max_bytes))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            data = await self._read(max_bytes)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
         finally:
             self._waits_for_bytes = False
+        self._is_drained = len(data) < max_bytes
         if len(data) < min(max_bytes, SMALL_READ_BYTES):
             now_s = trio.current_time()
             if not self._small_reads.take(now_s):
                 self._next_read_s = now_s + SMALL_READS_PAUSE_S
         return data
+
+    async def _read(self, max_bytes: int) -> bytes:
+        """The next bytes, empty at the end. Where the read before left nothing, the first thing is
+        to wait: a read that finds nothing costs as much as one that finds a token.
+
+        Errors: OSError, trio.BrokenResourceError, trio.ClosedResourceError.
+        """
+        sock = self._stream.socket
+        if self._is_drained and sock.fileno() >= 0:
+            await trio.lowlevel.wait_readable(sock)
+            with suppress(BlockingIOError):
+                return os.read(sock.fileno(), max_bytes)  # asked again: it may be closed meanwhile
+        return bytes(await self._stream.receive_some(max_bytes))
 
     def _write_now(self, data: bytes) -> int:
         """Write as much as fits into the kernel's buffer; return the number of bytes."""
