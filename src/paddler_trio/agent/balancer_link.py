@@ -28,6 +28,7 @@ from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
+from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
     SUBPROTOCOL,
@@ -128,7 +129,10 @@ class BalancerLink:
                         f"{self.host}:{self.port}",
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
-                        extra_headers=[] if token is None else [(b"authorization", token)],
+                        extra_headers=[
+                            (FEATURES_HEADER, FEATURE),
+                            *([] if token is None else [(b"authorization", token)]),
+                        ],
                         message_queue_size=READ_AHEAD_FRAMES,
                         max_message_size=MAX_FRAME_BYTES,
                     )

@@ -141,6 +141,7 @@ class EmbeddingRequests:
 
     async def _serve(self, running: EmbeddingInFlight, frame: RequestFrame) -> None:
         """One request, until nothing of it is left in the engine or on the connection."""
+        structlog.contextvars.bind_contextvars(**frame.log_fields)
         try:
             ending: RawEmbeddingResult | None = None
             with running.scope:

@@ -311,6 +311,7 @@ class AgentRequests:
         frame: RequestFrame,
     ) -> None:
         """One request, until nothing of it is left in the engine or on the connection."""
+        structlog.contextvars.bind_contextvars(**frame.log_fields)
         try:
             with running.scope:
                 await self._generate(running, frame)

@@ -6,8 +6,6 @@ request id, and sends either one JSON document or the beginning of a stream.
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -25,20 +23,18 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
-    header,
     send_json,
 )
 from paddler_trio.http.client_identity import allowed_deployments, client_of
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import MediaTypeError, UnreadableJsonError, input_of, json_body
+from paddler_trio.http.request_id import request_id
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
 from paddler_trio.wire.json_text import dumps_in_runs, is_deeper
 
 T = TypeVar("T")
-
-_ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 
 
 @attrs.define(eq=False)
@@ -198,14 +194,6 @@ class Exchange:
         if (ignored := self.ignored.header()) is not None:
             own.append((HEADER, ignored))
         return own
-
-
-def request_id(scope: Scope) -> str:
-    """The client's ``X-Request-Id`` if it is short and plain, else a fresh one."""
-    given = header(scope, b"x-request-id")
-    if given is not None and _ACCEPTED_ID.fullmatch(given):
-        return given.decode()
-    return "req_" + secrets.token_hex(16)
 
 
 def check_nesting(body: dict[str, object], limit: int) -> None:

@@ -27,6 +27,7 @@ from paddler_trio.http.asgi import ClientGoneError, HttpProblem
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results, RevisionPin
+from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Work
 
@@ -290,6 +291,7 @@ class StepSource:
             deployment=self.deployment,
             pin=self.pin,
             route=exchange.scope["path"],
+            trace=trace_of(exchange.scope),
         )
         self._requests.append(request)
         return request

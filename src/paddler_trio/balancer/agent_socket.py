@@ -33,7 +33,7 @@ from paddler_trio.balancer.status_limits import (
 from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import WireError, leaves
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
-from paddler_trio.http.asgi import Receive, Scope, Send
+from paddler_trio.http.asgi import Receive, Scope, Send, header
 from paddler_trio.http.bounded_websocket import take_texts_to, text_sender
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import input_of
@@ -52,6 +52,7 @@ from paddler_trio.wire.paddler.messages import (
 )
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
+from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
@@ -71,6 +72,7 @@ log = structlog.get_logger("agents")
 PROTOCOL_VERSION = "4.1.0"
 """What Paddler's agents compare with their own; they only warn if it differs."""
 
+MAX_FEATURES_BYTES = 256
 UNREAD_POLL_S = 0.05
 
 
@@ -99,6 +101,8 @@ class AgentSocket:
         link = _Link(
             self, AgentKey(self._connections), agent_id, speaks_trio, outgoing, input_of(scope)
         )
+        offered = (header(scope, FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
+        link.reads_traces = speaks_trio and FEATURE in offered
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
         take_texts_to(scope, link.take)
         await send(
@@ -143,6 +147,7 @@ class _Link:
     agent: AgentConnection | None = attrs.field(default=None, init=False)
     placement: Placement | None = attrs.field(default=None, init=False)
     """What it announced before its registration, if anything."""
+    reads_traces: bool = attrs.field(default=False, init=False)
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -324,6 +329,7 @@ class _Link:
             scope=self.scope,
             outgoing=self.outgoing,
             health=dispatcher.health,
+            reads_traces=self.reads_traces,
         )
         if self.placement is not None:
             agent.deployment = self.placement.deployment

@@ -30,6 +30,7 @@ from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.paddler.messages import error_line, response_line
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams
+from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 MAX_ATTEMPTS: Final = 3
@@ -39,13 +40,16 @@ MAX_ATTEMPTS: Final = 3
 @attrs.define(eq=False)
 class EmbeddingFanOut:
     """One call of ``generate_embedding_batch``; ``client`` and ``priority`` are its place in the
-    queue."""
+    queue, ``id`` and ``trace`` its names in logs and traces."""
 
     dispatcher: Dispatcher
     params: GenerateEmbeddingBatchParams
     batch_size: int
     client: str
     priority: Priority
+    id: str
+    trace: TraceContext
+    _num_submitted: int = attrs.field(default=0, init=False)
     _num_attempts: int = attrs.field(default=0, init=False)
     _is_in_vain: bool = attrs.field(default=False, init=False)
     """This attempt's revision is gone."""
@@ -86,18 +90,24 @@ class EmbeddingFanOut:
                 for chunk in self._chunks(sizes):
                     work = await encoded(chunk, room)
                     request = self.dispatcher.submit(
-                        secrets.token_urlsafe(16),
+                        self._next_id(),
                         work,
                         client=self.client,
                         priority=self.priority,
                         pin=pin,
                         route="/api/v1/generate_embedding_batch",
+                        trace=self.trace,
                     )
                     nursery.start_soon(
                         self._copy, request, lines, attempt, name="embedding sub-batch"
                     )
                     await request.left_queue.wait()
         return self._is_in_vain
+
+    def _next_id(self) -> str:
+        number = self._num_submitted
+        self._num_submitted += 1
+        return f"{self.id}.{number}" if number else self.id
 
     def _chunks(self, sizes: list[int]) -> Iterator[GenerateEmbeddingBatchParams]:
         start = 0

@@ -7,8 +7,6 @@ all the steps that have arrived (`paddler_trio.balancer.ready_steps`).
 
 from __future__ import annotations
 
-import secrets
-
 import attrs
 import trio
 
@@ -22,10 +20,12 @@ from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
 from paddler_trio.http.client_identity import client_of, default_problem
 from paddler_trio.http.json_body import input_of, json_body, structured
+from paddler_trio.http.request_id import request_id
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.paddler.messages import error_line, response_line
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
@@ -41,11 +41,6 @@ NDJSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"n
 
 PROBES = frozenset({"/health", "/livez", "/readyz"})
 """Paths that supervisors and other load balancers ask, on every port of clients."""
-
-
-def new_request_id() -> str:
-    """An id for a request whose client chose none."""
-    return secrets.token_urlsafe(16)
 
 
 @attrs.define(eq=False)
@@ -129,6 +124,8 @@ class InferenceRoutes:
             applicable.inference_parameters.embedding_batch_size,
             client=client,
             priority=priority,
+            id=request_id(scope),
+            trace=trace_of(scope),
         )
         await fan_out.stream(scope, receive, send, NDJSON_HEADERS)
 
@@ -164,12 +161,13 @@ class InferenceRoutes:
         client, priority = client_of(scope)
         encoded_work = await encoded(work, input_of(scope))
         return self.dispatcher.submit(
-            new_request_id(),
+            request_id(scope),
             encoded_work,
             client=client,
             priority=priority,
             deployment=deployment,
             route=scope["path"],
+            trace=trace_of(scope),
         )
 
     async def _send_lines(

@@ -27,6 +27,7 @@ from paddler_trio.http.router import Params
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
+from paddler_trio.telemetry.trace_context import trace_of_message
 from paddler_trio.wire.json_limits import JsonLimitError
 from paddler_trio.wire.paddler.messages import (
     ErrorEnvelope,
@@ -68,7 +69,7 @@ class InferenceSocket:
         await send({"type": "websocket.accept"})
         frames, outgoing = trio.open_memory_channel[bytes](0)
         client = _Client(
-            self.dispatcher, self.states, frames, input_of(scope), *identity, refusal=refusal
+            self.dispatcher, self.states, scope, frames, input_of(scope), *identity, refusal=refusal
         )
         try:
             async with trio.open_nursery() as connection:
@@ -118,6 +119,7 @@ async def _write(
 class _Client:
     dispatcher: Dispatcher
     states: FleetKeeper
+    scope: Scope
     frames: trio.MemorySendChannel[bytes]
     room: Reservation
     name: str
@@ -223,6 +225,7 @@ class _Client:
             client=self.name,
             priority=self.priority,
             route="/api/v1/inference_socket",
+            trace=trace_of_message(self.scope),
         )
         if request.failure is not None:  # refused at once: no task is worth it
             room.close()

@@ -83,6 +83,7 @@ class AgentConnection:
       labels: of its host.
       instances: of the host's first link: the deployments that it served beside ``default`` when
         it registered.
+      reads_traces: it takes the names of requests in logs and traces.
     """
 
     key: AgentKey
@@ -98,6 +99,7 @@ class AgentConnection:
     host: str = attrs.field(default=attrs.Factory(lambda self: self.id, takes_self=True))
     labels: Mapping[str, str] = attrs.field(factory=dict)
     instances: tuple[str, ...] = ()
+    reads_traces: bool = False
     is_accepting: bool = attrs.field(default=False, init=False)
     """It serves the state that was sent to it, or stands in, and neither failed too often nor is
     drained."""
@@ -242,13 +244,15 @@ class AgentConnection:
         self._leases[lease.wire_id] = lease
         self.idle_since_s = None
         request = lease.request
-        if self.speaks_trio and (lease.isolated or not request.work.is_embedding_batch):
+        trace = lease.trace() if self.reads_traces else None
+        if self.speaks_trio and (trace or lease.isolated or not request.work.is_embedding_batch):
             frame = request.work.start_frame(
                 lease.wire_id,
                 client=request.client,
                 isolated=lease.isolated,
                 seed=request.seed,
                 tokens=request.tokens,
+                trace=trace,
             )
             self.send(frame)
         else:

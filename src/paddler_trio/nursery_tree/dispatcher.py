@@ -61,6 +61,7 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     Queued,
     RequestKey,
 )
+from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
@@ -113,6 +114,7 @@ class Dispatcher:
         deployment: str = DEFAULT_DEPLOYMENT,
         pin: RevisionPin | None = None,
         route: str | None = None,
+        trace: TraceContext | None = None,
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
@@ -131,6 +133,7 @@ class Dispatcher:
             client=client_digest(client),
             client_name=client,
             route=route,
+            trace=trace,
             pin=pin,
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
@@ -301,7 +304,7 @@ class Dispatcher:
             return
         log.warning(
             "handed back",
-            request=request.id,
+            **request.log_fields,
             agent=lease.agent.name,
             reason=reason,
             suspects=suspects,
@@ -358,7 +361,7 @@ class Dispatcher:
         refused = self._refusal(request, suspects)
         log.warning(
             "agent lost under a request",
-            request=request.id,
+            **request.log_fields,
             agent=request.agents[-1],
             tokens=len(request.tokens),
             suspects=suspects,
@@ -388,6 +391,7 @@ class Dispatcher:
     async def _run(self, request: Request) -> None:
         """The task of a request: it ends the phases that last too long."""
         explain_this_task(lambda: shown(request, self.position(request)))
+        structlog.contextvars.bind_contextvars(**request.log_fields)
         try:
             while not isinstance(request.phase, Ended):
                 timer, moved = request.timer, request.moved
@@ -414,9 +418,7 @@ class Dispatcher:
             case Leased() | Streaming():
                 request.abort(token_timeout(self.limits.item_timeout_s))
             case Stopping(lease, ending):
-                log.warning(
-                    "agent did not confirm a stop", agent=lease.agent.name, request=request.id
-                )
+                log.warning("agent did not confirm a stop", agent=lease.agent.name)
                 self._count_failure(lease.agent)
                 request.end(ending)
 

@@ -21,6 +21,7 @@ from paddler_trio.nursery_tree.request import (
 )
 from paddler_trio.scheduler.dispatch.slot_ledger import Choice
 from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.request_trace import RequestTrace
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -90,6 +91,19 @@ class Lease:
             (request.end if ends else request.abort)(SLOW_READER)
         elif ends:
             request.end(Completed())
+
+    def trace(self) -> RequestTrace | None:
+        """As it is sent to an agent: the span of this placement is the parent of the agent's."""
+        trace = self.request.trace
+        if trace is None:
+            return None
+        return RequestTrace(trace.traceparent(self.span_id), self.request.log_id, trace.state)
+
+    @property
+    def span_id(self) -> str | None:
+        """Of this placement, if spans of it are exported here."""
+        trace = self.request.trace
+        return trace.span_below(self.wire_id) if trace and trace.is_exported else None
 
     def report_prompt(self, prompt: PromptStages) -> None:
         """The agent computed the prompt; it reports that with the first results."""

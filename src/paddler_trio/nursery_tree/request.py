@@ -31,12 +31,14 @@ import trio
 
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
+from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease
 
+MAX_LOG_ID_CHARS = 128
 OUTBOX_STEPS = 512
 """Steps a client may lag behind on top of the kernel's buffers: ten seconds at 50 tokens/s."""
 
@@ -158,6 +160,7 @@ class Request:
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
       route: the path that the client asked, if it was HTTP.
+      trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
       buffered_timeout_s: how long each stay in the queue may last.
     """
@@ -169,6 +172,7 @@ class Request:
     client: str = ""
     client_name: str = ""
     route: str | None = None
+    trace: TraceContext | None = None
     pin: RevisionPin | None = None
     buffered_timeout_s: float = math.inf
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
@@ -214,6 +218,23 @@ class Request:
         lease = self.lease
         where = "" if lease is None else f" on {lease.agent.label} as {lease.wire_id}"
         return f"<Request {self.key} {self.id!r} {phase}{where}, {self.num_results} results>"
+
+    @property
+    def log_id(self) -> str:
+        """Its id in logs, here and on agents."""
+        return self.id[:MAX_LOG_ID_CHARS]
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that it belongs to."""
+        return None if self.trace is None else self.trace.trace_id
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What names it in each line of the log."""
+        if self.trace is None:
+            return {"request": self.log_id}
+        return {"request": self.log_id, "trace": self.trace.trace_id}
 
     @property
     def lease(self) -> Lease | None:

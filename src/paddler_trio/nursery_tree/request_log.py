@@ -21,7 +21,7 @@ log = structlog.get_logger("dispatch")
 
 
 def log_end(request: Request) -> None:
-    """One line."""
+    """One line, which the context of the request's task names."""
     match request.ending:
         case Failure(code, description):
             ending = f"{code} {description}"
@@ -32,7 +32,6 @@ def log_end(request: Request) -> None:
     named = {} if request.deployment == DEFAULT_DEPLOYMENT else {"deployment": request.deployment}
     log.info(
         "request ended",
-        request=request.id,
         agents=request.agents,
         results=request.num_results,
         waited_s=round(request.waited_s, 3),

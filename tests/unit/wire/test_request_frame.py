@@ -14,8 +14,16 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
-from paddler_trio.wire.trio.request_frame import RequestFrame, read_head
-from paddler_trio.wire.trio.trio_link import Ask, Start, Tokenize, render_extension
+from paddler_trio.wire.trio.request_frame import RequestFrame, encode_work, read_head
+from paddler_trio.wire.trio.request_trace import RequestTrace
+from paddler_trio.wire.trio.trio_link import (
+    TAG,
+    Ask,
+    Start,
+    Tokenize,
+    parse_extension,
+    render_extension,
+)
 from paddler_trio.wire.trio.work import Embed, Generate, Rank, TextPrompt
 
 ids = st.text(
@@ -49,12 +57,18 @@ WORK = {
     clients,
     st.sampled_from([*KINDS]),
     st.sampled_from([None, "engine", "agent"]),
+    st.none() | st.builds(RequestTrace, st.text(max_size=60), st.text(max_size=40), st.just("a=1")),
     st.booleans(),
 )
 def test_work_is_told_by_its_head_however_it_is_spaced(
-    wire_id: str, client: str, tag: str, isolated: str | None, is_spaced: bool
+    wire_id: str,
+    client: str,
+    tag: str,
+    isolated: str | None,
+    trace: RequestTrace | None,
+    is_spaced: bool,
 ) -> None:
-    start = Start(wire_id, WORK[tag], 7, (1, 2), client=client, isolated=isolated)
+    start = Start(wire_id, WORK[tag], 7, (1, 2), client=client, isolated=isolated, trace=trace)
     text = render_extension(start).decode()
     if is_spaced:
         text = json.dumps(json.loads(text), indent=1)
@@ -66,6 +80,7 @@ def test_work_is_told_by_its_head_however_it_is_spaced(
         False,
         client,
         isolated or "",
+        trace,
     )
     assert read_head(text, speaks_trio=False) is None
 
@@ -99,3 +114,27 @@ def test_paddlers_requests_are_told_by_their_head(wire_id: str, tag: str) -> Non
 )
 def test_other_frames_have_no_such_head(text: str) -> None:
     assert read_head(text, speaks_trio=True) is None
+
+
+def test_a_frame_names_its_request_in_logs() -> None:
+    trace = RequestTrace(f"00-{'1' * 32}-{'2' * 16}-01", 'a "quoted" {id}')
+    work = encode_work(WORK["Generate"])
+    frame = work.start_frame("7.1", client="", isolated=None, seed=1, tokens=[], trace=trace)
+    head = read_head(frame.decode(), speaks_trio=True)
+    assert head is not None
+    assert head.trace == trace
+    assert head.log_fields == {"request": 'a "quoted" {id}', "trace": "1" * 32}
+    assert parse_extension(json.loads(frame)[TAG]) == Start(
+        "7.1", WORK["Generate"], 1, (), trace=trace
+    )
+    without = work.start_frame("7.1", client="", isolated=None, seed=1, tokens=[])
+    head = read_head(without.decode(), speaks_trio=True)
+    assert head is not None
+    assert head.log_fields == {"request": "7.1"}
+
+
+def test_a_malformed_trace_leaves_the_request_readable_for_who_prepares_it() -> None:
+    text = '{"Trio":{"Start":{"id":"1","trace":{"parent":7},"request":{"Generate":{}}}}}'
+    head = read_head(text, speaks_trio=True)
+    assert head is not None
+    assert head.trace is None

@@ -39,7 +39,8 @@ PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
 """Code and text of a failure; True for done, False for stopped."""
 PackedFields: TypeAlias = (
     "tuple[str, str, Kind, str | None, float, tuple[PackedStay, ...], "
-    "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding]"
+    "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding, "
+    "str | None]"
 )
 PackedRecord: TypeAlias = "tuple[int, str, bytes]"
 """Key, id, and the block with everything else."""
@@ -114,6 +115,7 @@ def pack(record: RequestRecord) -> PackedRecord:
         record.continuations,
         record.ended_s,
         _pack_ending(record.ending),
+        record.trace,
     )
     return record.key, record.id, marshal.dumps(fields)
 
@@ -136,6 +138,7 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         continuations,
         ended_s,
         ending,
+        trace,
     ) = fields
     return RequestRecord(
         key,
@@ -157,6 +160,7 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         continuations=continuations,
         ended_s=ended_s,
         ending=_unpack_ending(ending),
+        trace=trace,
     )
 
 

@@ -188,6 +188,8 @@ class RequestRecord:
     ended_s: float | None = None
     ending: Ending | None = None
     capture: Capture | None = None
+    trace: str | None = None
+    """The id of its trace."""
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
@@ -200,6 +202,7 @@ class RequestRecord:
             kind_of(request.work),
             None if request.route is None else request.route[:MAX_TEXT_CHARS],
             request.arrived_s,
+            trace=request.trace_id,
         )
 
     def __repr__(self) -> str:
@@ -236,6 +239,7 @@ class RequestRecord:
             "deployment": self.deployment,
             "kind": self.kind,
             "route": self.route,
+            "trace": self.trace,
             "phase": self.phase,
             "arrived_ms": ms(self.arrived_s),
             "position": self.position if self.phase == "buffered" else None,

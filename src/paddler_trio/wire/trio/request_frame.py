@@ -18,10 +18,12 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from paddler_trio.wire.codec import dumps, unstructure
+from paddler_trio.errors import WireError
+from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
+from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
 from paddler_trio.wire.trio.work import Embed, Generate, Rank, Work
 
@@ -74,17 +76,30 @@ class EncodedWork:
         return TooLong(len(self.body), MAX_WORK_BYTES) if is_too_long else None
 
     def start_frame(
-        self, wire_id: str, *, client: str, isolated: str | None, seed: int, tokens: Sequence[int]
+        self,
+        wire_id: str,
+        *,
+        client: str,
+        isolated: str | None,
+        seed: int,
+        tokens: Sequence[int],
+        trace: RequestTrace | None = None,
     ) -> bytes:
-        """The frame of a ``Start``: to an agent of ours, going on after ``tokens``."""
+        """The frame of a ``Start``: to an agent of ours, going on after ``tokens``; with ``trace``
+        only to one that reads it."""
         alone = b"" if isolated is None else b'"isolated":%b,' % dumps(isolated)
-        return b'{"Trio":{"Start":{"id":%b,"client":%b,%b"request":%b,"seed":%d,"tokens":%b}}}' % (
-            dumps(wire_id),
-            dumps(client),
-            alone,
-            self.body,
-            seed,
-            dumps(list(tokens)),
+        named = b"" if trace is None else b'"trace":%b,' % dumps(unstructure(trace))
+        return (
+            b'{"Trio":{"Start":{"id":%b,"client":%b,%b%b"request":%b,"seed":%d,"tokens":%b}}}'
+            % (
+                dumps(wire_id),
+                dumps(client),
+                alone,
+                named,
+                self.body,
+                seed,
+                dumps(list(tokens)),
+            )
         )
 
     def request_frame(self, wire_id: str, *, to_paddler: bool) -> bytes:
@@ -127,6 +142,8 @@ def _head(*parts: str) -> str:
 
 _OPEN, _ID = r"\{", _head('"id"', ":", rf'"([^"\\]{{1,{MAX_ID_CHARS}}})"', ",")
 _ISOLATED = "(?:" + _head('"isolated"', ":", '"(?P<isolated>engine|agent)"', ",", "") + ")?"
+_FLAT_OBJECT = r'\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}'
+_TRACE = "(?:" + _head('"trace"', ":", f"(?P<trace>{_FLAT_OBJECT})", ",", "") + ")?"
 
 
 def _client(group: str) -> str:
@@ -138,6 +155,7 @@ _HEAD = re.compile(
         (
             _head(_OPEN, '"Trio"', ":", _OPEN, '"Start"', ":", _OPEN, _ID, _client("start_of"))
             + _ISOLATED
+            + _TRACE
             + _head('"request"', ":", _OPEN, r'"(?P<start>\w+)"', ":"),
             _head(_OPEN, '"Trio"', ":", _OPEN, '"Ask"', ":", _OPEN, _ID, _client("ask_of"))
             + _head('"question"', ":", _OPEN, r'"(?P<ask>\w+)"', ":"),
@@ -161,6 +179,7 @@ class RequestFrame:
       is_paddlers: the frame is Paddler's ``Request``, not ours.
       client: the client it is for; clients take turns.
       isolated: the process that it may have crashed, ``engine`` or ``agent``; empty for none.
+      trace: its names in logs and traces; None from a balancer that sends none.
     """
 
     id: str
@@ -170,11 +189,21 @@ class RequestFrame:
     is_paddlers: bool = True
     client: str = ""
     isolated: str = ""
+    trace: RequestTrace | None = None
 
     @property
     def is_extended(self) -> bool:
         """The request is one of ours, and its results may be too."""
         return self.tag in ("Generate", "Embed", "Rank")
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What names it in each line of the log: as on its balancer, if that sent its names."""
+        if self.trace is None:
+            return {"request": self.id}
+        context = self.trace.context()
+        trace = {} if context is None else {"trace": context.trace_id}
+        return {"request": self.trace.request, **trace}
 
 
 def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
@@ -186,12 +215,22 @@ def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     tag = head[head.lastgroup]
     wire_id = next(group for group in head.groups() if group is not None)
     client = head["start_of"] or head["ask_of"] or ""
-    isolated = head["isolated"] or ""
+    isolated, trace = head["isolated"] or "", _trace_in(head["trace"])
     if head.lastgroup == "ask":
         return RequestFrame(wire_id, "question", tag, text, False, client)
     is_paddlers = head.lastgroup == "request"
     if tag in _GENERATIONS:
-        return RequestFrame(wire_id, "generation", tag, text, is_paddlers, client, isolated)
+        return RequestFrame(wire_id, "generation", tag, text, is_paddlers, client, isolated, trace)
     if tag in _EMBEDDINGS:
-        return RequestFrame(wire_id, "embedding", tag, text, is_paddlers, client, isolated)
+        return RequestFrame(wire_id, "embedding", tag, text, is_paddlers, client, isolated, trace)
     return None
+
+
+def _trace_in(text: str | None) -> RequestTrace | None:
+    """None also for a malformed one: who prepares the request refuses the whole frame."""
+    if text is None:
+        return None
+    try:
+        return structure(loads(text), RequestTrace)
+    except WireError:
+        return None

@@ -43,6 +43,7 @@ from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
+from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.work import Prompt, Work
 
 
@@ -257,7 +258,7 @@ class Start:
     ``tokens`` were produced before, by another agent: the answer continues after them, and they are
     not sent again. A sampled token depends on ``seed`` (32 bits, unsigned) and its position only.
     ``client``: up to 16 hexadecimal digits, equal for all work of one client; agents give clients
-    turns.
+    turns. ``trace`` is sent only to agents that ask for it.
 
     An entry of a ``Step`` without tokens and results reports that the request is prepared.
     ``isolated``: a process may have crashed because of this request, an ``engine`` or an ``agent``,
@@ -268,6 +269,7 @@ class Start:
     id: str
     client: str = attrs.field(default="", kw_only=True)
     isolated: str | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
+    trace: RequestTrace | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
     request: Work
     seed: Uint32
     tokens: tuple[Int32, ...]

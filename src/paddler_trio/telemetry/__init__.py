@@ -1,0 +1,1 @@
+"""What is measured of requests, and how it leaves: traces and the access log."""
