@@ -70,6 +70,8 @@ class BalancerConfig:
     """The folder of the model store; None for no store."""
     model_store_size_bytes: int = attrs.field(default=0, validator=ge(0))
     """What the store may take of the disk."""
+    audit_log: Path | None = None
+    """Where management actions are appended; None: they are in the log and in memory only."""
     openai_limits: tuple[str, ...] = ()
     """``name=value`` each; the names are those of ``apis/limits.py``."""
 

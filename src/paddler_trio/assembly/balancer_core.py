@@ -15,6 +15,7 @@ from paddler_trio.balancer.activity.event_feed import EventFeed
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.audit_log import AuditLog
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
@@ -44,6 +45,7 @@ class BalancerCore:
     store: ModelStoreChild | None
     budget: InputBudget
     lag: LoopLag
+    audit: AuditLog
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets and event streams shall end."""
 
@@ -95,12 +97,14 @@ class BalancerCore:
             model_store_child(config, states),
             InputBudget(config.input_memory_bytes),
             lag,
+            AuditLog.of(config.audit_log),
         )
 
     def services(self) -> dict[str, Run]:
         """What of it runs beside everything else, by the names of the tasks."""
         dispatcher = self.dispatcher
         return {
+            **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
             "event loop lag": self.lag.run,
             "fleet": self.fleet.run,
             "request activity": partial(

@@ -20,11 +20,12 @@ from paddler_trio.balancer.activity.log_routes import LogRoutes
 from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
 from paddler_trio.balancer.activity.request_routes import RequestRoutes
 from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.audit_routes import AuditRoutes
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.hub_routes import HubRoutes
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
-from paddler_trio.balancer.management_routes import ManagementRoutes
+from paddler_trio.balancer.management_routes import ManagementRoutes, may_change
 from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
 from paddler_trio.balancer.no_model_store import no_model_store
 from paddler_trio.balancer.state_database import state_file
@@ -34,6 +35,7 @@ from paddler_trio.daemon.log_ring import RECENT
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.http.allowed_hosts import own_names
 from paddler_trio.http.asgi import App
+from paddler_trio.http.audit_trail import audited
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.cors import Cors
 from paddler_trio.http.exposure import beyond_loopback, check_exposure, warn_of_plain_ports
@@ -176,8 +178,12 @@ def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> d
     )
     inference = InferenceRoutes(dispatcher, states, core.goodbye, deployments)
     api, exact_api = api_routers(config, dispatcher, states, deployments)
-    operators_app = management_routes(config, core, bound.keys).app()
-    store_app = no_model_store if core.store is None else ModelStoreRoutes(core.store)
+    operators_app = audited(
+        management_routes(config, core, bound.keys).app(), core.audit, changes=may_change
+    )
+    store_app = audited(
+        no_model_store if core.store is None else ModelStoreRoutes(core.store), core.audit
+    )
     management_app = by_path(is_store_path, store_app, otherwise=operators_app)
     native_cors = Cors(config.inference_cors_allowed_hosts)
     api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
@@ -193,6 +199,7 @@ def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> d
         pages=guards.management_pages,
         captures=config.capture_prompts,
         is_encrypted=bound.tls is not None,
+        audit=core.audit,
     )
     public, private = listeners["inference"], listeners["management"]
     apps = {
@@ -248,5 +255,6 @@ def management_routes(
             HubRoutes(AnsweredHubModels()),
             MetricsRoutes(core.metrics),
             LogRoutes(RECENT),
+            AuditRoutes(core.audit),
         ),
     )

@@ -8,6 +8,7 @@ from typing import Final
 
 from paddler_trio.apis.api_router import ApiRouter
 from paddler_trio.http.asgi import App
+from paddler_trio.http.audit_trail import AuditTrail, audited
 from paddler_trio.http.authentication import Authentication
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.listening import bound_address
@@ -36,6 +37,7 @@ def panel_site(
     pages: Origins,
     captures: bool = False,
     is_encrypted: bool = False,
+    audit: AuditTrail,
 ) -> PanelSite:
     """The panel, over the applications of the ports that it stands for.
 
@@ -47,6 +49,7 @@ def panel_site(
       pages: of which origins may change anything.
       captures: the beginnings of prompts and answers are kept.
       is_encrypted: the ports have TLS.
+      audit: who signed in and out.
     """
     access = PanelAccess(keys)
     own = Router()
@@ -68,7 +71,9 @@ def panel_site(
     ).add_to(info)
     return PanelSite(
         PanelAssets.read(),
-        own=by_path("/info".__eq__, access(info, otherwise=operators), otherwise=pages(own)),
+        own=by_path(
+            "/info".__eq__, access(info, otherwise=operators), otherwise=pages(audited(own, audit))
+        ),
         management=pages(access(management, otherwise=operators)),
         inference=by_path(
             apis.serves,

@@ -26,6 +26,7 @@ import trio
 
 from paddler_trio.errors import LinkError
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.json_body import json_body, structured
 from paddler_trio.http.router import Handler, Params, Router
 from paddler_trio.http.sse import UNBUFFERED
@@ -52,6 +53,8 @@ MAX_STREAMS: Final = 16
 """Commands of all clients at once; each has a task for each agent."""
 MAX_AT_ONCE: Final = 8
 """Agents that are asked at once for what they answer at once: an answer may be a megabyte."""
+MAX_RECORDED: Final = 16
+"""Names of agents in a record of the audit log."""
 KEEP_ALIVE_S: Final = 3.0
 LEAST_PAUSE_S: Final = 0.25
 MAX_LINES_PER_S: Final = 200
@@ -93,7 +96,11 @@ class CacheRoutes:
 
         async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
             request, names = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
-            await self._run(request, self._named(names), receive, send)
+            agents = self._named(names)
+            labels = ", ".join(agent.label for agent in agents[:MAX_RECORDED])
+            action = f"models {shape.__name__.lower()}"
+            audit_of(scope).record(scope, action, labels, agents=len(agents))
+            await self._run(request, agents, receive, send)
 
         return handle
 

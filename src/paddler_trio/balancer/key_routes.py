@@ -1,8 +1,14 @@
 """``/api/v2/keys`` on the management port: list, make and revoke API keys of a running balancer.
 
-    GET     {"file": true, "keys": [{"name", "scopes", "deployments", "created", "requests"}]}
-    POST    {"name", "scopes", "deployments"} -> 201 {"name", "key"}: the key is shown this once
+    GET     {"file": true, "keys": [{"name", "scopes", "deployments", "created", "requests",
+            "expires", "expired", LIMITS, "used"}]}
+    POST    {"name", "scopes", "deployments", "expires" or "ttl_s", LIMITS}
+            -> 201 {"name", "key", "expires", LIMITS}: the key is shown this once
     DELETE  /api/v2/keys/{name} -> 204
+
+LIMITS are ``requests_per_minute``, ``max_concurrent`` and ``tokens_per_day``: whole numbers, null
+or absent for none; ``expires`` is RFC 3339, null for never. ``used`` is what counts now:
+``{"requests_last_minute", "concurrent", "tokens_today"}``.
 
 What is changed is the file, under the lock that ``paddler-trio key`` takes too; then the balancer
 reads it again, as on SIGHUP. 409: there is no file, the name is taken, or the change would lock the
@@ -12,8 +18,8 @@ since from then on agents need it to dial in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -35,9 +41,11 @@ from paddler_trio.http.api_keys import (
     write_key_file,
 )
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_empty, send_json
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.client_identity import KEY_NAME
 from paddler_trio.http.json_body import json_body
 from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.key_terms import TERMS, KeyTerms, after
 from paddler_trio.http.router import Params, Router
 
 log = structlog.get_logger("keys")
@@ -45,7 +53,9 @@ log = structlog.get_logger("keys")
 MAX_BODY_BYTES: Final = 65_536
 LOCK_PATIENCE_S: Final = 5.0
 """How long somebody else may hold the file before a change is refused."""
-FIELDS: Final = frozenset({"name", "scopes", "deployments"})
+FIELDS: Final = frozenset({"name", "scopes", "deployments", "ttl_s", *TERMS})
+
+NOTHING_USED: Final = {"requests_last_minute": 0, "concurrent": 0, "tokens_today": 0}
 
 T = TypeVar("T")
 
@@ -57,13 +67,19 @@ class KeyOrder:
     name: str
     scopes: frozenset[KeyScope]
     deployments: frozenset[str]
+    terms: KeyTerms
 
 
 @attrs.frozen(eq=False)
 class KeyRoutes:
-    """The handlers of these routes."""
+    """The handlers of these routes.
+
+    Args:
+      used: what a key has used, by its name.
+    """
 
     keys: KeyRing
+    used: Callable[[str], Mapping[str, int]] = lambda name: NOTHING_USED
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """One change at a time holds a thread."""
 
@@ -81,6 +97,9 @@ class KeyRoutes:
                 "deployments": sorted(key.deployments),
                 "created": key.created,
                 "requests": self.keys.requests[key.name],
+                **key.terms.all_fields(),
+                "expired": key.terms.has_expired(self.keys.now()),
+                "used": self.used(key.name),
             }
             for key in self.keys.keys
         ]
@@ -88,7 +107,10 @@ class KeyRoutes:
 
     async def _make(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         path = self._path(scope)
-        order = await json_body(scope, receive, _order, limit_bytes=MAX_BODY_BYTES)
+        now = self.keys.now()
+        order = await json_body(
+            scope, receive, partial(_order, now=now), limit_bytes=MAX_BODY_BYTES
+        )
         if KeyScope.MANAGEMENT in order.scopes and KeyScope.MANAGEMENT not in self.keys.guarded:
             raise HttpProblem(
                 409,
@@ -101,17 +123,27 @@ class KeyRoutes:
             secret,
             name=order.name,
             scopes=order.scopes,
-            created=datetime.now(UTC).date().isoformat(),
+            created=now.date().isoformat(),
             deployments=order.deployments,
+            terms=order.terms,
         )
         await self._change(path, partial(_with, key=stored))
         log.info("key made", made=order.name, scopes=sorted(order.scopes), by=_author(scope))
-        answer = {"name": order.name, "key": secret}
+        audit_of(scope).record(
+            scope,
+            "key made",
+            order.name,
+            scopes=", ".join(sorted(order.scopes)),
+            deployments=", ".join(sorted(order.deployments)) or "all",
+            terms=", ".join(f"{name} {value}" for name, value in order.terms.fields().items()),
+        )
+        answer = {"name": order.name, "key": secret, **order.terms.all_fields()}
         await send_json(send, 201, answer, headers=[(b"cache-control", b"no-store")])
 
     async def _revoke(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         path = self._path(scope)
-        await self._change(path, partial(_without, name=params["name"]))
+        await self._change(path, partial(_without, name=params["name"], now=self.keys.now()))
+        audit_of(scope).record(scope, "key revoked", params["name"])
         log.info("key revoked", revoked=params["name"], by=_author(scope))
         await send_empty(send, 204)
 
@@ -126,7 +158,7 @@ class KeyRoutes:
                 "new NAME --scope management --file keys.json`, and start it with "
                 "--api-key-file keys.json",
             )
-        author = next((key for key in self.keys.keys if key.name == scope.get(KEY_NAME)), None)
+        author = self.keys.named(str(scope.get(KEY_NAME)))
         is_manager = author is not None and KeyScope.MANAGEMENT in author.scopes
         if KeyScope.MANAGEMENT in self.keys.guarded and not is_manager:
             raise HttpProblem(
@@ -163,11 +195,15 @@ def _with(content: KeyFile, *, key: StoredKey) -> KeyFile:
         raise HttpProblem(409, str(error)) from error
 
 
-def _without(content: KeyFile, *, name: str) -> KeyFile:
+def _without(content: KeyFile, *, name: str, now: datetime) -> KeyFile:
     key = next((each for each in content.keys if each.name == name), None)
     if key is None:
         raise HttpProblem(404, f"there is no key named {name[:80]!r}")
-    managing = [each for each in content.keys if KeyScope.MANAGEMENT in each.scopes]
+    managing = [
+        each
+        for each in content.keys
+        if KeyScope.MANAGEMENT in each.scopes and not each.terms.has_expired(now)
+    ]
     if managing == [key]:
         raise HttpProblem(
             409,
@@ -177,11 +213,10 @@ def _without(content: KeyFile, *, name: str) -> KeyFile:
     return content.without(name)
 
 
-def _order(value: object) -> KeyOrder:
+def _order(value: object, *, now: datetime) -> KeyOrder:
     if not isinstance(value, dict) or not set(value) <= FIELDS or "name" not in value:
-        raise HttpProblem(
-            400, 'the body must be {"name": "…", "scopes": […], "deployments": […]} @ $'
-        )
+        more = ", ".join(sorted(FIELDS - {"name"}))
+        raise HttpProblem(400, f'the body must be {{"name": "…"}}, and may have {more} @ $')
     name = value["name"]
     if not isinstance(name, str):
         raise HttpProblem(400, "name must be a text @ $.name")
@@ -193,7 +228,22 @@ def _order(value: object) -> KeyOrder:
         raise HttpProblem(
             400, "deployments limit requests: they need the scope inference @ $.deployments"
         )
-    return KeyOrder(name, scopes, deployments)
+    return KeyOrder(name, scopes, deployments, _terms(value, scopes, now))
+
+
+def _terms(value: Mapping[str, object], scopes: frozenset[KeyScope], now: datetime) -> KeyTerms:
+    terms = _with_path(lambda: KeyTerms.read(value, ""))
+    if (ttl_s := value.get("ttl_s")) is not None:
+        if terms.expires is not None:
+            raise HttpProblem(400, "give expires or ttl_s, not both @ $.ttl_s")
+        expires = _with_path(lambda: after(ttl_s, "ttl_s", now))
+        terms = attrs.evolve(terms, expires=expires)
+    if terms.has_expired(now):
+        raise HttpProblem(400, f"expires is {terms.expires_text}, which is over @ $.expires")
+    if terms.limits and KeyScope.INFERENCE not in scopes:
+        name = next(name for name, most in terms.limits.as_json().items() if most is not None)
+        raise HttpProblem(400, f"{name} limits requests: it needs the scope inference @ $.{name}")
+    return terms
 
 
 def _scopes(value: object) -> frozenset[KeyScope]:
@@ -211,6 +261,15 @@ def _checked(check: Callable[[], T], field: str) -> T:
         return check()
     except ConfigurationError as error:
         raise HttpProblem(400, f"{error} @ $.{field}") from error
+
+
+def _with_path(check: Callable[[], T]) -> T:
+    """As ``_checked``; the sentence begins with the name of the field."""
+    try:
+        return check()
+    except ConfigurationError as error:
+        text = str(error)
+        raise HttpProblem(400, f"{text} @ $.{text.partition(' ')[0]}") from error
 
 
 def _author(scope: Scope) -> str:

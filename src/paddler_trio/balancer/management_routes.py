@@ -8,8 +8,9 @@ response headers, and in ``/livez`` and ``/readyz``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 import attrs
 import trio
@@ -32,6 +33,7 @@ from paddler_trio.balancer.shared_view import AgentsView, SharedView
 from paddler_trio.balancer.template_routes import TemplateRoutes
 from paddler_trio.errors import LinkError, StateDatabaseError
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.json_body import (
     MAX_JSON_BODY_BYTES,
@@ -50,11 +52,22 @@ from paddler_trio.nursery_tree.printed_tree import running_tree
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, desired_state_problem
 from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState, Extras
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 AGENT_ANSWER_S = 3.0
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
 
 T = TypeVar("T")
+
+
+_COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|agents/[^/]+/fit)")
+"""POST here is a question with a body."""
+
+
+def may_change(scope: Scope) -> bool:
+    """Whether a request that is not a GET changes anything."""
+    is_dry = b"dry_run=true" in scope.get("query_string", b"")
+    return not is_dry and _COMPUTING.fullmatch(scope["path"]) is None
 
 
 class RouteGroup(Protocol):
@@ -238,8 +251,17 @@ class ManagementRoutes:
         if problem is not None:
             raise HttpProblem(400, problem)
         try:
-            author = author_of(cast("Scope", request.scope))
-            digest = await self.states.replace(desired, extras, author=author)
+            scope = cast("Scope", request.scope)
+            before = self.states.digest
+            digest = await self.states.replace(desired, extras, author=author_of(scope))
+            audit_of(scope).record(
+                scope,
+                "desired state replaced",
+                DEFAULT_DEPLOYMENT,
+                before=before,
+                after=digest,
+                revision=self.states.current.revision,
+            )
         except FleetTooLargeError as error:
             raise HttpProblem(413, str(error)) from error
         except StateDatabaseError as error:
@@ -249,6 +271,9 @@ class ManagementRoutes:
     def _drain(self, agent_id: str, *, drained: bool) -> Response:
         agent = self._find(agent_id)
         self.dispatcher.drain_agent(agent, drained=drained)
+        scope = cast("Scope", request.scope)
+        action = "agent drained" if drained else "agent undrained"
+        audit_of(scope).record(scope, action, agent.label, agent_id=agent.id)
         return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
 
     def _find(self, agent_id: str) -> AgentConnection:

@@ -173,6 +173,10 @@ def balancer(
             help="What the model store may take of the disk, such as 200GB or 180GiB.",
         ),
     ] = None,
+    audit_log: Annotated[
+        Path | None,
+        typer.Option(help="File to which every management action is appended, one JSON a line."),
+    ] = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
 ) -> None:
@@ -216,6 +220,7 @@ def balancer(
         openai_limits=tuple(openai_limit or ()),
         rollout_min_ready_s=rollout_min_ready / 1000,
         model_store=model_store,
+        audit_log=audit_log,
         model_store_size_bytes=0 if model_store_size is None else size_in_bytes(model_store_size),
     )
     notifier = SystemdNotifier.from_environment()

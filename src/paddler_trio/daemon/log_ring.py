@@ -75,8 +75,8 @@ class LogRing:
         shown = {
             "time": record.get("timestamp"),
             "level": level,
-            "logger": _text(record.get("logger") or "", MAX_NAME_CHARS),
-            "event": _text(record.get("event") or "", MAX_EVENT_CHARS),
+            "logger": redacted(record.get("logger") or "", MAX_NAME_CHARS),
+            "event": redacted(record.get("event") or "", MAX_EVENT_CHARS),
             "fields": _fields(record),
         }
         with self._lock:
@@ -108,7 +108,7 @@ def _fields(record: structlog.typing.EventDict) -> dict[str, object]:
         fields[name[:MAX_NAME_CHARS]] = HIDDEN if is_secret else _value(value)
     exception = _exception(record.get("exc_info"))
     if exception is not None:
-        fields["exception"] = _text(one_line(exception), MAX_EVENT_CHARS)
+        fields["exception"] = redacted(one_line(exception), MAX_EVENT_CHARS)
     return fields
 
 
@@ -121,12 +121,14 @@ def _value(value: object) -> object:
         case float() if math.isfinite(value):
             return value
         case list() | tuple():
-            return _text(", ".join(_text(each, MAX_FIELD_CHARS) for each in value[:MAX_FIELDS]))
+            return redacted(
+                ", ".join(redacted(each, MAX_FIELD_CHARS) for each in value[:MAX_FIELDS])
+            )
         case _:
-            return _text(value)
+            return redacted(value)
 
 
-def _text(value: object, limit: int = MAX_FIELD_CHARS) -> str:
+def redacted(value: object, limit: int = MAX_FIELD_CHARS) -> str:
     text = value if isinstance(value, str) else str(value)
     text = _SECRET_TEXT.sub(HIDDEN, text[: 4 * limit])  # cut once more: nothing of a secret is left
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -8,7 +8,9 @@ cost every request what it costs an attacker. See
 ``guarded`` are the scopes that ask for a key. A scope joins when its first key is made and never
 leaves by itself: revoking the last key opens nothing.
 
-A key may be limited to deployments; one that is not may use all, also those that come later.
+A key may be limited to deployments; one that is not may use all, also those that come later. It may
+have an end and limits of use, see ``key_terms.py``: a file with such keys is of version 2, which
+older programs refuse as a whole. Without any it stays of version 1.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +32,7 @@ from pathlib import Path
 import attrs
 
 from paddler_trio.errors import ConfigurationError, WireError
+from paddler_trio.http.key_terms import NO_TERMS, TERMS, KeyTerms
 from paddler_trio.wire.trio.placement_rules import check_deployment
 
 KEY_PREFIX = "pt-"
@@ -42,8 +45,10 @@ MAX_KEYS = 1024
 MAX_FILE_BYTES = 1_048_576
 MAX_DEPLOYMENTS = 64
 """That one key may be limited to."""
-VERSION = 1
+VERSIONS = (1, 2)
 LOCK_PAUSE_S = 0.02
+OPTIONAL = frozenset({"deployments", *TERMS})
+"""Fields of a key that it may lack."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
@@ -66,6 +71,7 @@ class StoredKey:
     salt: bytes = attrs.field(repr=False)
     digest: bytes = attrs.field(repr=False)
     deployments: frozenset[str] = frozenset()
+    terms: KeyTerms = NO_TERMS
 
     @classmethod
     def of(
@@ -76,10 +82,12 @@ class StoredKey:
         scopes: frozenset[KeyScope],
         created: str,
         deployments: frozenset[str] = frozenset(),
+        terms: KeyTerms = NO_TERMS,
     ) -> StoredKey:
         """Of a fresh ``secret``; it cannot be had back from the result."""
         salt = secrets.token_bytes(SALT_BYTES)
-        return cls(name, scopes, created, salt, _digest(salt, secret.encode()), deployments)
+        digest = _digest(salt, secret.encode())
+        return cls(name, scopes, created, salt, digest, deployments, terms)
 
 
 @attrs.frozen
@@ -129,10 +137,12 @@ class KeyFile:
                 "salt": key.salt.hex(),
                 "sha256": key.digest.hex(),
                 **({"deployments": sorted(key.deployments)} if key.deployments else {}),
+                **key.terms.fields(),
             }
             for key in self.keys
         ]
-        content = {"version": VERSION, "guarded": sorted(self.guarded), "keys": keys}
+        version = VERSIONS[any(key.terms != NO_TERMS for key in self.keys)]
+        content = {"version": version, "guarded": sorted(self.guarded), "keys": keys}
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
@@ -148,8 +158,8 @@ class KeyFile:
                 "not a key file; write one with `paddler-trio key new NAME --file PATH`"
             ) from error
         content = _fields(content, {"version", "guarded", "keys"}, "the file")
-        if content["version"] != VERSION:
-            raise ConfigurationError(f"its version is not {VERSION}, the one known here")
+        if content["version"] not in VERSIONS:
+            raise ConfigurationError(f"its version is not {' or '.join(map(str, VERSIONS))}")
         keys = content["keys"]
         if not isinstance(keys, list) or len(keys) > MAX_KEYS:
             raise ConfigurationError(f"keys must be a list of at most {MAX_KEYS}")
@@ -271,16 +281,17 @@ def _digest(salt: bytes, secret: bytes) -> bytes:
 
 
 def _fields(
-    value: object, names: set[str], what: str, *, optional: str | None = None
+    value: object, names: set[str], what: str, *, optional: Set[str] = frozenset()
 ) -> Mapping[str, object]:
-    if not isinstance(value, dict) or set(value) - {optional} != names:
-        raise ConfigurationError(f"{what} must have exactly {', '.join(sorted(names))}")
+    if not isinstance(value, dict) or set(value) - optional != names:
+        more = f", and may have {', '.join(sorted(optional))}" if optional else ""
+        raise ConfigurationError(f"{what} must have exactly {', '.join(sorted(names))}{more}")
     return value
 
 
 def _parse_key(value: object, what: str) -> StoredKey:
     names = {"name", "scopes", "created", "salt", "sha256"}
-    fields = _fields(value, names, what, optional="deployments")
+    fields = _fields(value, names, what, optional=OPTIONAL)
     name, created = fields["name"], fields["created"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"{what}.name is not a key's name")
@@ -290,7 +301,8 @@ def _parse_key(value: object, what: str) -> StoredKey:
     salt = _hex(fields["salt"], f"{what}.salt", at_least=SALT_BYTES)
     digest = _hex(fields["sha256"], f"{what}.sha256", at_least=hashlib.sha256().digest_size)
     deployments = check_deployments(fields.get("deployments"), f"{what}.deployments")
-    return StoredKey(name, scopes, created, salt, digest, deployments)
+    terms = KeyTerms.read(fields, what)
+    return StoredKey(name, scopes, created, salt, digest, deployments, terms)
 
 
 def _scopes(value: object, what: str) -> frozenset[KeyScope]:

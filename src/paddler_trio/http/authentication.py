@@ -97,16 +97,22 @@ class Authentication:
 
     def _check(self, scope: Scope) -> tuple[StoredKey | None, HttpProblem | None]:
         """The key of the request, if it is known, and the refusal, if there is one."""
-        key, is_sent = None, False
+        key, expired, is_sent = None, None, False
         for secret in _secrets(scope):
             is_sent = True
-            key = key or self.keys.find(secret)
+            found = self.keys.find(secret)
+            if found is not None and (problem := self.keys.problem_of(found)) is not None:
+                expired = expired or problem
+            else:
+                key = key or found
         is_open = scope["type"] == "http" and scope["path"] in OPEN_PATHS
         if is_open or not self.requires_key:
             return key, None
         if key is None:
             what = "this API key is not known here" if is_sent else "an API key is required"
             advice = "send one as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+            if expired is not None:
+                what, advice = expired, "ask who gave it to you for a new one"
             challenge = _REALM + (', error="invalid_token"' if is_sent else "")
             return None, HttpProblem(
                 401, f"{what}: {advice}", [(b"www-authenticate", challenge.encode())]

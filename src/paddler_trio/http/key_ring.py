@@ -6,8 +6,10 @@ A scope that was guarded stays guarded for the life of the process.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import attrs
@@ -16,6 +18,7 @@ import trio
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, read_key_file
+from paddler_trio.http.key_terms import text_of
 
 log = structlog.get_logger("keys")
 
@@ -26,6 +29,10 @@ class KeyRing:
 
     path: Path | None = None
     guarded: frozenset[KeyScope] = frozenset()
+    now: Callable[[], datetime] = attrs.field(
+        default=lambda: datetime.now(UTC), kw_only=True, repr=False
+    )
+    """The clock by which keys expire."""
     requests: Counter[str] = attrs.field(factory=Counter, init=False)
     """Requests that were let in, by the name of their key."""
     refusals: int = attrs.field(default=0, init=False)
@@ -82,5 +89,22 @@ class KeyRing:
             watcher()
 
     def find(self, secret: bytes) -> StoredKey | None:
-        """The stored key of ``secret``, in constant time; None if there is none."""
+        """The stored key of ``secret``, in constant time, also one that has expired; None if there
+        is none."""
         return self._file.find(secret)
+
+    def named(self, name: str) -> StoredKey | None:
+        """The key of this name, also one that has expired."""
+        return next((key for key in self._file.keys if key.name == name), None)
+
+    def problem_of(self, key: StoredKey) -> str | None:
+        """Why this key opens nothing any more; None if it does."""
+        expires = key.terms.expires
+        if expires is None or self.now() < expires:
+            return None
+        return f"the API key {key.name!r} expired at {text_of(expires)}"
+
+    def valid_s(self, key: StoredKey) -> float:
+        """For how many more seconds the key is valid; infinite without an end."""
+        expires = key.terms.expires
+        return math.inf if expires is None else (expires - self.now()).total_seconds()

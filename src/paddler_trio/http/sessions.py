@@ -6,13 +6,15 @@ by bit. The token that unsafe requests must bring in a header (against cross-sit
 is derived from it: it needs no memory either.
 
 A session ends when it is signed out, an hour after its last use, twelve hours after its beginning,
-and when its key is no longer in force. Its requests in progress are cancelled then, streams too.
+and when its key expires or is no longer in force. Its requests in progress are cancelled then,
+streams too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,19 +41,20 @@ class Session:
     key: StoredKey
     began_s: float
     used_s: float
+    last_s: float
+    """When it is over at the latest: it is twelve hours old, or its key expires."""
     _digest: bytes = attrs.field(repr=False)
     _requests: dict[trio.CancelScope, trio.lowlevel.Task] = attrs.field(factory=dict, repr=False)
 
     @property
     def ends_s(self) -> float:
         """When it is over unless it is used: never while a request of it is in progress."""
-        latest_s = self.began_s + MAX_AGE_S
-        return latest_s if self._requests else min(latest_s, self.used_s + MAX_IDLE_S)
+        return self.last_s if self._requests else min(self.last_s, self.used_s + MAX_IDLE_S)
 
     @contextmanager
     def in_use(self) -> Iterator[trio.CancelScope]:
         """Around a request: cancelled when the session ends, unless this task itself ends it."""
-        with trio.CancelScope(deadline=self.began_s + MAX_AGE_S) as scope:
+        with trio.CancelScope(deadline=self.last_s) as scope:
             self._requests[scope] = trio.lowlevel.current_task()
             try:
                 yield scope
@@ -70,8 +73,12 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_digest)
 
-    def open(self, key: StoredKey) -> str:
-        """Begin a session; the token that a cookie shall carry."""
+    def open(self, key: StoredKey, *, valid_s: float = math.inf) -> str:
+        """Begin a session; the token that a cookie shall carry.
+
+        Args:
+          valid_s: for how long the key is valid from now on.
+        """
         now_s = trio.current_time()
         for session in [each for each in self._by_digest.values() if each.ends_s <= now_s]:
             self.end(session)
@@ -79,7 +86,9 @@ class Sessions:
             self.end(next(iter(self._by_digest.values())))
         token = secrets.token_urlsafe(TOKEN_BYTES)
         digest = _digest(token.encode())
-        self._by_digest[digest] = Session(key, now_s, now_s, digest)
+        self._by_digest[digest] = Session(
+            key, now_s, now_s, now_s + min(MAX_AGE_S, valid_s), digest
+        )
         return token
 
     def find(self, token: bytes) -> Session | None:

@@ -27,6 +27,7 @@ from paddler_trio.http.asgi import (
     send_empty,
     send_json,
 )
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.authentication import Authentication
 from paddler_trio.http.json_body import json_body
 from paddler_trio.http.login_limit import LoginLimit
@@ -68,16 +69,20 @@ class SessionRoutes:
         secret = await json_body(scope, receive, _key, limit_bytes=MAX_BODY_BYTES)
         self._must_wait(address)  # others may have failed while the body was read
         key = self.access.keys.find(secret.encode())
-        if key is None or KeyScope.MANAGEMENT not in key.scopes:
+        expired = None if key is None else self.access.keys.problem_of(key)
+        if key is None or expired or KeyScope.MANAGEMENT not in key.scopes:
             self._limit.failed(address, trio.current_time())
-            raise self._refusal(key, address)
+            who = "" if key is None else key.name
+            audit_of(scope).record(scope, "sign-in", outcome="refused: 401", who=who)
+            raise self._refusal(key, expired, address)
         before = self.access.find(scope)
         if before is not None:
             self.access.sessions.end(before[1])
-        token = self.access.sessions.open(key)
+        token = self.access.sessions.open(key, valid_s=self.access.keys.valid_s(key))
         found = self.access.sessions.find(token.encode())
         assert found is not None
         log.info("signed in", key=key.name, address=address)
+        audit_of(scope).record(scope, "sign-in", who=key.name)
         cookie = _cookie(scope, token, max_age_s=int(MAX_AGE_S))
         body = self._document((token.encode(), found))
         await send_json(send, 200, body, headers=[NEVER_STORED, cookie])
@@ -91,6 +96,7 @@ class SessionRoutes:
                 raise problem
             self.access.sessions.end(session)
             log.info("signed out", key=session.key.name)
+            audit_of(scope).record(scope, "sign-out", who=session.key.name)
         headers = [NEVER_STORED, _cookie(scope, "", max_age_s=0)]
         await send_empty(send, 204, headers=headers)
 
@@ -119,10 +125,12 @@ class SessionRoutes:
                 [(b"retry-after", b"%d" % after), NEVER_STORED],
             )
 
-    def _refusal(self, key: StoredKey | None, address: str) -> HttpProblem:
+    def _refusal(self, key: StoredKey | None, expired: str | None, address: str) -> HttpProblem:
         log.warning("sign-in failed", address=address, key=None if key is None else key.name)
         if self.access.keys.path is None:
             text = "this balancer has no keys: it runs without --api-key-file, and asks for none"
+        elif expired is not None:
+            text = f"{expired}: sign in with another one"
         elif key is not None:
             text = f"the key {key.name!r} is not for management: sign in with one that is"
         else:

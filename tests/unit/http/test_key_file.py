@@ -93,7 +93,7 @@ def test_a_file_has_a_limit_that_its_error_names() -> None:
         "pt-thisIsAPlainKey",
         "[]",
         "{}",
-        '{"version": 2, "guarded": [], "keys": []}',
+        '{"version": 3, "guarded": [], "keys": []}',
         '{"version": 1, "guarded": ["root"], "keys": []}',
         '{"version": 1, "guarded": [], "keys": [{"name": "a"}]}',
         "[" * 100_000,

@@ -27,11 +27,12 @@ class LogRoutes:
         routes.http("GET", "/api/v2/logs", self._show)
 
     async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        texts = self.ring.after(_after(scope))
+        texts = self.ring.after(after_of(scope))
         await send_json(send, 200, b'{"entries":[%b]}' % b",".join(texts))
 
 
-def _after(scope: Scope) -> int:
+def after_of(scope: Scope) -> int:
+    """The number of an entry in the query, 0 without it; HttpProblem 400 for anything else."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     given = query.pop("after", ["0"])
     if query:

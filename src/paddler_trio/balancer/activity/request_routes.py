@@ -29,6 +29,7 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.balancer.activity.request_words import explanation
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_empty, send_json
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.request import Failure
 from paddler_trio.wire.codec import dumps
@@ -168,6 +169,7 @@ class RequestRoutes:
             raise HttpProblem(409, f"request {record.key} is over already")
         log.info("cancelled by an operator", request=record.id, key=record.key)
         request.abort(CANCELLED)
+        audit_of(scope).record(scope, "request cancelled", str(record.key), request=record.id)
         await send_empty(send, 204)
 
     async def _history(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:

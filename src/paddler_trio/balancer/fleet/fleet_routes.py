@@ -13,6 +13,7 @@ is in force, 413 that its files would be too large.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -32,6 +33,7 @@ from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header, send_json
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.client_identity import KEY_NAME
 from paddler_trio.http.json_body import json_body, structured
 from paddler_trio.http.router import Params, Router
@@ -129,7 +131,7 @@ class FleetRoutes:
             note=order.note,
             expected_revision=order.expected_revision,
         )
-        await _send_revision(send, await _answered(stored))
+        await self._change(scope, send, "fleet applied", stored)
 
     async def _undo(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         order = UndoOrder()
@@ -142,7 +144,27 @@ class FleetRoutes:
             note=order.note,
             expected_revision=order.expected_revision,
         )
-        await _send_revision(send, await _answered(undone))
+        await self._change(scope, send, "fleet undone", undone)
+
+    async def _change(
+        self,
+        scope: Scope,
+        send: Send,
+        action: str,
+        change: Callable[[], Awaitable[FleetRevision]],
+    ) -> None:
+        before = self.states.current.state
+        revision = await _answered(change)
+        audit_of(scope).record(
+            scope,
+            action,
+            _changed(before, revision.state),
+            before=_digest(before),
+            after=_digest(revision.state),
+            revision=revision.revision,
+            note=revision.note,
+        )
+        await _send_revision(send, revision)
 
 
 @attrs.define(eq=False)
@@ -173,6 +195,18 @@ def _rendered(history: Sequence[FleetRevision]) -> tuple[bytes, bytes]:
             break
         texts.append(text)
     return texts[0], b'{"revisions":[%b]}' % b",".join(texts)
+
+
+def _changed(before: FleetState, after: FleetState) -> str:
+    """The names of the deployments that are others now."""
+    old = {spec.name: spec.digest for spec in before.deployments}
+    new = {spec.name: spec.digest for spec in after.deployments}
+    return ", ".join(sorted(name for name in old | new if old.get(name) != new.get(name)))
+
+
+def _digest(state: FleetState) -> str:
+    lines = (f"{spec.name} {spec.digest}" for spec in state.deployments)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _read_order(value: object) -> FleetOrder:

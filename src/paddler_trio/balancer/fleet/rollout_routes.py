@@ -20,6 +20,7 @@ from paddler_trio.balancer.fleet.fleet_routes import author_of
 from paddler_trio.balancer.shared_view import SharedView
 from paddler_trio.errors import PaddlerError, StateDatabaseError
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.router import Handler, Params, Router
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.codec import dumps
@@ -116,12 +117,13 @@ class RolloutRoutes:
             ("abort", control.abort),
             ("undo", control.undo),
         ):
-            routes.http("POST", f"/api/v2/rollout/{{deployment}}/{name}", self._carries_out(order))
+            handler = self._carries_out(f"rollout {name}", order)
+            routes.http("POST", f"/api/v2/rollout/{{deployment}}/{name}", handler)
 
     async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await send_json(send, 200, self._view.current())
 
-    def _carries_out(self, carry_out: Order) -> Handler:
+    def _carries_out(self, action: str, carry_out: Order) -> Handler:
         async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
             try:
                 await carry_out(params["deployment"], author=author_of(scope))
@@ -129,6 +131,7 @@ class RolloutRoutes:
                 raise HttpProblem(refused.status, str(refused)) from refused
             except StateDatabaseError as error:
                 raise HttpProblem(500, str(error)) from error
+            audit_of(scope).record(scope, action, params["deployment"])
             await send_json(send, 200, dumps(self.control.view()))
 
         return handle

@@ -1,0 +1,1 @@
+"""How much one API key may use: pure deciders."""

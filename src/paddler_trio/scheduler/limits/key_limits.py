@@ -1,0 +1,43 @@
+"""What one API key may use of the fleet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+MAX_REQUESTS_PER_MINUTE: Final = 1_000_000
+MAX_CONCURRENT: Final = 100_000
+MAX_TOKENS_PER_DAY: Final = 10**12
+
+
+@attrs.frozen
+class KeyLimits:
+    """None: no limit.
+
+    Args:
+      requests_per_minute: in any sixty seconds.
+      max_concurrent: requests at once, those that wait for a slot included.
+      tokens_per_day: of prompts and answers, in a day of UTC.
+    """
+
+    requests_per_minute: int | None = None
+    max_concurrent: int | None = None
+    tokens_per_day: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is a limit."""
+        return self != NO_LIMITS
+
+    def as_json(self) -> dict[str, int | None]:
+        """All of them, by their names."""
+        return {name: getattr(self, name) for name in MOST}
+
+
+MOST: Final = {
+    "requests_per_minute": MAX_REQUESTS_PER_MINUTE,
+    "max_concurrent": MAX_CONCURRENT,
+    "tokens_per_day": MAX_TOKENS_PER_DAY,
+}
+"""The greatest value of each limit, by its name; the least is 1."""
+NO_LIMITS: Final = KeyLimits()

@@ -1,0 +1,156 @@
+"""What one API key has used, and whether it may send another request now.
+
+Requests are counted in a window that slides: never more than the limit in sixty seconds, measured
+in tenths of a second. A bucket of tokens would let twice as many through around a pause, and what
+is refused could not be explained by what is shown as used. The window is a list of at most 600
+counts, whatever the limit.
+
+A request that is refused does not count, or a client that tries again would never get through.
+Tokens are known when a request ends, so the last requests of a day may go beyond the limit: by what
+``max_concurrent`` of them use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+import attrs
+
+from paddler_trio.scheduler.limits.key_limits import KeyLimits
+
+WINDOW_S: Final = 60
+DAY_S: Final = 86_400
+_TICKS_PER_S: Final = 10
+_WINDOW_TICKS: Final = WINDOW_S * _TICKS_PER_S
+CONCURRENT_RETRY_S: Final = 1
+"""When one of the running requests ends is not known: so soon it is worth another try."""
+
+
+@attrs.frozen
+class Exceeded:
+    """Why a request is refused.
+
+    Args:
+      limit: the name of the limit, as in a key file.
+      allowed: its value.
+      retry_after_s: when the key is below it again, in whole seconds, >= 1.
+    """
+
+    limit: str
+    allowed: int
+    retry_after_s: int
+
+
+@attrs.frozen
+class Left:
+    """What is left of one limit.
+
+    Args:
+      reset_s: in how many whole seconds more is; 0 if nothing is used, None if it is not known.
+    """
+
+    limit: str
+    allowed: int
+    left: int
+    reset_s: int | None
+
+
+@attrs.define
+class KeyUsage:
+    """See the module docstring. ``now_s`` is of a clock that never goes back, ``unix_s`` is UTC."""
+
+    concurrent: int = 0
+    day: int = 0
+    """Since 1970; of ``tokens``."""
+    tokens: int = 0
+    _ticks: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
+    """A tenth of a second, and the requests that began in it; oldest first."""
+    _in_window: int = attrs.field(default=0, init=False)
+
+    def begin(self, limits: KeyLimits, now_s: float, unix_s: float) -> Exceeded | None:
+        """A request arrives: None if it may go on, which :meth:`end` must follow once."""
+        self._advance(now_s, unix_s)
+        worst: Exceeded | None = None
+        for left in self.left(limits, now_s, unix_s):
+            if left.left > 0:
+                continue
+            wait_s = CONCURRENT_RETRY_S if left.reset_s is None else max(1, left.reset_s)
+            if worst is None or wait_s > worst.retry_after_s:
+                worst = Exceeded(left.limit, left.allowed, wait_s)
+        if worst is not None:
+            return worst
+        self._count(now_s)
+        self.concurrent += 1
+        return None
+
+    def end(self) -> None:
+        """A request that was let in is over."""
+        assert self.concurrent > 0, "a request ends that never began"
+        self.concurrent -= 1
+
+    def charge(self, tokens: int, unix_s: float) -> None:
+        """A request has used so many tokens."""
+        self._advance_day(unix_s)
+        self.tokens += max(0, tokens)
+
+    def requests_last_minute(self, now_s: float) -> int:
+        """Those that were let in within the window."""
+        self._advance_window(now_s)
+        return self._in_window
+
+    def tokens_today(self, unix_s: float) -> int:
+        """Since midnight, UTC."""
+        self._advance_day(unix_s)
+        return self.tokens
+
+    def left(self, limits: KeyLimits, now_s: float, unix_s: float) -> list[Left]:
+        """What is left of each limit there is."""
+        self._advance(now_s, unix_s)
+        found: list[Left] = []
+        if (most := limits.requests_per_minute) is not None:
+            left = max(0, most - self._in_window)
+            found.append(Left("requests_per_minute", most, left, self._window_reset_s(now_s, most)))
+        if (most := limits.max_concurrent) is not None:
+            found.append(Left("max_concurrent", most, max(0, most - self.concurrent), None))
+        if (most := limits.tokens_per_day) is not None:
+            midnight_s = math.ceil((self.day + 1) * DAY_S - unix_s) if self.tokens else 0
+            found.append(Left("tokens_per_day", most, max(0, most - self.tokens), midnight_s))
+        return found
+
+    # ------------------------------------------------------------- private
+
+    def _window_reset_s(self, now_s: float, most: int) -> int:
+        """When the next request is let in, if none is now; else when the oldest no longer counts.
+
+        After a limit was lowered, more may be in the window than it allows.
+        """
+        surplus = max(1, self._in_window - most + 1)
+        for tick, count in self._ticks:
+            surplus -= count
+            if surplus <= 0:
+                return max(1, math.ceil((tick + _WINDOW_TICKS) / _TICKS_PER_S - now_s))
+        return 0
+
+    def _count(self, now_s: float) -> None:
+        tick = math.floor(now_s * _TICKS_PER_S)
+        if self._ticks and self._ticks[-1][0] >= tick:
+            self._ticks[-1] = (self._ticks[-1][0], self._ticks[-1][1] + 1)
+        else:
+            self._ticks.append((tick, 1))
+        self._in_window += 1
+
+    def _advance(self, now_s: float, unix_s: float) -> None:
+        self._advance_window(now_s)
+        self._advance_day(unix_s)
+
+    def _advance_window(self, now_s: float) -> None:
+        oldest = math.floor(now_s * _TICKS_PER_S) - _WINDOW_TICKS
+        while self._ticks and self._ticks[0][0] <= oldest:
+            self._in_window -= self._ticks.popleft()[1]
+
+    def _advance_day(self, unix_s: float) -> None:
+        today = math.floor(unix_s / DAY_S)
+        if today != self.day:
+            self.day, self.tokens = today, 0
