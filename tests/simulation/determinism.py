@@ -22,8 +22,10 @@ from unittest.mock import patch
 import structlog
 from trio._core import _run
 
-from paddler_trio.balancer import agent_socket, embedding_fan_out, inference_routes
+from paddler_trio.balancer import agent_socket, embedding_fan_out
+from paddler_trio.http import request_id
 from paddler_trio.nursery_tree import request
+from paddler_trio.telemetry import trace_context
 
 Note = Callable[[str, str], None]
 
@@ -33,12 +35,15 @@ def deterministic(seed: int, *, outbox_steps: int, outgoing_frames: int) -> Iter
     """Everything inside is a function of ``seed``; what was there before is restored."""
     rng = random.Random(seed)
     secrets = SimpleNamespace(
-        randbits=rng.getrandbits, token_urlsafe=lambda _: f"id{rng.getrandbits(48):012x}"
+        randbits=rng.getrandbits,
+        token_hex=lambda size: f"{rng.getrandbits(8 * size) | 1:0{2 * size}x}",
+        token_urlsafe=lambda _: f"id{rng.getrandbits(48):012x}",
     )
     scheduler_before = _run._r.getstate()
     replaced: list[tuple[ModuleType, str, object]] = [
         (request, "secrets", secrets),
-        (inference_routes, "secrets", secrets),
+        (request_id, "secrets", secrets),
+        (trace_context, "secrets", secrets),
         (embedding_fan_out, "secrets", secrets),
         (request, "OUTBOX_STEPS", outbox_steps),
         (agent_socket, "OUTGOING_FRAMES", outgoing_frames),
