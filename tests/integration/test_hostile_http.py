@@ -25,7 +25,7 @@ from paddler_trio.http.json_body import json_body
 from paddler_trio.http.listening import listen
 from paddler_trio.http.router import Params, Router
 from paddler_trio.http.server import HttpServer
-from paddler_trio.http.streaming import direct_body_writer, watch_disconnect
+from paddler_trio.http.streaming import direct_body, watch_disconnect
 
 PATIENCE_S = 30
 
@@ -169,12 +169,12 @@ class Daemon:
 
     async def stream(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        write = direct_body_writer(scope)
-        assert write is not None
+        body = direct_body(scope)
+        assert body is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch_disconnect, receive, nursery.cancel_scope.cancel)
             async for word in self._to_say:
-                await write(word)
+                await body.write(word)
 
     async def socket(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         assert (await receive())["type"] == "websocket.connect"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -19,7 +19,7 @@ from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope
 from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS, take_texts_to
 from paddler_trio.http.listening import listen
 from paddler_trio.http.quart_adapter import fix_disconnects
-from paddler_trio.http.streaming import direct_body_writer
+from paddler_trio.http.streaming import DirectBody, direct_body
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -35,11 +35,11 @@ async def pour(scope: Scope, receive: Receive, send: Send) -> None:
 def pour_directly(ended_by: Callable[[BaseException], None]) -> App:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(START)
-        write = direct_body_writer(scope)
-        assert write is not None
+        body = direct_body(scope)
+        assert body is not None
         try:
             while True:
-                await write(LARGE)
+                await body.write(LARGE)
         except BaseException as error:
             ended_by(error)
             raise
@@ -474,12 +474,12 @@ async def test_a_tamed_application_is_not_told_of_its_own_end_but_of_its_clients
 
 async def stream_both_ways(scope: Scope, receive: Receive, send: Send) -> None:
     await send(START)
-    write = direct_body_writer(scope)
+    body = direct_body(scope)
     for piece in (b"one", b"", b"two" * 1000):
-        if write is None:
+        if body is None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         else:
-            await write(piece)
+            await body.write(piece)
     await send({"type": "http.response.body", "body": b"end", "more_body": True})
     await send(END)
 
@@ -493,16 +493,17 @@ async def test_direct_chunks_mix_with_ordinary_ones_and_keep_the_connection() ->
             assert body == b"3\r\none\r\nbb8\r\n" + b"two" * 1000 + b"\r\n3\r\nend\r\n0\r\n\r\n"
 
 
-@pytest.mark.parametrize("direct", [True, False])
-async def test_a_reader_slower_than_its_writer_still_gets_every_byte_in_order(direct: bool) -> None:
+@pytest.mark.parametrize("way", ["direct", "without waiting", "ordinary"])
+async def test_a_reader_slower_than_its_writer_still_gets_every_byte_in_order(way: str) -> None:
     pieces = [bytes([number]) * 300_000 for number in range(20)]
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(START)
-        write = direct_body_writer(scope) if direct else None
+        body = None if way == "ordinary" else direct_body(scope)
         for piece in pieces:
-            if write is not None:
-                await write(piece)
+            if body is not None:
+                if way == "direct" or not body.write_now(piece):
+                    await body.write(piece if way == "direct" else b"")
             else:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send(END)
@@ -525,14 +526,14 @@ async def test_without_chunks_there_is_no_direct_writer() -> None:
 
 
 async def test_a_direct_writer_ends_with_its_response() -> None:
-    kept: list[Callable[[bytes], Awaitable[None]] | None] = []
+    kept: list[DirectBody | None] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        assert direct_body_writer(scope) is None
+        assert direct_body(scope) is None
         sized = scope["path"] == "/sized"
         headers = [(b"content-length", b"0")] if sized else []
         await send({**START, "headers": headers})
-        kept.append(direct_body_writer(scope))
+        kept.append(direct_body(scope))
         await send(END)
 
     async with serving(app) as served:
@@ -541,11 +542,13 @@ async def test_a_direct_writer_ends_with_its_response() -> None:
         await client.response()
         await client.get("/")
         await client.read_until(b"0\r\n\r\n")
-        none, write = kept
+        none, body = kept
         assert none is None
-        assert write is not None
+        assert body is not None
         with pytest.raises(ClientGoneError):
-            await write(b"late")
+            await body.write(b"late")
+        with pytest.raises(ClientGoneError):
+            body.write_now(b"late")
 
 
 async def test_a_direct_writer_says_that_the_client_has_left() -> None:

@@ -211,10 +211,13 @@ class _Link:
         if not self._has_begun.is_set():
             return self._take_slowly(texts)
         self._heard_s = trio.current_time()
-        for place, text in enumerate(texts):
-            if len(text) > INLINE_BYTES:
-                return self._take_slowly(texts[place:])
-            self._take_one(decode(text, speaks_trio=self.speaks_trio))
+        try:
+            for place, text in enumerate(texts):
+                if len(text) > INLINE_BYTES:
+                    return self._take_slowly(texts[place:])
+                self._take_one(decode(text, speaks_trio=self.speaks_trio))
+        finally:
+            self._flush()
         return None
 
     async def _take_slowly(self, texts: Sequence[str]) -> None:
@@ -229,9 +232,14 @@ class _Link:
                 else:
                     frame = decode(text, speaks_trio=self.speaks_trio)
                 self._take_one(frame)
+                self._flush()
         finally:
             self._is_decoding = False
             self._heard_s = trio.current_time()
+
+    def _flush(self) -> None:
+        if self.agent is not None:
+            self.agent.flush()
 
     def _take_one(self, frame: AgentFrame) -> None:
         if self._is_over:

@@ -7,15 +7,18 @@ all the steps that have arrived (`paddler_trio.balancer.ready_steps`).
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 import trio
 
 from paddler_trio.balancer.api_v2 import ApiV2
 from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.direct_results import send_directly
 from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_socket import InferenceSocket
-from paddler_trio.balancer.ready_steps import ready_steps
+from paddler_trio.balancer.ready_steps import StepReader
 from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
 from paddler_trio.http.client_identity import client_of, default_problem
@@ -179,9 +182,9 @@ class InferenceRoutes:
                 headers = NDJSON_HEADERS + self._advice(request)
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 write = body_writer(scope, send)
-                async for results in request.outbox:
-                    steps = (results, *ready_steps(request, after=1))
-                    await write(b"".join([line for step in steps for line in lines(request, step)]))
+                direct = send_directly(scope, request, partial(text_of, request))
+                async for steps in StepReader(request, direct):
+                    await write(b"".join([text_of(request, step) for step in steps]))
             if request.is_over:
                 await send({"type": "http.response.body", "body": failure_line(request)})
         finally:
@@ -194,12 +197,14 @@ def must_allow_default(scope: Scope) -> None:
         raise HttpProblem(403, problem)
 
 
-def lines(request: Request, step: Results) -> list[bytes]:
+def text_of(request: Request, step: Results) -> bytes:
     """One line for each result of a step."""
-    return [
-        response_line(step.generated_by, request.id, {step.family: result}) + b"\n"
-        for result in step.results
-    ]
+    return b"".join(
+        [
+            response_line(step.generated_by, request.id, {step.family: result}) + b"\n"
+            for result in step.results
+        ]
+    )
 
 
 def failure_line(request: Request) -> bytes:

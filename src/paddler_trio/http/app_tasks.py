@@ -64,7 +64,7 @@ class AppTasks:
         protocol = self.protocol
         assert protocol is not None
         stream = protocol.stream
-        scope["extensions"][DIRECT_BODY] = {"open": lambda: protocol.direct_body_writer(stream)}
+        scope["extensions"][DIRECT_BODY] = {"open": lambda: protocol.direct_body(stream)}
         address = (scope.get("client") or ("",))[0]
         room = self._budget.reservation(share=self._share, client=address)
         scope["extensions"][INPUT] = room

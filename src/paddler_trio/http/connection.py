@@ -107,6 +107,7 @@ class HttpConnection:
         self._gone = False
         self._waits_for_bytes = False
         self._is_drained = False
+        self._unsent = b""
 
     def __repr__(self) -> str:
         state = "closed" if self._gone else "idle" if self._idle else "in a request"
@@ -173,13 +174,35 @@ class HttpConnection:
         Errors:
           ClientGoneError: the connection is closed, broke, or the deadline passed; it stays so.
         """
-        written_bytes = 0
-        if not (self._gone or self._write_turn.locked()):
-            written_bytes = self._write_now(data)
-            if written_bytes == len(data):
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                return
-        await self._write_rest(memoryview(data)[written_bytes:])
+        if self._gone or self._is_write_pending:
+            await self._write_rest(memoryview(data))
+        elif self.write_now(data):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
+            await self._write_rest(memoryview(b""))
+
+    def write_now(self, data: bytes) -> bool:
+        """Write without waiting; whether the kernel took all of it. What it did not take is kept,
+        and the next `write` sends it first: await one soon.
+
+        Errors:
+          ClientGoneError: the connection is closed, or broke.
+        """
+        if self._gone:
+            raise ClientGoneError("connection is closed")
+        if self._is_write_pending:
+            self._unsent += data
+            return False
+        written_bytes = self._write_some(data)
+        if written_bytes == len(data):
+            return True
+        self._unsent = data[written_bytes:]
+        return False
+
+    @property
+    def _is_write_pending(self) -> bool:
+        """Whether something must be written before anything else."""
+        return bool(self._unsent) or self._write_turn.locked()
 
     async def receive(self) -> bytes:
         """The next bytes from the client; empty at the end, whatever ended the connection."""
@@ -289,9 +312,11 @@ class HttpConnection:
         return PassableConnection(self._stream.socket.fileno, self._unread, self._give_up)
 
     def _pieces(self, data: memoryview) -> Iterator[bytes | memoryview]:
-        """``data`` as it is written, each piece with a deadline of its own."""
-        for start in range(0, len(data), WRITE_PIECE_BYTES):
-            yield data[start : start + WRITE_PIECE_BYTES]
+        """What is unsent and ``data``, as they are written, each piece with its own deadline."""
+        unsent, self._unsent = memoryview(self._unsent), b""
+        for part in (unsent, data):
+            for start in range(0, len(part), WRITE_PIECE_BYTES):
+                yield part[start : start + WRITE_PIECE_BYTES]
 
     def _unread(self) -> bytes:
         """Everything behind what was parsed."""
@@ -335,7 +360,7 @@ class HttpConnection:
                 return os.read(sock.fileno(), max_bytes)  # asked again: it may be closed meanwhile
         return bytes(await self._stream.receive_some(max_bytes))
 
-    def _write_now(self, data: bytes) -> int:
+    def _write_some(self, data: bytes) -> int:
         """Write as much as fits into the kernel's buffer; return the number of bytes."""
         try:
             return os.write(self._stream.socket.fileno(), data)

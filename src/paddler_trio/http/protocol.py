@@ -35,7 +35,6 @@ from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.h11_bounds import bound_parsing
-from paddler_trio.http.streaming import BodyWriter
 
 bound_parsing()
 
@@ -55,6 +54,9 @@ class Wire(Protocol):
 
     async def write(self, data: bytes) -> None:
         """Write ``data`` within the write deadline or raise ``ClientGoneError``."""
+
+    def write_now(self, data: bytes) -> bool:
+        """Write without waiting; False if the next ``write`` has to send the rest of it."""
 
     async def receive(self) -> bytes:
         """The next bytes from the client; empty at the end."""
@@ -80,7 +82,7 @@ class PausedGate:
     """
 
     def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+        self.wire = wire
         self._answered = trio.Event()
 
     async def clear(self) -> None:
@@ -103,8 +105,8 @@ class PausedGate:
             nursery.cancel_scope.cancel()
 
     async def _watch_client(self) -> None:
-        await self._wire.wait_gone()
-        self._wire.client_gone()
+        await self.wire.wait_gone()
+        self.wire.client_gone()
 
 
 @attrs.frozen
@@ -162,8 +164,8 @@ class Http11Protocol(H11Protocol):
         )
         self.can_read = PausedGate(wire)
         self._limits = limits
-        self._wire = wire
-        self._chunked = False
+        self.wire = wire
+        self.is_chunked = False
         self._passes = passes
 
     def may_pass(self, path: str) -> bool:
@@ -177,25 +179,12 @@ class Http11Protocol(H11Protocol):
 
     def has_unread(self) -> bool:
         """Whether bytes have arrived that were not read yet."""
-        return self._wire.has_unread()
+        return self.wire.has_unread()
 
-    def direct_body_writer(self, stream: object) -> BodyWriter | None:
-        """Return a writer of chunks for the response in progress on ``stream``, if it is chunked.
-
-        h11 counts nothing in a chunked body, so chunks may go past it; the last piece must not.
-        """
-
-        def is_open() -> bool:
-            sending = self.connection.our_state is h11.SEND_BODY
-            return sending and self._chunked and self.stream is stream
-
-        async def write_chunk(data: bytes) -> None:
-            if not is_open():
-                raise ClientGoneError("client gone, or response already ended")
-            if data:  # an empty chunk would end the body
-                await self._wire.write(b"%x\r\n%b\r\n" % (len(data), data))
-
-        return write_chunk if is_open() else None
+    def direct_body(self, stream: object) -> ChunkedBody | None:
+        """The body of the response in progress on ``stream``, if it is chunked."""
+        body = ChunkedBody(self, stream)
+        return body if body.is_open else None
 
     async def stream_send(self, event: StreamEvent) -> None:
         """Pass a stream's event on; the response's start decides how its body is framed."""
@@ -203,10 +192,10 @@ class Http11Protocol(H11Protocol):
             scope = self.stream.scope
             sized = any(name.lower() == b"content-length" for name, _ in event.headers)
             bodiless = suppress_body(scope["method"], event.status_code)
-            self._chunked = scope["http_version"] == "1.1" and not sized and not bodiless
+            self.is_chunked = scope["http_version"] == "1.1" and not sized and not bodiless
             # what is left of a body cannot be skipped: the client must not send a request after it
             is_unread = self.connection.their_state is h11.SEND_BODY
-            if self._wire.draining or is_unread:
+            if self.wire.draining or is_unread:
                 event = Response(
                     stream_id=event.stream_id,
                     headers=[*event.headers, (b"connection", b"close")],
@@ -220,7 +209,7 @@ class Http11Protocol(H11Protocol):
     async def _create_stream(self, request: h11.Request) -> None:
         objection = objection_to(request, self._limits)
         if objection is not None:
-            self._wire.report_abuse(objection.reason)
+            self.wire.report_abuse(objection.reason)
             await self._refuse(request, objection)
             return
         headers = list(request.headers)
@@ -230,7 +219,7 @@ class Http11Protocol(H11Protocol):
                 self,
                 max_message_bytes=self._limits.max_websocket_message_bytes,
                 ping_interval_s=self._limits.ping_interval_s,
-                on_abuse=self._wire.report_abuse,
+                on_abuse=self.wire.report_abuse,
             )
             self.connection = H11WSConnection(cast("h11.Connection", self.connection))
         else:
@@ -274,6 +263,38 @@ class Http11Protocol(H11Protocol):
             await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())
         await self.send(Closed())
+
+
+@attrs.frozen(eq=False)
+class ChunkedBody:
+    """A `DirectBody`. h11 counts nothing in a chunked body, so chunks may go past it; the last
+    piece must not."""
+
+    _protocol: Http11Protocol
+    _stream: object
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this response goes on."""
+        protocol = self._protocol
+        return (
+            protocol.connection.our_state is h11.SEND_BODY
+            and protocol.is_chunked
+            and protocol.stream is self._stream
+        )
+
+    async def write(self, piece: bytes) -> None:
+        """As in `DirectBody`."""
+        await self._protocol.wire.write(self._chunk(piece))
+
+    def write_now(self, piece: bytes) -> bool:
+        """As in `DirectBody`."""
+        return self._protocol.wire.write_now(self._chunk(piece))
+
+    def _chunk(self, piece: bytes) -> bytes:
+        if not self.is_open:
+            raise ClientGoneError("client gone, or response already ended")
+        return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""  # an empty one ends it
 
 
 def _asks_for_websocket(request: h11.Request) -> bool:

@@ -81,19 +81,23 @@ class TlsConnection(HttpConnection):
         finally:
             self._passage.close()
 
-    async def write(self, data: bytes) -> None:
+    def write_now(self, data: bytes) -> bool:
         """As without TLS; nothing is encrypted that may not be written."""
         records = self._records
-        rest = memoryview(data)
-        if records is not None and not (self._gone or self._write_turn.locked()):
-            piece = self._encrypted(records, rest[:WRITE_PIECE_BYTES])
-            rest = rest[WRITE_PIECE_BYTES:]
-            written_bytes = self._write_now(piece)
-            if written_bytes == len(piece) and not rest:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                return
-            records.put_back(piece[written_bytes:])
-        await self._write_rest(rest)
+        if records is None or self._gone or self._is_write_pending:
+            return super().write_now(data)
+        piece = self._encrypted(records, data[:WRITE_PIECE_BYTES])
+        self._unsent = data[WRITE_PIECE_BYTES:]
+        written_bytes = self._write_some(piece)
+        if written_bytes == len(piece):
+            return not self._unsent
+        records.put_back(piece[written_bytes:])
+        return False
+
+    @property
+    def _is_write_pending(self) -> bool:
+        records = self._records
+        return super()._is_write_pending or (records is not None and records.output_bytes > 0)
 
     def _pieces(self, data: memoryview) -> Iterator[bytes | memoryview]:
         records = self._records
@@ -161,7 +165,7 @@ class TlsConnection(HttpConnection):
         if not (self._gone or self._write_turn.locked()):
             output = records.output()
             with suppress(ClientGoneError):  # the next read or write notices
-                records.put_back(output[self._write_now(output) :])
+                records.put_back(output[self._write_some(output) :])
         if records.output_bytes > MAX_OUTPUT_BYTES:
             self.report_abuse("asks for new keys and does not read the answers")
             self._give_up()
@@ -179,7 +183,7 @@ class TlsConnection(HttpConnection):
         """At the end of what was written, if it was written; it is not waited for."""
         if self._records is not None and not (self._gone or self._write_turn.locked()):
             with suppress(ClientGoneError):
-                self._write_now(self._records.goodbye())
+                self._write_some(self._records.goodbye())
 
     async def _close(self) -> None:
         if self._passage.is_released and self._records is not None:
@@ -209,7 +213,7 @@ class TlsConnection(HttpConnection):
         assert records is not None, "a connection without TLS is passed on itself"
         if not data:
             with suppress(ClientGoneError, OSError):
-                self._write_now(records.goodbye())
+                self._write_some(records.goodbye())
                 self._stream.socket.shutdown(socket.SHUT_WR)
             return
         try:

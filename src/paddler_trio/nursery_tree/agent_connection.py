@@ -43,6 +43,7 @@ from paddler_trio.wire.trio.trio_link import (
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease
+    from paddler_trio.nursery_tree.request import ResultSink
 
 log = structlog.get_logger("agents")
 
@@ -124,6 +125,8 @@ class AgentConnection:
     """How often its engines crashed and were started again, since the agent was started."""
     idle_since_s: float | None = attrs.field(default=None, init=False)
     """Since when no request is on it; None while one is, and before it joins."""
+    touched: dict[ResultSink, None] = attrs.field(factory=dict, init=False)
+    """Sinks of requests that were given results since the last ``flush``."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
@@ -258,6 +261,13 @@ class AgentConnection:
         else:
             to_paddler = not self.speaks_trio
             self.send(request.work.request_frame(lease.wire_id, to_paddler=to_paddler))
+
+    def flush(self) -> None:
+        """Have results sent that requests of this agent were given: once for many of its frames,
+        so that a client gets those of one pass in one write."""
+        for sink in self.touched:
+            sink.flush()
+        self.touched.clear()
 
     def stop(self, lease: Lease) -> None:
         """Ask the agent to end it; the agent answers with an ending result."""

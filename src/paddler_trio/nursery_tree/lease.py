@@ -87,6 +87,8 @@ class Lease:
                 self.prepared_s = trio.current_time()
                 request.observer.prepared(self)
             return  # only a sign of life
+        if request.sink is not None:
+            self.agent.touched[request.sink] = None
         if not request.emit(Results(self.agent.name, family, results, tokens or ()), now_s):
             (request.end if ends else request.abort)(SLOW_READER)
         elif ends:

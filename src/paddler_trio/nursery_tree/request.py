@@ -24,7 +24,8 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
 import trio
@@ -56,6 +57,10 @@ class Results:
     results: list[RawResult]
     tokens: Sequence[int] = ()
     """The tokens sampled in this step; empty if the agent does not report them."""
+
+
+NOTHING: Final = Results(None, "GeneratedToken", [])
+"""A step without results."""
 
 
 @attrs.define(eq=False)
@@ -144,6 +149,19 @@ TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
 }
 
 
+class ResultSink(Protocol):
+    """Sends results to the client in the step in which the agent delivers them."""
+
+    def take(self, results: Results) -> bool:
+        """Whether it will send them, with the next ``flush``; if not, they go to the outbox, and
+        so do all until the consumer has read it empty. Never raises."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was taken, without waiting; a second time there is nothing to send."""
+        ...
+
+
 def _ignore_move(request: Request, left: Phase) -> None:
     """The default observer."""
 
@@ -184,6 +202,8 @@ class Request:
     on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
     """Called within each transition, with the phase that was left."""
     observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
+    sink: ResultSink | None = attrs.field(default=None, init=False)
+    """Takes results past the outbox, as long as it can; its consumer sets it."""
     left_queue: trio.Event = attrs.field(factory=trio.Event, init=False)
     """It has, or had, a slot, or it will never have one."""
     arrived_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -294,17 +314,23 @@ class Request:
 
     def emit(self, results: Results, now_s: float) -> bool:
         """Pass one step on; False if the consumer lags too far behind."""
-        try:
-            self._emit.send_nowait(results)
-        except trio.WouldBlock:
-            return False
-        except trio.BrokenResourceError:  # the consumer left; stop() is on its way
-            return True
+        if self.sink is None or not self.sink.take(results):
+            try:
+                self._emit.send_nowait(results)
+            except trio.WouldBlock:
+                return False
+            except trio.BrokenResourceError:  # the consumer left; stop() is on its way
+                return True
         self.num_results += len(results.results)
         if isinstance(self.phase, Leased):
             self._enter(Streaming(self.phase.lease))
         self.observer.delivered(self, results, now_s)
         return True
+
+    def wake_consumer(self) -> None:
+        """Have whoever waits for the outbox look up: a step without results, if it is open."""
+        with suppress(trio.ClosedResourceError, trio.BrokenResourceError, trio.WouldBlock):
+            self._emit.send_nowait(NOTHING)
 
     def requeue(self) -> None:
         """The slot is lost; wait for another."""
