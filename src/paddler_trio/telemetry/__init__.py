@@ -1,1 +1,1 @@
-"""What is measured of requests, and how it leaves: traces and the access log."""
+"""What is measured, and how it leaves: metrics, traces and the access log."""

@@ -1,0 +1,44 @@
+"""The labels whose values are words of ours: all that there are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REQUEST_OUTCOMES: Final = (
+    "completed",
+    "stopped",
+    "refused",
+    "overflow",
+    "queue_timeout",
+    "token_timeout",
+    "slow_reader",
+    "agent_lost",
+    "shutting_down",
+    "failed",
+)
+"""How a request ended for its client. ``stopped``: the client left, or stopped it; ``refused``:
+nothing here can take it; ``overflow``: the queue was full, or it made room for another client;
+``agent_lost``: its agent left and no other could go on; ``failed``: any other error."""
+QUEUE_OUTCOMES: Final = (
+    "dispatched",
+    "rejected_capacity",
+    "rejected_no_endpoints",
+    "rejected_other",
+    "evicted_ttl",
+    "evicted_no_endpoints",
+    "evicted_context_cancelled",
+    "evicted_other",
+)
+"""How a stay in the queue ended, in the words of llm-d's flow control: ``rejected`` before it was
+in it, ``evicted`` while it waited; ``no_endpoints``: no agent served its deployment; ``ttl``: it
+waited too long; ``context_cancelled``: its client left."""
+RETRY_REASONS: Final = ("agent_left", "connection_lost", "handed_back")
+TOKEN_CLASSES: Final = ("content", "reasoning", "tool_call", "undeterminable")
+SLOT_STATES: Final = ("processing", "idle", "unusable")
+"""``unusable``: configured, and given no work now: no model, not the one desired, drained."""
+KV_KINDS: Final = ("weights", "kv", "compute")
+"""Of the memory of a model: llama.cpp's buffers, on all devices together."""
+RESTART_REASONS: Final = ("crash", "unresponsive", "killed", "load_failed", "unknown")
+
+
+KV_CELL_STATES: Final = ("used", "resident", "free")
