@@ -87,6 +87,7 @@ class Peer:
             results.append(DONE)
         known = tokens if self.connection.speaks_trio else None
         self.lease(wire_id).deliver("GeneratedToken", results, ends=done, tokens=known)
+        self.connection.flush()
 
 
 class World:

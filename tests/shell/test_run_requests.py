@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 import pytest
@@ -23,6 +24,7 @@ from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, Message, Scope
+from paddler_trio.http.streaming import DIRECT_BODY
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.work import Work
@@ -35,8 +37,26 @@ WORK = ContinueFromRawPromptParams("Once", 5)
 class Client:
     """What was sent to it, and whether it is still there."""
 
+    directly: ClassVar[str] = "no"
+    """Whether pieces may go past ASGI: no, always, or only every second one at once."""
     sent: list[Message] = attrs.field(factory=list)
     left: trio.Event = attrs.field(factory=trio.Event)
+    kept: bytes = b""
+    num_pieces: int = 0
+
+    async def write(self, piece: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        piece, self.kept = self.kept + piece, b""
+        if piece:
+            self.sent.append({"type": "http.response.body", "body": piece, "more_body": True})
+
+    def write_now(self, piece: bytes) -> bool:
+        self.num_pieces += 1
+        if self.kept or (self.directly == "often" and self.num_pieces % 2 == 0):
+            self.kept += piece
+            return False
+        self.sent.append({"type": "http.response.body", "body": piece, "more_body": True})
+        return True
 
     @property
     def text(self) -> str:
@@ -58,10 +78,21 @@ class Client:
 
         async def send(message: Message) -> None:
             await trio.lowlevel.checkpoint()
+            if "body" in message:
+                kept, self.kept = self.kept, b""
+                message = message | {"body": kept + message["body"]}
             self.sent.append(message)
 
         scope: Scope = {"type": "http", "method": "POST", "path": "/", "headers": list(headers)}
+        if self.directly != "no":
+            scope["extensions"] = {DIRECT_BODY: {"open": lambda: self}}
         return Exchange.open(scope, receive, send)
+
+
+@pytest.fixture(autouse=True, params=["no", "always", "often"])
+def directly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client sees is the same, however it is written."""
+    monkeypatch.setattr(Client, "directly", request.param)
 
 
 class Words:
@@ -181,6 +212,52 @@ async def test_a_stream_that_tells_nothing_of_what_comes_stays_alive(
         assert client.text.count(": working") == 4, "one in five seconds, tokens or not"
         agent.says(wire_id, "y", done=True)
     assert client.text.endswith('data: "end"\n\ndata: [DONE]\n\n')
+
+
+@pytest.mark.parametrize("directly", ["always"], indirect=True)
+async def test_a_token_is_written_in_the_step_in_which_it_arrives(
+    directly: None, autojump_clock: MockClock
+) -> None:
+    client = Client()
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+        nursery.start_soon(run_stream, here, client)
+        await wait_all_tasks_blocked()
+        (wire_id,) = wire_ids(agent)
+        agent.says(wire_id, "a")  # begins the response, which its task does
+        await wait_all_tasks_blocked()
+        agent.says(wire_id, "b", "c")
+        assert client.text.endswith('"b"}]\n\ndata: [0,{"ContentToken":"c"}]\n\n')
+        agent.says(wire_id, "d")
+        assert client.text.endswith('"d"}]\n\n')
+        agent.says(wire_id, done=True)
+        assert client.text.endswith(json.dumps(DONE, separators=(",", ":")) + "]\n\n")
+
+
+@pytest.mark.parametrize("directly", ["always"], indirect=True)
+async def test_what_cannot_be_rendered_ends_its_stream_and_not_the_agent(
+    directly: None, autojump_clock: MockClock
+) -> None:
+    class Choosy(Words):
+        def take(self, step: Step) -> bytes:
+            if step.results == [{"ContentToken": "b"}]:
+                raise ApiError(500, "not this one")
+            return super().take(step)
+
+    client = Client()
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+        exchange = client.exchange()
+        nursery.start_soon(stream, backend_of(here), exchange, (WORK,), Choosy())
+        await wait_all_tasks_blocked()
+        (wire_id,) = wire_ids(agent)
+        agent.says(wire_id, "a")
+        await wait_all_tasks_blocked()
+        agent.says(wire_id, "b")
+        await wait_all_tasks_blocked()
+        assert "not this one" in client.text
+        assert client.is_answered
+        agent.says(wire_id, done=True)  # it was stopped
 
 
 async def test_a_ping_interval_of_its_own_counts(autojump_clock: MockClock) -> None:

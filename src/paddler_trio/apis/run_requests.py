@@ -20,13 +20,14 @@ from paddler_trio.apis.answer import Step, StreamEncoder
 from paddler_trio.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
+from paddler_trio.balancer.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Request, Results, RevisionPin
+from paddler_trio.nursery_tree.request import NOTHING, Request, Results, RevisionPin
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Work
@@ -106,9 +107,26 @@ async def stream(
     limits = backend.limits
     interval_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
     ending = b""
+    written_s = trio.current_time()
+    problems: list[Exception] = []
+
+    def events_of(steps: Sequence[Step]) -> bytes:
+        nonlocal written_s
+        events = b"".join([encoder.take(step) for step in steps])
+        if events:
+            written_s = trio.current_time()
+        return events
+
+    def render(steps: Sequence[Step]) -> bytes | None:
+        """What cannot be rendered is raised by the reader, whom an empty step wakes."""
+        try:
+            return events_of(steps)
+        except Exception as error:  # noqa: BLE001  # not in the task that delivers
+            problems.append(error)
+            return None
 
     async def read(source: StepSource) -> None:
-        nonlocal ending
+        nonlocal ending, written_s
         with trio.move_on_after(limits.hold_start_s):
             await source.look_ahead()
         await exchange.begin(200, sse.HEADERS)
@@ -116,20 +134,22 @@ async def stream(
         waiting = b"" if source.has_steps else sse.comment(source.progress_text())
         await write(waiting + encoder.opening())
         written_s = trio.current_time()
+        source.write_directly(exchange, render)
         try:
             while True:
                 is_over = False
                 pause_s = min(interval_s, HELD_REPORT_S) if source.is_held else interval_s
                 with trio.move_on_at(written_s + pause_s):
                     is_over = not await source.look_ahead()
+                if problems:
+                    raise problems[0]
                 if is_over:
                     break
-                events = b"".join(encoder.take(step) for step in source.take_all())
+                events = events_of(source.take_all())
                 if not events and trio.current_time() >= written_s + pause_s:
                     events = sse.comment(source.progress_text())  # not every step has an event
-                if events:
-                    await write(events)
                     written_s = trio.current_time()
+                await write(events)
             ending = encoder.closing()
         except ApiError as error:
             ending = encoder.failed(error)
@@ -177,6 +197,7 @@ class StepSource:
     _progress: dict[int, Mapping[str, object]] = attrs.field(factory=dict, init=False)
     _ahead: list[Step] = attrs.field(factory=list, init=False)
     _error: ApiError | None = attrs.field(default=None, init=False)
+    _direct: DirectResults | None = attrs.field(default=None, init=False)
     _merged: trio.MemoryReceiveChannel[Step | ApiError] | None = attrs.field(
         default=None, init=False
     )
@@ -218,6 +239,22 @@ class StepSource:
         for request in self._requests:
             request.stop()
 
+    def write_directly(
+        self, exchange: Exchange, render: Callable[[Sequence[Step]], bytes | None]
+    ) -> None:
+        """Have steps of a single request written where they are delivered, while nothing is ahead
+        of them; the response has begun. What ``render`` returns None for ends the waiting."""
+
+        def text_of(results: Results) -> bytes | None:
+            if results.results and from_result(results.results[-1]) is not None:
+                return None  # the reader ends the stream with it
+            step, _ = self._split(0, results)
+            return b"" if step is None else render([step])
+
+        if self._merged is None:
+            (request,) = self._requests
+            self._direct = send_directly(exchange.scope, request, text_of)
+
     def progress_text(self) -> str:
         """The state of the first one that has not ended, in one line for a comment."""
         for choice, request in enumerate(self._requests):
@@ -241,7 +278,8 @@ class StepSource:
         return self._ahead.pop(0)
 
     async def look_ahead(self) -> bool:
-        """Wait until there is a step; False when there will be none. Loses nothing if cancelled.
+        """Wait until there is a step, or something is to be sent that was not sent directly; False
+        when there will be nothing. Loses nothing if cancelled.
 
         Errors:
           ApiError: one of the requests failed.
@@ -251,12 +289,14 @@ class StepSource:
                 raise self._error
             if self._merged is None:
                 try:
-                    results = await self._requests[0].outbox.receive()
+                    results = await self._next_results()
                 except trio.EndOfChannel:
                     self._error = self._failure_of(self._requests[0])
                     if self._error is None:
                         return False
                 else:
+                    if results is NOTHING:
+                        return True
                     self._add(0, results)
             else:
                 try:
@@ -268,6 +308,17 @@ class StepSource:
                 else:
                     self._ahead.append(item)
         return True
+
+    async def _next_results(self) -> Results:
+        """EndOfChannel after the last ones."""
+        outbox, direct = self._requests[0].outbox, self._direct
+        if direct is None:
+            return await outbox.receive()
+        direct.consumer_waits()
+        try:
+            return await outbox.receive()
+        finally:
+            direct.consumer_works()
 
     def take_all(self) -> list[Step]:
         """All steps that have arrived, up to a limit."""
