@@ -41,10 +41,10 @@ class Served:
     connections: trio.Nursery
     clients: list[Client] = attrs.field(factory=list)
 
-    async def connect(self) -> Client:
+    async def connect(self, *, handshake: bool = True) -> Client:
         stream: trio.SocketStream | EncryptedStream
         stream = await trio.open_tcp_stream("127.0.0.1", self.port)
-        if _tls is not None:
+        if _tls is not None and handshake:
             stream = await _tls.over(stream)
         self.clients.append(Client(stream))
         return self.clients[-1]
@@ -175,14 +175,18 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    app: App, *, passes: Callable[[str], bool] = lambda path: False, **limits: float
+    app: App,
+    *,
+    passes: Callable[[str], bool] = lambda path: False,
+    tls: ServerTls | None = None,
+    **limits: float,
 ) -> AsyncIterator[Served]:
     server = HttpServer(
         app,
         name="test",
         limits=HttpLimits(**limits),  # type: ignore[arg-type]  # ints are floats here
         passes=passes,
-        tls=None if _tls is None else _tls.server,
+        tls=tls or (None if _tls is None else _tls.server),
     )
     sockets = listen("127.0.0.1:0")
     with trio.fail_after(PATIENCE_S):
