@@ -14,14 +14,13 @@ HAVE_THEIR_OWN = {
     "test_connections_over_the_cap_are_closed_at_once",  # before their handshake
 }
 
+FIXTURE = type(pytest.fixture(lambda: None))
+
 for module in (test_http_server, test_input_budget_sockets):
-    for name, test in vars(module).items():
-        if (
-            name.startswith("test_")
-            and name not in HAVE_THEIR_OWN
-            and inspect.iscoroutinefunction(test)
-        ):
-            globals()[name] = test
+    for name, found in vars(module).items():
+        is_test = name.startswith("test_") and inspect.iscoroutinefunction(found)
+        if isinstance(found, FIXTURE) or (is_test and name not in HAVE_THEIR_OWN):
+            globals()[name] = found
 
 
 @pytest.fixture(scope="module", autouse=True)
