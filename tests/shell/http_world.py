@@ -1,22 +1,30 @@
-"""An HTTP server on a real loopback socket, clients of it, and applications to serve."""
+"""An HTTP server on a real loopback socket, clients of it, and applications to serve.
+
+With `over_tls` the same tests run over TLS: the server has it, and so have all clients.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from pathlib import Path
 
 import attrs
 import trio
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
+from certificates import Authority
 from paddler_trio.http.asgi import App, Receive, Scope, Send, read_body, send_text
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.json_body import Inflating
 from paddler_trio.http.listening import listen
 from paddler_trio.http.server import HttpServer
 from paddler_trio.http.streaming import watch_disconnect
+from paddler_trio.tls.server_context import TlsFiles
+from paddler_trio.tls.server_tls import ServerTls
 
 PATIENCE_S = 10
 """How long a test waits for what must happen; none is expected to come near it."""
@@ -33,8 +41,12 @@ class Served:
     connections: trio.Nursery
     clients: list[Client] = attrs.field(factory=list)
 
-    async def connect(self) -> Client:
-        self.clients.append(Client(await trio.open_tcp_stream("127.0.0.1", self.port)))
+    async def connect(self, *, handshake: bool = True) -> Client:
+        stream: trio.SocketStream | EncryptedStream
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        if _tls is not None and handshake:
+            stream = await _tls.over(stream)
+        self.clients.append(Client(stream))
         return self.clients[-1]
 
     @asynccontextmanager
@@ -46,11 +58,80 @@ class Served:
             await sock.aclose()
 
 
+@attrs.frozen
+class WorldTls:
+    """``server`` is what servers show, ``trusting`` what clients trust it with."""
+
+    server: ServerTls
+    trusting: ssl.SSLContext
+
+    async def over(self, stream: trio.SocketStream) -> EncryptedStream:
+        """A client's connection once both sides have finished its handshake."""
+        finished = self.server.handshakes
+        encrypted = await EncryptedStream.over(stream, self.trusting)
+        await until(lambda: self.server.handshakes > finished)
+        return encrypted
+
+
+_tls: WorldTls | None = None
+
+
+@contextmanager
+def over_tls(folder: Path) -> Iterator[WorldTls]:
+    """All of the world that is made in the block has TLS; the certificates lie in ``folder``."""
+    global _tls
+    authority = Authority.make(folder)
+    pair = authority.sign()
+    server = ServerTls.read(TlsFiles(pair.cert, pair.key))
+    _tls = WorldTls(server, authority.client_context())
+    try:
+        yield _tls
+    finally:
+        _tls = None
+
+
+@attrs.frozen
+class EncryptedStream(trio.abc.HalfCloseableStream):
+    """A client's TLS; its ends are those of the socket below."""
+
+    below: trio.SocketStream
+    records: trio.SSLStream[trio.SocketStream]
+
+    @classmethod
+    async def over(cls, below: trio.SocketStream, context: ssl.SSLContext) -> EncryptedStream:
+        records = trio.SSLStream(below, context, server_hostname="localhost", https_compatible=True)
+        try:
+            await records.do_handshake()
+        except BaseException:
+            below.socket.close()
+            raise
+        return cls(below, records)
+
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        return self.below.socket
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.records.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.records.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self.records.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self.below.send_eof()
+
+    async def aclose(self) -> None:
+        await self.below.aclose()
+
+
 @attrs.define
 class Client:
     """A client that writes bytes and reads what it expects."""
 
-    stream: trio.SocketStream
+    stream: trio.SocketStream | EncryptedStream
     received: bytearray = attrs.field(factory=bytearray)
 
     async def get(self, path: str, *headers: str, version: str = "1.1") -> None:
@@ -94,13 +175,18 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    app: App, *, passes: Callable[[str], bool] = lambda path: False, **limits: float
+    app: App,
+    *,
+    passes: Callable[[str], bool] = lambda path: False,
+    tls: ServerTls | None = None,
+    **limits: float,
 ) -> AsyncIterator[Served]:
     server = HttpServer(
         app,
         name="test",
         limits=HttpLimits(**limits),  # type: ignore[arg-type]  # ints are floats here
         passes=passes,
+        tls=tls or (None if _tls is None else _tls.server),
     )
     sockets = listen("127.0.0.1:0")
     with trio.fail_after(PATIENCE_S):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from typing import ClassVar, Final
 
 import trio
@@ -29,6 +30,10 @@ from paddler_trio.tls.server_tls import ServerTls
 MAX_OUTPUT_BYTES: Final = 16_384
 """That OpenSSL may have to send by itself: a client that asks for new keys and reads nothing would
 let it grow without end."""
+BARREN_RECORDS: Final = 256
+BARREN_RECORDS_PER_S: Final = 100.0
+"""The burst of records without data that is read at once, and the rate after it: whoever sends more
+waits."""
 
 
 class TlsConnection(HttpConnection):
@@ -68,6 +73,8 @@ class TlsConnection(HttpConnection):
         self._tls = tls
         self._records: TlsRecords | None = None
         self._passage = TlsPassage()
+        self._barren_records = 0
+        self._barren_due_s = -inf
 
     def drain(self) -> None:
         """Take no request after the one in progress; what was passed on ends now."""
@@ -140,11 +147,11 @@ class TlsConnection(HttpConnection):
         records = self._records
         if records is None:
             return await super()._receive_some(max_bytes)
-        if records.held_bytes:
-            await trio.lowlevel.checkpoint()
-            if (data := self._decrypted(records, max_bytes)) is not None:
-                return data
         while True:
+            while records.held_bytes:
+                await trio.lowlevel.checkpoint()
+                if (data := self._decrypted(records, max_bytes)) is not None:
+                    return data
             records.feed(await super()._receive_some(max_bytes))
             if (data := self._decrypted(records, max_bytes)) is not None:
                 return data
@@ -158,6 +165,12 @@ class TlsConnection(HttpConnection):
             return b""
         if records.output_bytes:
             self._send_output(records)
+        if (barren := records.barren_records) != self._barren_records:
+            now_s = trio.current_time()
+            begin_s = max(self._barren_due_s, now_s - BARREN_RECORDS / BARREN_RECORDS_PER_S)
+            self._barren_due_s = begin_s + (barren - self._barren_records) / BARREN_RECORDS_PER_S
+            self._barren_records = barren
+            self._next_read_s = max(self._next_read_s, self._barren_due_s)
         return data
 
     def _send_output(self, records: TlsRecords) -> None:

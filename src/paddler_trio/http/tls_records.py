@@ -17,6 +17,10 @@ from paddler_trio.errors import PaddlerError
 SCRATCH_BYTES: Final = 65_536
 HANDSHAKE: Final = 0x16
 """The first byte of every TLS connection: the type of its first record."""
+HEADER_BYTES: Final = 5
+"""Of a record: type, version, and the length of what follows in two bytes."""
+RECORDS_AT_A_TIME: Final = 64
+"""That one call decrypts: a millisecond, if they are key updates."""
 
 _scratch = memoryview(bytearray(SCRATCH_BYTES))
 """Where records are decrypted, one call at a time: a buffer for each would be given back to the
@@ -33,6 +37,16 @@ class TlsRecords:
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.barren_records = 0
+        """How many brought no data: a key update costs its sender 27 bytes, and OpenSSL 16 us."""
+        self._undecided_records = 0
+        """Given to OpenSSL, and not known to have brought data or none."""
+        self._raw = memoryview(b"")
+        """What has arrived and is not OpenSSL's yet."""
+        self._next_record = 0
+        """Where in it the next record begins; negative if its header has begun before."""
+        self._begun = b""
+        """Of that header."""
         self._kept = b""
         self._has_ended = False
 
@@ -52,19 +66,22 @@ class TlsRecords:
 
     @property
     def held_bytes(self) -> int:
-        """Decrypted or not, what has arrived and was not read."""
-        return self._incoming.pending + self._tls.pending()
+        """Decrypted or not, what has arrived and can be read."""
+        return len(self._raw) + self._incoming.pending + self._tls.pending()
 
     def handshake(self, data: bytes) -> bool:
         """Go on with what has arrived; whether that was the end of it. Send the `output` in any
         case. TlsError."""
-        self._incoming.write(data)
+        self.feed(data)
+        while self._raw:
+            self._take_records()
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
             raise TlsError(_reason(error)) from error
+        self._undecided_records = 0
         return True
 
     def output(self) -> bytes:
@@ -93,16 +110,16 @@ class TlsRecords:
         return self.output()
 
     def feed(self, data: bytes) -> None:
-        """What has arrived; empty at the end of it."""
-        if data:
-            self._incoming.write(data)
-        else:
-            self._has_ended = True
+        """What has arrived, once nothing is held any more; empty at the end of it."""
+        assert not self._raw, "fed before the last was decrypted"
+        self._raw = memoryview(data)
+        self._has_ended = self._has_ended or not data
 
     def decrypt(self, max_bytes: int) -> bytes | None:
-        """At most ``max_bytes`` of what has arrived, empty at the end, None if more has to arrive
-        first. An end without the peer's goodbye is an end too: HTTP's own framing shows what is
-        missing. TlsError."""
+        """At most ``max_bytes`` of what has arrived, empty at the end. None if nothing came of it:
+        then more has to arrive, or, while bytes are held, another call does more. An end without
+        the peer's goodbye is an end too: HTTP's own framing shows what is missing. TlsError."""
+        self._take_records()
         size_bytes = 0
         room_bytes = min(max_bytes, SCRATCH_BYTES)
         try:
@@ -112,15 +129,40 @@ class TlsRecords:
                     self._has_ended = True
                     break
                 size_bytes += count
+                self._undecided_records = max(0, self._undecided_records - 1)
         except ssl.SSLWantReadError:
             pass  # the rest of a record is still to arrive
         except ssl.SSLZeroReturnError:
             self._has_ended = True
         except ssl.SSLError as error:
             raise TlsError(_reason(error)) from error
+        self._count_barren()
         if size_bytes:
             return bytes(_scratch[:size_bytes])
-        return b"" if self._has_ended else None
+        return b"" if self._has_ended and not self._raw else None
+
+    def _take_records(self) -> None:
+        """Give OpenSSL what has arrived, as far as that is not too many records."""
+        raw, begun, at, count = self._raw, self._begun, self._next_record, 0
+        while at + HEADER_BYTES <= len(raw) and count < RECORDS_AT_A_TIME:
+            high, low = at + 3, at + 4  # of the length; negative ones lie in what came before
+            body_bytes = (raw[high] if high >= 0 else begun[high]) << 8
+            body_bytes += raw[low] if low >= 0 else begun[low]
+            count += 1
+            at += HEADER_BYTES + body_bytes
+        taken = min(at, len(raw)) if count == RECORDS_AT_A_TIME else len(raw)
+        self._begun = (begun[at:] if at < 0 else b"") + bytes(raw[max(at, 0) : taken])
+        self._next_record = at - taken
+        self._raw = raw[taken:]
+        self._incoming.write(raw[:taken])
+        self._undecided_records += count
+
+    def _count_barren(self) -> None:
+        if self._incoming.pending or self._tls.pending():
+            return
+        incomplete = min(self._undecided_records, int(self._next_record > 0))
+        self.barren_records += self._undecided_records - incomplete
+        self._undecided_records = incomplete
 
     def goodbye(self) -> bytes:
         """The last bytes to send: nothing is encrypted after them."""
