@@ -17,7 +17,8 @@ from typing import Any
 import attrs
 import trio
 
-from paddler_trio.http.asgi import App, Message
+from paddler_trio.http.asgi import App, ClientGoneError, Message
+from paddler_trio.http.streaming import DIRECT_BODY
 
 INBOX_MESSAGES = 16
 
@@ -45,11 +46,13 @@ class Wire:
     Args:
       scope: the ASGI scope.
       kernel_messages: how many messages wait for a peer that does not read.
+      is_direct: pieces of a response may go past ASGI, as far as the kernel takes them at once.
     """
 
     scope: dict[str, Any]
     kernel_messages: int
     write_timeout_s: float
+    is_direct: bool = False
     gone: bool = attrs.field(default=False, init=False)
     """Nothing more is delivered to the peer."""
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -67,7 +70,12 @@ class Wire:
     _write: trio.MemorySendChannel[Heard] = attrs.field(init=False)
     _written: trio.MemoryReceiveChannel[Heard] = attrs.field(init=False)
 
+    _unsent: bytes = attrs.field(default=b"", init=False)
+    """Of the response, what the kernel did not take at once."""
+
     def __attrs_post_init__(self) -> None:
+        if self.is_direct:
+            self.scope = self.scope | {"extensions": {DIRECT_BODY: {"open": self._direct_body}}}
         self._tell, self._told = trio.open_memory_channel[Message](INBOX_MESSAGES)
         self._write, self._written = trio.open_memory_channel[Heard](self.kernel_messages)
 
@@ -103,12 +111,43 @@ class Wire:
         self.last_delivered_s = trio.current_time()
         return message
 
+    def _direct_body(self) -> Wire | None:
+        return self if self._phase == "started" and not self.gone else None
+
+    async def write(self, piece: bytes) -> None:
+        """A piece of the response past ASGI."""
+        if self._phase != "started" or self.gone:
+            raise ClientGoneError("client gone, or response already ended")
+        if piece or self._unsent:
+            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    def write_now(self, piece: bytes) -> bool:
+        """As much of a piece as the kernel takes at once, which is all or nothing."""
+        if self._phase != "started" or self.gone:
+            raise ClientGoneError("client gone, or response already ended")
+        if self._unsent or self._turn.locked():
+            self._unsent += piece
+            return False
+        message = {"type": "http.response.body", "body": piece, "more_body": True}
+        try:
+            self._write.send_nowait(Heard(message, trio.current_time()))
+        except trio.WouldBlock:
+            self._unsent = piece
+            return False
+        except trio.BrokenResourceError as error:
+            self.hang_up()
+            raise ClientGoneError("connection broke during a write") from error
+        return True
+
     async def send(self, message: Message) -> None:
         self._check_order(message)
         async with self._turn:
             if self.gone:
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 return
+            if self._unsent and "body" in message:
+                unsent, self._unsent = self._unsent, b""
+                message = message | {"body": unsent + message["body"]}
             deadline = trio.current_time() + self.write_timeout_s
             with trio.CancelScope(shield=True, deadline=deadline) as patience:
                 try:

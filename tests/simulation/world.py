@@ -181,7 +181,8 @@ class World:
     def _dial(self, app: App | None, scope: dict[str, Any], kernel_messages: int) -> Wire | None:
         if self._connections is None or app is None:
             return None
-        wire = Wire(scope, kernel_messages, self.scenario.write_timeout_s)
+        is_direct = scope["type"] == "http" and len(self.wires) % 2 == 0
+        wire = Wire(scope, kernel_messages, self.scenario.write_timeout_s, is_direct)
         if scope["type"] == "websocket":
             wire.connect()
         self.wires.append(wire)
