@@ -16,6 +16,7 @@ from typing import Final
 
 import attrs
 import structlog
+import trio
 
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header
 from paddler_trio.http.authentication import (
@@ -37,6 +38,7 @@ log = structlog.get_logger("joining")
 JOIN_PATH: Final = "/api/v2/join"
 AGENT_SOCKET: Final = "/api/v1/agent_socket/"
 MAX_SHOWN_BYTES: Final = 128
+CLOSE_S: Final = 1.0
 _CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="paddler-trio"')
 _JOIN_ADVICE: Final = (
     "let this machine join (again): `paddler-trio join-token new` makes a token at the balancer, "
@@ -151,8 +153,12 @@ class AgentGuard:
 
         put_identity(scope, AgentIdentity(credential.name, credential.labels, rotate))
         process = scope["path"].removeprefix(AGENT_SOCKET).partition(".")[0]
-        with self.registry.link(credential.id, process, _address(scope)):
+        with self.registry.link(credential.id, process, _address(scope)) as link:
             await app(scope, receive, send)
+        if link.scope.cancelled_caught:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                reason = "its credential was revoked"
+                await send({"type": "websocket.close", "code": 1008, "reason": reason})
 
     def _opens(self, scope: Scope) -> bool:
         """Whether a credential opens this."""

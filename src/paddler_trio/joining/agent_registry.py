@@ -301,7 +301,7 @@ class AgentRegistry:
         return credential
 
     @contextmanager
-    def link(self, credential_id: str, process: str, address: str) -> Iterator[None]:
+    def link(self, credential_id: str, process: str, address: str) -> Iterator[AgentLink]:
         """Around a connection: it is cancelled when the credential is revoked."""
         link = AgentLink(process, address, trio.current_time())
         links = self._links.setdefault(credential_id, [])
@@ -310,7 +310,7 @@ class AgentRegistry:
             with link.scope:
                 if credential_id not in self._stored.credentials:
                     link.scope.cancel(reason="its credential was revoked")
-                yield
+                yield link
         finally:
             links.remove(link)
             if not links and self._links.get(credential_id) is links:

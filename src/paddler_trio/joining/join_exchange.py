@@ -112,7 +112,7 @@ class JoinExchange:
         )
         audit_of(scope).record(
             scope,
-            "agent joined",
+            "machine joined",
             credential.name,
             who=f"token {order.id}",
             credential=credential.id,
