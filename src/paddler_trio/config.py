@@ -45,6 +45,11 @@ class BalancerConfig:
     """What all requests and messages together may hold; see ``http/input_budget.py``."""
     api_key_file: Path | None = None
     """Keys that clients must come with; see ``http/api_keys.py``."""
+    agents_file: Path | None = None
+    """Join tokens and agents' credentials, hashes only; None for beside the state database. See
+    ``joining/stored_agents.py``."""
+    legacy_agents: tuple[str, ...] = ()
+    """Networks from which agents of Paddler 4.1 dial in with nothing to show."""
     insecure_management: bool = False
     """Whoever reaches the management port may manage, keys or not."""
     tls_cert: Path | None = None

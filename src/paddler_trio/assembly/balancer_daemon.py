@@ -13,6 +13,7 @@ from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.assembly.balancer_core import BalancerCore
 from paddler_trio.assembly.feed_assembly import addresses_of
 from paddler_trio.assembly.hub_models import AnsweredHubModels
+from paddler_trio.assembly.joining_assembly import Joining
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
 from paddler_trio.assembly.port_guards import PortGuards
 from paddler_trio.balancer.activity.event_routes import EventRoutes
@@ -44,6 +45,7 @@ from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.listening import listen
 from paddler_trio.http.router import by_path
 from paddler_trio.http.server import HttpServer
+from paddler_trio.joining.advertised_address import AdvertisedAddress
 from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.panel.panel_site import below
@@ -116,7 +118,11 @@ async def serve_balancer(
     def assemble() -> BalancerParts:
         return balancer_parts(bound, host_names=names, reloads=notifier.is_listening)
 
-    with locked(state_file(bound.config.state_database)):
+    config = bound.config
+    with (
+        locked(state_file(config.state_database)),
+        locked(config.agents_file, flag="--agents-file"),
+    ):
         await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
 
 
@@ -135,6 +141,10 @@ def balancer_parts(
     config, keys, tls = bound.config, bound.keys, bound.tls
     core = BalancerCore.of(config, addresses_of(bound.listeners))
     guards = PortGuards.of(config, keys, host_names)
+    address = AdvertisedAddress(
+        bound.listeners["management"], tls is not None, sorted(host_names, key=len)
+    )
+    joining = Joining.of(config, keys, tls, address)
     limits = HttpLimits(max_connections=config.max_connections)
     servers = [
         HttpServer(
@@ -148,7 +158,7 @@ def balancer_parts(
             else lambda path: False,
             tls=tls,
         )
-        for name, app in port_apps(bound, core, guards).items()
+        for name, app in port_apps(bound, core, guards, joining).items()
     ]
     return BalancerParts(
         core.dispatcher,
@@ -156,7 +166,9 @@ def balancer_parts(
         ports=[(server, bound.listeners[server.name]) for server in servers],
         goodbye=core.goodbye,
         drain_timeout_s=config.drain_timeout_s,
-        services=core.services() | ({} if tls is None else {"certificate watch": tls.run}),
+        services=core.services()
+        | {"agents' credentials": joining.registry.run}
+        | ({} if tls is None else {"certificate watch": tls.run}),
         reloads=[
             *([keys.reload] if keys.path is not None or reloads else []),
             *([] if tls is None else [tls.reload]),
@@ -165,7 +177,9 @@ def balancer_parts(
     )
 
 
-def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> dict[str, App]:
+def port_apps(
+    bound: BoundBalancer, core: BalancerCore, guards: PortGuards, joining: Joining
+) -> dict[str, App]:
     """The application of each port, guarded, by the name of its service."""
     config, listeners = bound.config, bound.listeners
     dispatcher, states = core.dispatcher, core.states
@@ -176,10 +190,13 @@ def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> d
         states.find,
         lambda: states.current.state.deployments,
     )
+    agents = joining.guard(config, guards.manage)
     inference = InferenceRoutes(dispatcher, states, core.goodbye, deployments)
     api, exact_api = api_routers(config, dispatcher, states, deployments)
     operators_app = audited(
-        management_routes(config, core, bound.keys).app(), core.audit, changes=may_change
+        management_routes(config, core, bound.keys, joining).app(),
+        core.audit,
+        changes=may_change,
     )
     store_app = audited(
         no_model_store if core.store is None else ModelStoreRoutes(core.store), core.audit
@@ -195,7 +212,7 @@ def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> d
         apis=api,
         use=guards.use,
         operators=guards.operate,
-        agents=guards.manage,
+        agents_need_key=lambda: agents.agents_need_key,
         pages=guards.management_pages,
         captures=config.capture_prompts,
         is_encrypted=bound.tls is not None,
@@ -212,7 +229,7 @@ def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> d
             "/panel/",
             guards.hosts(private, guards.operate)(site.at("/panel/")),
             otherwise=guards.management(
-                management_app, private, Cors(config.management_cors_allowed_hosts)
+                management_app, private, Cors(config.management_cors_allowed_hosts), agents
             ),
         ),
     }
@@ -229,7 +246,7 @@ def port_apps(bound: BoundBalancer, core: BalancerCore, guards: PortGuards) -> d
 
 
 def management_routes(
-    config: BalancerConfig, core: BalancerCore, keys: KeyRing
+    config: BalancerConfig, core: BalancerCore, keys: KeyRing, joining: Joining
 ) -> ManagementRoutes:
     """What operators and agents may ask of this balancer."""
     agents = AgentSocket(
@@ -255,6 +272,8 @@ def management_routes(
             HubRoutes(AnsweredHubModels()),
             MetricsRoutes(core.metrics),
             LogRoutes(RECENT),
+            joining.exchange,
+            joining.tokens,
             AuditRoutes(core.audit),
         ),
     )

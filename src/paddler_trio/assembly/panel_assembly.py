@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from paddler_trio.apis.api_router import ApiRouter
@@ -33,7 +33,7 @@ def panel_site(
     apis: ApiRouter,
     use: Authentication,
     operators: Authentication,
-    agents: Authentication,
+    agents_need_key: Callable[[], bool],
     pages: Origins,
     captures: bool = False,
     is_encrypted: bool = False,
@@ -45,7 +45,7 @@ def panel_site(
       listeners: of all services, by their names.
       keys: what people sign in with.
       use, operators: keys that requests may bring instead of a session.
-      agents: what the management port asks of those that dial in.
+      agents_need_key: whether the management port asks those that dial in for anything.
       pages: of which origins may change anything.
       captures: the beginnings of prompts and answers are kept.
       is_encrypted: the ports have TLS.
@@ -65,7 +65,7 @@ def panel_site(
                 ("panel", PANEL),
             )
         },
-        agents_need_key=lambda: agents.requires_key,
+        agents_need_key=agents_need_key,
         captures=captures,
         is_encrypted=is_encrypted,
     ).add_to(info)

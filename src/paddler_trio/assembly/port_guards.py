@@ -16,6 +16,7 @@ from paddler_trio.http.cors import Cors
 from paddler_trio.http.exposure import beyond_loopback
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.origins import Origins
+from paddler_trio.joining.agent_guard import AgentGuard
 
 
 @attrs.frozen(eq=False)
@@ -48,7 +49,9 @@ class PortGuards:
             ),
         )
 
-    def hosts(self, listener: Sequence[socket.socket], keys: Authentication) -> AllowedHosts:
+    def hosts(
+        self, listener: Sequence[socket.socket], keys: Authentication | AgentGuard
+    ) -> AllowedHosts:
         """What checks the Host header of requests to these sockets."""
         return AllowedHosts(
             self.names,
@@ -66,10 +69,12 @@ class PortGuards:
         """``app`` as a port for clients of inference serves it."""
         return self._guarded(app, listener, cors, self.inference_pages, self.use, refuse)
 
-    def management(self, app: App, listener: Sequence[socket.socket], cors: Cors) -> App:
-        """``app`` as the management port serves it."""
+    def management(
+        self, app: App, listener: Sequence[socket.socket], cors: Cors, agents: AgentGuard
+    ) -> App:
+        """``app`` as the management port serves it, to operators and to ``agents``."""
         return self._guarded(
-            app, listener, cors, self.management_pages, self.manage, refuse_in_plain_text
+            app, listener, cors, self.management_pages, agents, refuse_in_plain_text
         )
 
     def _guarded(
@@ -78,7 +83,7 @@ class PortGuards:
         listener: Sequence[socket.socket],
         cors: Cors,
         pages: Origins,
-        keys: Authentication,
+        keys: Authentication | AgentGuard,
         refuse: Refuse,
     ) -> App:
         named = self.hosts(listener, keys)

@@ -31,12 +31,13 @@ from paddler_trio.balancer.status_limits import (
     restarts_in,
 )
 from paddler_trio.daemon.logs import FirstTimes
-from paddler_trio.errors import WireError, leaves
+from paddler_trio.errors import ConfigurationError, WireError, leaves
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
 from paddler_trio.http.asgi import Receive, Scope, Send, header
 from paddler_trio.http.bounded_websocket import take_texts_to, text_sender
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import input_of
+from paddler_trio.joining.agent_identity import AgentIdentity, identity_of
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -54,12 +55,15 @@ from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
+    DEFAULT_DEPLOYMENT,
     SUBPROTOCOL,
     TAG,
     Answer,
     HandBack,
     Placement,
     Report,
+    Rotate,
+    Rotated,
     Store,
     Tree,
     UnknownExtension,
@@ -99,7 +103,13 @@ class AgentSocket:
         self._connections += 1
         outgoing, frames = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
         link = _Link(
-            self, AgentKey(self._connections), agent_id, speaks_trio, outgoing, input_of(scope)
+            self,
+            AgentKey(self._connections),
+            agent_id,
+            speaks_trio,
+            outgoing,
+            input_of(scope),
+            identity_of(scope),
         )
         offered = (header(scope, FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
         link.reads_traces = speaks_trio and FEATURE in offered
@@ -143,6 +153,8 @@ class _Link:
     speaks_trio: bool
     outgoing: trio.MemorySendChannel[bytes]
     room: Reservation
+    identity: AgentIdentity | None
+    """By the credential that it came with, if it came with one."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     agent: AgentConnection | None = attrs.field(default=None, init=False)
     placement: Placement | None = attrs.field(default=None, init=False)
@@ -160,6 +172,8 @@ class _Link:
     _problem: WireError | None = attrs.field(default=None, init=False)
     """What was wrong with the last frame."""
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _is_rotating: bool = attrs.field(default=False, init=False)
 
     async def run(
         self,
@@ -175,6 +189,7 @@ class _Link:
         """
         with self.scope:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(_write, frames, send_text, name="writer")
                 nursery.start_soon(self.watch_silence, arrivals, name="silence")
                 nursery.start_soon(self._end_with_the_balancer, name="goodbye watch")
@@ -324,6 +339,8 @@ class _Link:
         dispatcher = self.socket.dispatcher
         if (problem := identity_problem(self.agent_id, registration.name)) is not None:
             raise WireError(problem)
+        if (problem := self._name_problem(registration.name)) is not None:
+            raise WireError(problem)
         if self.agent is not None:
             raise WireError(f"agent {self.agent_id} registered twice on one connection")
         if any(agent.id == self.agent_id for agent in dispatcher.agents.values()):
@@ -331,7 +348,7 @@ class _Link:
         agent = AgentConnection(
             key=self.key,
             id=self.agent_id,
-            name=registration.name,
+            name=self._name(registration.name),
             speaks_trio=self.speaks_trio,
             status=bounded_status(registration.slot_aggregated_status_snapshot),
             scope=self.scope,
@@ -343,6 +360,8 @@ class _Link:
             agent.deployment = self.placement.deployment
             agent.host, agent.labels = self.placement.host, self.placement.labels
             agent.instances = self.placement.instances
+        if self.identity is not None:
+            agent.labels = self.identity.labels_with(agent.labels)
         self.agent = agent
         assert self._task is not None
         self._task.name = f"agent {agent.label}"
@@ -357,6 +376,34 @@ class _Link:
             speaks_trio=self.speaks_trio,
             **({} if self.placement is None else {"deployment": agent.deployment}),
         )
+
+    def _name(self, name: str | None) -> str | None:
+        return name or (None if self.identity is None else self.identity.name)
+
+    def _name_problem(self, name: str | None) -> str | None:
+        """Why an agent with this credential may not register so; None if it may."""
+        placement = self.placement
+        deployment = DEFAULT_DEPLOYMENT if placement is None else placement.deployment
+        return None if self.identity is None else self.identity.name_problem(name, deployment)
+
+    def _rotate(self, agent: AgentConnection, sha256: str) -> None:
+        """The agent wants another secret; one at a time, without answer if it cannot be stored."""
+        identity, nursery = self.identity, self._nursery
+        if identity is None or nursery is None or self._is_rotating:
+            log.warning("no credential is rotated on this link", agent=self.agent_id)
+            return
+
+        async def rotate() -> None:
+            try:
+                if await identity.rotate(bytes.fromhex(sha256)):
+                    agent.send(render_extension(Rotated(sha256)))
+            except ConfigurationError as error:
+                log.error("an agent's new secret was not stored", reason=str(error))
+            finally:
+                self._is_rotating = False
+
+        self._is_rotating = True
+        nursery.start_soon(rotate, name="credential rotation")
 
     def _place(self, message: object) -> None:
         """The only message of ours that may come before the registration."""
@@ -429,6 +476,8 @@ class _Link:
                 agent.answer(wire_id, answer)
             case CacheProgress() as progress:
                 agent.progressed(bounded_progress(progress))
+            case Rotate(sha256):
+                self._rotate(agent, sha256)
             case UnknownExtension(name):
                 self._ignore(name)
             case other:

@@ -28,8 +28,11 @@ _MAX_PID_CHARS: Final = 20
 
 
 @contextmanager
-def locked(state: Path | None) -> Iterator[None]:
+def locked(state: Path | None, *, flag: str = "--state-database") -> Iterator[None]:
     """Hold the lock of this state file; None is no file. Blocks for as long as a file is opened.
+
+    Args:
+      flag: which option names the file.
 
     Raises:
       StateDatabaseError: another process holds it.
@@ -47,13 +50,13 @@ def locked(state: Path | None) -> Iterator[None]:
         yield
         return
     try:
-        _lock(descriptor, path, state)
+        _lock(descriptor, path, state, flag)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, path: Path, state: Path) -> None:
+def _lock(descriptor: int, path: Path, state: Path, flag: str) -> None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise StateDatabaseError(f"{path} is no regular file: remove it")
     try:
@@ -62,7 +65,7 @@ def _lock(descriptor: int, path: Path, state: Path) -> None:
         holder = os.pread(descriptor, _MAX_PID_CHARS, 0).decode(errors="replace").strip()
         raise StateDatabaseError(
             f"another balancer (process {holder or 'unknown'}) uses {state} and holds the lock on "
-            f"{path}: stop it, or give this one a --state-database of its own"
+            f"{path}: stop it, or give this one a {flag} of its own"
         ) from error
     except OSError as error:
         if error.errno not in _CANNOT_BE_LOCKED:

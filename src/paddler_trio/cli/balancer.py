@@ -85,6 +85,21 @@ def balancer(
         Path | None,
         typer.Option(help="Keys clients must come with, from `key new`; read anew on SIGHUP."),
     ] = None,
+    agents_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where join tokens and agents' credentials are kept, as hashes; with "
+            "--state-database file://PATH it is PATH.agents.json."
+        ),
+    ] = None,
+    legacy_agents: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CIDR",
+            help="Network such as 10.0.0.0/24 whose Paddler 4.1 agents, which have no key, may "
+            "dial in where others need one. Repeatable.",
+        ),
+    ] = None,
     insecure_management: Annotated[
         bool,
         typer.Option(
@@ -206,6 +221,8 @@ def balancer(
         max_connections=max_connections,
         input_memory_bytes=input_memory * 1024**2,
         api_key_file=api_key_file,
+        agents_file=agents_file,
+        legacy_agents=tuple(legacy_agents or ()),
         insecure_management=insecure_management,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -18,7 +18,7 @@ import trio
 
 from paddler_trio.config import BalancerConfig
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.tls.certificate import date_of
+from paddler_trio.tls.certificate import Certificate, date_of
 from paddler_trio.tls.expiry import ExpiryWatch
 from paddler_trio.tls.server_context import ServerCertificate, TlsFiles, read_server_certificate
 
@@ -80,6 +80,11 @@ class ServerTls:
         """SHA-256 of the last certificate in the file: of the authority if it is there, of the
         certificate itself if it stands alone. Those who join compare it."""
         return self._current.chain[-1].fingerprint
+
+    @property
+    def chain(self) -> tuple[Certificate, ...]:
+        """What the ports show, the server's own certificate first."""
+        return self._current.chain
 
     @property
     def not_after_s(self) -> float:

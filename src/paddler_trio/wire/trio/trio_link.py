@@ -22,7 +22,8 @@ subprotocol, so it never sees one of these.
 * :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
 * :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit;
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
-  models that the agent keeps, see ``cache_commands.py``.
+  models that the agent keeps, see ``cache_commands.py``;
+* :class:`Rotate` (agent) and :class:`Rotated` (balancer): another secret for its credential.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ MAX_INSTANCES: Final = 64
 """Of one host, beside ``default``."""
 MAX_INSTANCE_SLOTS: Final = 4096
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """What an agent of ours reads as one message; over a longer one it drops its connection."""
 
@@ -329,6 +331,32 @@ class Cache:
 
 
 @attrs.frozen
+class Rotate:
+    """A new secret for the credential that this link was opened with; ``sha256`` is its hash. It
+    takes the old one's place with its first use."""
+
+    sha256: str
+
+    def __attrs_post_init__(self) -> None:
+        _check_sha256(self.sha256)
+
+
+@attrs.frozen
+class Rotated:
+    """The balancer has stored this hash: the secret may be used."""
+
+    sha256: str
+
+    def __attrs_post_init__(self) -> None:
+        _check_sha256(self.sha256)
+
+
+def _check_sha256(text: str) -> None:
+    if _SHA256.fullmatch(text) is None:
+        raise ShapeError("a SHA-256 has 64 hexadecimal digits", "sha256")
+
+
+@attrs.frozen
 class UnknownExtension:
     """A message of a newer version; it is ignored, and the link stays."""
 
@@ -350,6 +378,8 @@ Extension: TypeAlias = (
     | AskFit
     | Cache
     | CacheProgress
+    | Rotate
+    | Rotated
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)

@@ -1,0 +1,1 @@
+"""How machines become agents: join tokens, agents' credentials, and who may dial in without."""

@@ -1,0 +1,49 @@
+"""``--legacy-agents``: from which networks agents may dial in that have nothing to show."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from paddler_trio.errors import ConfigurationError
+
+FLAG: Final = "--legacy-agents"
+MAX_NETWORKS: Final = 64
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def legacy_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """ConfigurationError for one that is no network, or if there are too many."""
+    found = tuple(_network(text) for text in texts)
+    if len(found) > MAX_NETWORKS:
+        raise ConfigurationError(f"{FLAG} is given {len(found)} times, the limit is {MAX_NETWORKS}")
+    return found
+
+
+def is_within(networks: Sequence[Network], address: str) -> bool:
+    """Whether this address of a connection is in one of them."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        found = found.ipv4_mapped or found
+    return any(found in network for network in networks)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        pass
+    try:
+        meant = ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{FLAG} {text[:80]!r} is no network: write one such as 10.0.0.0/24 or fd00::/64"
+        ) from error
+    raise ConfigurationError(
+        f"{FLAG} {text!r} has bits set behind its mask: write {meant} for the network"
+    )

@@ -1,0 +1,58 @@
+"""Networks of agents that have nothing to show: written exactly, compared by address alone."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.joining.legacy_networks import MAX_NETWORKS, is_within, legacy_networks
+
+
+@pytest.mark.parametrize(
+    ("address", "is_in"),
+    [
+        ("10.0.0.1", True),
+        ("10.0.1.1", False),
+        ("::ffff:10.0.0.1", True),
+        ("fd00::1", True),
+        ("fd00::1%eth0", True),
+        ("fd01::1", False),
+        ("unknown", False),
+        ("", False),
+    ],
+)
+def test_addresses_of_networks(address: str, is_in: bool) -> None:
+    assert is_within(legacy_networks(["10.0.0.0/24", "fd00::/64"]), address) is is_in
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("10.0.0.5/24", "write 10.0.0.0/24"),
+        ("all", "no network"),
+        ("10.0.0.0/33", "no network"),
+        ("", "no network"),
+    ],
+)
+def test_what_is_no_network_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        legacy_networks([text])
+
+
+def test_there_is_a_limit() -> None:
+    with pytest.raises(ConfigurationError, match="65 times"):
+        legacy_networks(["10.0.0.1"] * (MAX_NETWORKS + 1))
+
+
+@given(st.ip_addresses(), st.ip_addresses())
+def test_one_address_is_a_network_of_itself(
+    one: ipaddress.IPv4Address, other: ipaddress.IPv4Address
+) -> None:
+    networks = legacy_networks([str(one)])
+    assert is_within(networks, str(one))
+    if other != one:
+        assert not is_within(networks, str(other))
