@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import attrs
 from attrs.validators import ge, le
@@ -77,6 +78,14 @@ class BalancerConfig:
     """What the store may take of the disk."""
     audit_log: Path | None = None
     """Where management actions are appended; None: they are in the log and in memory only."""
+    otlp_endpoint: str | None = None
+    """Where spans of requests are sent; None for no traces."""
+    trace_sample_ratio: float = attrs.field(default=1.0, validator=[ge(0), le(1)])
+    """Of the traces that begin here; those of a caller follow its flag."""
+    access_log: Literal["text", "json"] | None = None
+    """The form of a line for each request of a client; None for no access log."""
+    access_log_file: Path | None = None
+    """Where they go; None for standard output."""
     openai_limits: tuple[str, ...] = ()
     """``name=value`` each; the names are those of ``apis/limits.py``."""
 
@@ -94,6 +103,8 @@ class AgentConfig:
     drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
     trusts_messages: bool = False
     """Control tokens that messages spell become control tokens, as in Paddler."""
+    otlp_endpoint: str | None = None
+    """Where spans of requests are sent; None for no traces."""
     token_file: Path | None = None
     """Holds the API key this agent shows to its balancer; read anew at every dialling."""
     hf_token_file: Path | None = None

@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from paddler_trio.agent.engine_process import EngineProcess
+from paddler_trio.agent.request_spans import RequestTimes
 from paddler_trio.errors import EngineError
 from paddler_trio.language.embedding_results import RawEmbeddingResult
 from paddler_trio.wire.engine.engine_pipe import Embedded
@@ -69,6 +70,7 @@ class EmbeddingInFlight:
     reply: EmbeddingReply
     is_extended: bool
     """The request is one of ours, not Paddler's: its results may be too."""
+    times: RequestTimes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     isolated: bool = False
     """An engine crash may be due to it."""
@@ -118,6 +120,7 @@ class EmbeddingInFlight:
         if self.is_over or self.is_disconnected:
             return
         self.is_over = True
+        self.times.ending = "handed back"
         if self.reply.speaks_trio:
             self.reply.hand_back(self.wire_id, reason, suspects=suspects)
         else:

@@ -28,6 +28,7 @@ from paddler_trio.agent.engine_crash import Suspects
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
+from paddler_trio.agent.request_spans import RequestTimes
 from paddler_trio.agent.serving import Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
@@ -42,6 +43,7 @@ from paddler_trio.language.embedding_results import (
     result_of,
 )
 from paddler_trio.preparation.messages import Job, PreparedEmbedding, Refused
+from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
@@ -69,6 +71,8 @@ class EmbeddingRequests:
 
     status: AgentStatus
     turns: PreparationTurns
+    name: str = ""
+    spans: SpanExport | None = None
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], EmbeddingInFlight] = attrs.field(factory=dict, init=False)
@@ -91,7 +95,11 @@ class EmbeddingRequests:
         """Work on a request; every failure is answered on ``reply``."""
         wire_id = frame.id
         running = EmbeddingInFlight(
-            wire_id, reply, frame.is_extended, isolated=bool(frame.isolated)
+            wire_id,
+            reply,
+            frame.is_extended,
+            RequestTimes.of(frame, self.name),
+            isolated=bool(frame.isolated),
         )
         if (id(reply), wire_id) in self._running:
             running.answer({"Error": f"request id {wire_id!r} is in use already"})
@@ -141,7 +149,7 @@ class EmbeddingRequests:
 
     async def _serve(self, running: EmbeddingInFlight, frame: RequestFrame) -> None:
         """One request, until nothing of it is left in the engine or on the connection."""
-        structlog.contextvars.bind_contextvars(**frame.log_fields)
+        running.times.log_begin(frame)
         try:
             ending: RawEmbeddingResult | None = None
             with running.scope:
@@ -179,6 +187,7 @@ class EmbeddingRequests:
         async with self.turns.turn(frame, running.reply):
             job = Job(frame, 0, ready)
             prepared = await serving.preparation.prepare(job, client=frame.client)
+        running.times.prepared_s = trio.current_time()
         running.reply.acknowledge(running.wire_id)
         if not isinstance(prepared, PreparedEmbedding):
             assert isinstance(prepared, Refused), "an embedding is prepared or refused"
@@ -277,6 +286,14 @@ class EmbeddingRequests:
                     log.debug("nothing to stop", reason=str(error))
         del self._running[id(running.reply), running.wire_id]
         self._count()
+        times = running.times
+        if running.is_disconnected:
+            times.ending = "disconnected"
+        elif running.scope.cancel_called and times.ending == "done":
+            times.ending = "stopped"
+        times.ended_s, times.num_tokens = trio.current_time(), running.num_results
+        times.log_end()
+        times.export(self.spans)
 
     def _count(self) -> None:
         """A request that waits for a model does not count: the swap must not wait for it (W16)."""

@@ -22,6 +22,7 @@ from paddler_trio.agent.fit_tasks import FitTasks
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.question_tasks import QuestionTasks
+from paddler_trio.agent.request_spans import RequestTimes
 from paddler_trio.agent.serving import Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
@@ -33,6 +34,7 @@ from paddler_trio.language.answers.output_processor import (
 )
 from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.preparation.messages import Job, PreparedGeneration, Refused
+from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     Ending,
@@ -92,6 +94,7 @@ class RunningRequest:
 
     wire_id: str
     reply: Reply
+    times: RequestTimes
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_stopped: bool = False
     is_over: bool = False
@@ -100,10 +103,6 @@ class RunningRequest:
     engine: EngineProcess | None = None
     """The engine that computes it; None before it started and after it ended there."""
     output: OutputProcessor | None = None
-    began_s: float = 0.0
-    """When it came in; seconds of Trio's clock."""
-    prepared_s: float | None = None
-    """When its prompt was tokens, and went to the engine."""
     prompt: Progress | None = None
     """How far its prompt was, at the last report; None once the balancer was informed."""
     has_stages: bool = False
@@ -122,22 +121,27 @@ class RunningRequest:
     def prompt_stages(self) -> PromptStages | None:
         """With the first results: how the prompt was computed. None later, or without a report."""
         report, self.prompt = self.prompt, None
-        if report is None or self.prepared_s is None or self.has_stages:
+        times = self.times
+        if times.first_s is None:
+            times.first_s = trio.current_time()
+        if report is None or times.prepared_s is None or self.has_stages:
             return None  # after a preemption, prompts are computed again
         self.has_stages = True
-        since_sent_ms = round(1000 * (trio.current_time() - self.prepared_s))
-        return PromptStages(
+        since_sent_ms = round(1000 * (trio.current_time() - times.prepared_s))
+        times.stages = PromptStages(
             tokens=report.total,
             cached=report.cached,
-            template_ms=round(1000 * (self.prepared_s - self.began_s)),
+            template_ms=round(1000 * (times.prepared_s - times.began_s)),
             wait_ms=max(0, since_sent_ms - report.since_ms),
             prefill_ms=report.since_ms,
         )
+        return times.stages
 
     def finish(self, tokens: list[int], results: list[RawResult], *, preemptions: int = 0) -> None:
         """Queue the last results; the caller flushes."""
         if not self.is_over:
             self.is_over = True
+            self.times.preemptions = preemptions
             stages = self.prompt_stages()
             self.reply.results(self.wire_id, tokens, results, stages, preemptions)
             self.over.set(None)
@@ -147,6 +151,7 @@ class RunningRequest:
         if self.is_over:
             return
         self.is_over = True
+        self.times.ending = "handed back"
         if self.reply.speaks_trio:
             self.reply.hand_back(self.wire_id, reason, suspects=suspects)
         else:
@@ -161,9 +166,15 @@ class AgentRequests:
 
     Call ``open`` with the nursery that owns them before the first one. Those that embed are in
     ``embeddings``; they are stopped and lost together with the others.
+
+    Args:
+      name: of this instance, in traces.
+      spans: takes the spans of requests that have ended; None for no traces.
     """
 
     status: AgentStatus
+    name: str = ""
+    spans: SpanExport | None = None
     embeddings: EmbeddingRequests = attrs.field(init=False)
     questions: QuestionTasks = attrs.field(init=False)
     fits: FitTasks = attrs.field(factory=FitTasks, init=False)
@@ -177,7 +188,7 @@ class AgentRequests:
     _turns: PreparationTurns = attrs.field(factory=PreparationTurns, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.embeddings = EmbeddingRequests(self.status, self._turns)
+        self.embeddings = EmbeddingRequests(self.status, self._turns, self.name, self.spans)
         self.questions = QuestionTasks()
 
     def __repr__(self) -> str:
@@ -199,7 +210,7 @@ class AgentRequests:
     ) -> None:
         """Work on a request; every failure is answered on ``reply``."""
         wire_id = frame.id
-        running = RunningRequest(wire_id, reply, began_s=trio.current_time())
+        running = RunningRequest(wire_id, reply, RequestTimes.of(frame, self.name))
         if (id(reply), wire_id) in self._running:
             running.finish([], [{"SamplerError": f"request id {wire_id!r} is in use already"}])
             reply.flush()
@@ -233,6 +244,8 @@ class AgentRequests:
         self.cache.stop_all_of(reply)
         for running in list(self._running.values()):
             if running.reply is reply:
+                if not running.is_over:
+                    running.times.ending = "disconnected"
                 running.is_over = True
                 self.stop(running.wire_id, reply)
                 running.over.set(None)
@@ -311,10 +324,12 @@ class AgentRequests:
         frame: RequestFrame,
     ) -> None:
         """One request, until nothing of it is left in the engine or on the connection."""
-        structlog.contextvars.bind_contextvars(**frame.log_fields)
+        running.times.log_begin(frame)
         try:
             with running.scope:
                 await self._generate(running, frame)
+            if running.is_stopped and running.times.ending == "done":
+                running.times.ending = "stopped"
             if running.is_stopped and not running.is_over:  # before the engine started it
                 running.finish([], [_nothing_done(frame)])
                 running.reply.flush()
@@ -346,7 +361,7 @@ class AgentRequests:
         async with self._turns.turn(frame, running.reply):
             job = Job(frame, key, ready)
             prepared = await serving.preparation.prepare(job, client=frame.client)
-        running.prepared_s = trio.current_time()
+        running.times.prepared_s = trio.current_time()
         running.reply.acknowledge(running.wire_id)
         if not isinstance(prepared, PreparedGeneration):
             assert isinstance(prepared, Refused), "a generation is prepared or refused"
@@ -384,6 +399,11 @@ class AgentRequests:
         running.return_unfinished("this agent is stopping")
         self._running.pop((id(running.reply), running.wire_id), None)
         self._count()
+        times = running.times
+        times.ended_s = trio.current_time()
+        times.num_tokens = 0 if running.output is None else running.output.num_sampled
+        times.log_end()
+        times.export(self.spans)
 
     def _count(self) -> None:
         """A request that waits for a model does not count: the swap must not wait for it (W16)."""

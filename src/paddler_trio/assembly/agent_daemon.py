@@ -22,6 +22,8 @@ from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
 from paddler_trio.nursery_tree.instances import Instances
+from paddler_trio.telemetry.otlp_exporter import open_exporter
+from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, InstanceWanted, Placement
 
 
@@ -58,7 +60,9 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         placement=first_placement,
         instances=instances,
     )
-    return AgentParts(first, instances.run)
+    return AgentParts(
+        first, instances.run, {} if host.spans is None else {"span export": host.spans.run}
+    )
 
 
 @attrs.define(eq=False)
@@ -71,12 +75,20 @@ class _Host:
 
     config: AgentConfig
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), init=False)
+    spans: SpanExport | None = attrs.field(default=None, init=False)
+    """Takes the spans of the requests of all instances."""
     _hub: HubSettings = attrs.field(init=False)
     _fit: ModelFit = attrs.field(init=False)
     """One dry run at a time."""
     _memory: MemoryInUse = attrs.field(factory=MemoryInUse, init=False)
 
     def __attrs_post_init__(self) -> None:
+        """ConfigurationError for a bad endpoint of traces, or without OpenTelemetry."""
+        if (endpoint := self.config.otlp_endpoint) is not None:
+            instance = self.config.name or self.id
+            self.spans = SpanExport(
+                open_exporter(endpoint, service="paddler-trio-agent", instance=instance)
+            )
         self._hub = HubSettings.from_environment(token_file=self.config.hf_token_file)
         self._fit = ModelFit(open_memory_questions, self._hub, self.config.memory)
 
@@ -103,7 +115,7 @@ class _Host:
     ) -> InstanceParts:
         """Of one instance; only the first link hears which ``instances`` there shall be."""
         config = self.config
-        requests = AgentRequests(status)
+        requests = AgentRequests(status, name or link_id, self.spans)
         models = ModelServer(
             status,
             threads=config.threads,

@@ -16,6 +16,8 @@ from paddler_trio.assembly.hub_models import AnsweredHubModels
 from paddler_trio.assembly.joining_assembly import Joining
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
 from paddler_trio.assembly.port_guards import PortGuards
+from paddler_trio.assembly.request_watch import RequestWatch
+from paddler_trio.balancer.accounts.entrance import Entrance
 from paddler_trio.balancer.activity.event_routes import EventRoutes
 from paddler_trio.balancer.activity.log_routes import LogRoutes
 from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
@@ -139,7 +141,9 @@ def balancer_parts(
       reloads: SIGHUP reloads the keys, also where there are none.
     """
     config, keys, tls = bound.config, bound.keys, bound.tls
-    core = BalancerCore.of(config, addresses_of(bound.listeners))
+    addresses = addresses_of(bound.listeners)
+    core = BalancerCore.of(config, addresses)
+    watch = RequestWatch.of(config, core, addresses["inference"])
     guards = PortGuards.of(config, keys, host_names)
     address = AdvertisedAddress(
         bound.listeners["management"], tls is not None, sorted(host_names, key=len)
@@ -158,7 +162,7 @@ def balancer_parts(
             else lambda path: False,
             tls=tls,
         )
-        for name, app in port_apps(bound, core, guards, joining).items()
+        for name, app in port_apps(bound, core, guards, joining, watch.entrance).items()
     ]
     return BalancerParts(
         core.dispatcher,
@@ -167,18 +171,24 @@ def balancer_parts(
         goodbye=core.goodbye,
         drain_timeout_s=config.drain_timeout_s,
         services=core.services()
+        | watch.services
         | {"agents' credentials": joining.registry.run}
         | ({} if tls is None else {"certificate watch": tls.run}),
         reloads=[
             *([keys.reload] if keys.path is not None or reloads else []),
             *([] if tls is None else [tls.reload]),
+            *watch.reloads,
         ],
         model_store=None if core.store is None else core.store.run,
     )
 
 
 def port_apps(
-    bound: BoundBalancer, core: BalancerCore, guards: PortGuards, joining: Joining
+    bound: BoundBalancer,
+    core: BalancerCore,
+    guards: PortGuards,
+    joining: Joining,
+    entrance: Entrance,
 ) -> dict[str, App]:
     """The application of each port, guarded, by the name of its service."""
     config, listeners = bound.config, bound.listeners
@@ -192,6 +202,7 @@ def port_apps(
     )
     agents = joining.guard(config, guards.manage)
     inference = InferenceRoutes(dispatcher, states, core.goodbye, deployments)
+    native = inference.routes()
     api, exact_api = api_routers(config, dispatcher, states, deployments)
     operators_app = audited(
         management_routes(config, core, bound.keys, joining).app(),
@@ -208,7 +219,7 @@ def port_apps(
         listeners,
         bound.keys,
         management=operators_app,
-        inference=inference.routes(),
+        inference=native,
         apis=api,
         use=guards.use,
         operators=guards.operate,
@@ -220,10 +231,13 @@ def port_apps(
     )
     public, private = listeners["inference"], listeners["management"]
     apps = {
-        "inference": by_path(
-            api.serves,
-            guards.inference(api, public, api_cors, api.refuse),
-            otherwise=guards.inference(inference.routes(), public, native_cors),
+        "inference": entrance(
+            by_path(
+                api.serves,
+                guards.inference(api, public, api_cors, api.refuse),
+                otherwise=guards.inference(native, public, native_cors),
+            ),
+            lambda path: api.routes.find(path).pattern or native.pattern_of(path),
         ),
         "management": below(
             "/panel/",
@@ -235,10 +249,13 @@ def port_apps(
     }
     if (listener := listeners.get("compat openai")) is not None:
         refuse = exact_api.refuse
-        apps["compat openai"] = by_path(
-            PROBES.__contains__,
-            guards.inference(inference.probes(), listener, native_cors, refuse),
-            otherwise=guards.inference(exact_api, listener, api_cors, refuse),
+        apps["compat openai"] = entrance(
+            by_path(
+                PROBES.__contains__,
+                guards.inference(inference.probes(), listener, native_cors, refuse),
+                otherwise=guards.inference(exact_api, listener, api_cors, refuse),
+            ),
+            lambda path: exact_api.routes.find(path).pattern,
         )
     if (listener := listeners.get(PANEL)) is not None:
         apps[PANEL] = guards.hosts(listener, guards.operate)(site.at("/"))

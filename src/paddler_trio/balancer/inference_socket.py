@@ -27,7 +27,7 @@ from paddler_trio.http.router import Params
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.fair_order import Priority
-from paddler_trio.telemetry.trace_context import trace_of_message
+from paddler_trio.telemetry.trace_context import begin_message, refuse_message
 from paddler_trio.wire.json_limits import JsonLimitError
 from paddler_trio.wire.paddler.messages import (
     ErrorEnvelope,
@@ -180,7 +180,7 @@ class _Client:
                 log.info("bad frame from a client", reason=problem, id=request_id)
                 if request_id is None or request_id in self._in_flight:
                     return None
-                return error_line(request_id, status, f"Json deserialize error: {problem}")
+                return self._refused(request_id, status, f"Json deserialize error: {problem}")
             case _Submission():
                 return self._start(frame)
             case StopRespondingTo(request_id):
@@ -194,21 +194,23 @@ class _Client:
     def _start(self, submission: _Submission) -> bytes | None:
         request_id = submission.id
         if request_id in self._in_flight:
-            return error_line(
+            return self._refused(
                 request_id,
                 400,
                 f'Request id "{request_id}" is already in flight on this connection',
             )
         if self.refusal is not None:
-            return error_line(request_id, 403, self.refusal)
+            return self._refused(request_id, 403, self.refusal)
         if submission.problem is not None:
-            return error_line(request_id, 400, f"Invalid request parameters: {submission.problem}")
+            problem = f"Invalid request parameters: {submission.problem}"
+            return self._refused(request_id, 400, problem)
         if not self.states.generates_tokens:
+            refuse_message(self.scope, request_id, 501)
             return response_line(
                 None, request_id, {"GeneratedToken": {"TokenGenerationDisabled": _DISABLED}}
             )
         if len(self._in_flight) >= MAX_REQUESTS_PER_SOCKET:
-            return error_line(
+            return self._refused(
                 request_id,
                 503,
                 f"{MAX_REQUESTS_PER_SOCKET} requests are in flight on this connection, the most "
@@ -218,14 +220,14 @@ class _Client:
         try:
             room.grow(submission.work.size_bytes)
         except BudgetSpentError as spent:
-            return error_line(request_id, 503, str(spent))
+            return self._refused(request_id, 503, str(spent))
         request = self.dispatcher.submit(
             request_id,
             submission.work,
             client=self.name,
             priority=self.priority,
             route="/api/v1/inference_socket",
-            trace=trace_of_message(self.scope),
+            trace=begin_message(self.scope),
         )
         if request.failure is not None:  # refused at once: no task is worth it
             room.close()
@@ -233,6 +235,11 @@ class _Client:
         self._in_flight[request_id] = request
         self.nursery.start_soon(self._copy, request, room, name=f"frames of {request_id}")
         return None
+
+    def _refused(self, request_id: str, status: int, problem: str) -> bytes:
+        """What answers a request that is not submitted."""
+        refuse_message(self.scope, request_id, status)
+        return error_line(request_id, status, problem)
 
     async def _copy(self, request: Request, room: Reservation) -> None:
         """Everything of one request to the writer; nothing more once the client stopped it."""

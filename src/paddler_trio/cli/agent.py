@@ -58,6 +58,7 @@ from paddler_trio.cli.options import (
     LogLevelOption,
     ManagementAddrOption,
 )
+from paddler_trio.cli.telemetry_options import OtlpEndpointOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
 from paddler_trio.config import (
     DEFAULT_MANAGEMENT_ADDR,
@@ -168,6 +169,7 @@ def run(
     yarn_orig_ctx: YarnOrigCtxOption = 0,
     swa_full: SwaFullOption = False,
     rpc: RpcOption = None,
+    otlp_endpoint: OtlpEndpointOption = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
 ) -> None:
@@ -225,6 +227,7 @@ def run(
             rpc=rpc_servers(rpc),
         ),
         drain_timeout_s=drain_timeout / 1000,
+        otlp_endpoint=otlp_endpoint,
         token_file=token_file,
         hf_token_file=hf_token_file,
         checks_fit=fit is FitCheck.on,

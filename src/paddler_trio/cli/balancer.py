@@ -8,6 +8,14 @@ from typing import Annotated
 import typer
 
 from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption, size_in_bytes
+from paddler_trio.cli.telemetry_options import (
+    AccessLog,
+    AccessLogFileOption,
+    AccessLogOption,
+    OtlpEndpointOption,
+    TraceSampleRatioOption,
+    access_log_form,
+)
 from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR, BalancerConfig
 
 
@@ -192,6 +200,10 @@ def balancer(
         Path | None,
         typer.Option(help="File to which every management action is appended, one JSON a line."),
     ] = None,
+    otlp_endpoint: OtlpEndpointOption = None,
+    trace_sample_ratio: TraceSampleRatioOption = 1.0,
+    access_log: AccessLogOption = AccessLog.off,
+    access_log_file: AccessLogFileOption = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
 ) -> None:
@@ -235,6 +247,10 @@ def balancer(
         strict_model_names=strict_model_names,
         strict_openai_fields=strict_openai_fields,
         openai_limits=tuple(openai_limit or ()),
+        otlp_endpoint=otlp_endpoint,
+        trace_sample_ratio=trace_sample_ratio,
+        access_log=access_log_form(access_log, access_log_file),
+        access_log_file=access_log_file,
         rollout_min_ready_s=rollout_min_ready / 1000,
         model_store=model_store,
         audit_log=audit_log,

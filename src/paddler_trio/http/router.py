@@ -60,6 +60,14 @@ class PathPattern:
     suffix: str
     takes_rest: bool = False
 
+    @property
+    def text(self) -> str:
+        """As it was written."""
+        rest = "..." if self.takes_rest else ""
+        return (
+            self.prefix if self.name is None else f"{self.prefix}{{{self.name}{rest}}}{self.suffix}"
+        )
+
     @classmethod
     def parse(cls, pattern: str) -> PathPattern:
         """Read ``/api/v1/agent/{agent_id}/model_metadata`` or ``/v1/models/{model...}``.
@@ -92,10 +100,14 @@ class PathPattern:
 
 @attrs.frozen
 class Match(Generic[H]):
-    """The handlers of one path by method; none where nothing is routed there."""
+    """The handlers of one path by method; none where nothing is routed there.
+
+    ``pattern`` is the route as it was added; empty for none.
+    """
 
     handlers: Mapping[str, H] = attrs.field(factory=dict)
     params: Params = attrs.field(factory=dict)
+    pattern: str = ""
 
 
 class RouteTable(Generic[H]):
@@ -120,11 +132,11 @@ class RouteTable(Generic[H]):
         """What is routed on ``path``, whatever the method."""
         handlers = self._exact.get(path)
         if handlers is not None:
-            return Match(handlers)
+            return Match(handlers, pattern=path)
         for pattern, routed in self._patterns.items():
             params = pattern.match(path)
             if params is not None:
-                return Match(routed, params)
+                return Match(routed, params, pattern.text)
         return Match()
 
 
@@ -149,6 +161,10 @@ class Router:
     def websocket(self, pattern: str, handler: Handler) -> None:
         """Pass WebSockets that ask for ``pattern`` to ``handler``, which accepts them itself."""
         self._table.add(WEBSOCKET, pattern, handler)
+
+    def pattern_of(self, path: str) -> str:
+        """The route that ``path`` matches; empty for none."""
+        return self._table.find(path).pattern
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request or serve one WebSocket to its end."""

@@ -17,7 +17,7 @@ last one has left.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
 import structlog
@@ -38,10 +38,12 @@ class AgentParts:
     Args:
       first: of the first link; the agent is down when it is.
       run_instances: owns the others until the event, and until they have drained.
+      services: what runs beside everything else until cancelled, by the names of their tasks.
     """
 
     first: InstanceParts
     run_instances: Callable[[trio.Event], Awaitable[None]]
+    services: Mapping[str, Callable[[], Awaitable[None]]] = attrs.field(factory=dict)
 
 
 async def run_agent(
@@ -67,6 +69,8 @@ async def run_agent(
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(LoopLag().run, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
+        for name, run in parts.services.items():
+            services.start_soon(run, name=name)
         async with trio.open_nursery() as instances:
             instances.start_soon(parts.run_instances, stop, name="instances")
             await run_instance(

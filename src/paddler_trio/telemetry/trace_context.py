@@ -8,7 +8,7 @@ whose parent is missing.
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
@@ -77,19 +77,38 @@ def caller_of(scope: Scope) -> TraceContext | None:
     return attrs.evolve(caller, state=state)
 
 
+class Messages(Protocol):
+    """Sees the requests on one WebSocket."""
+
+    def began(self, trace: TraceContext) -> None:
+        """One with this trace is submitted next."""
+        ...
+
+    def refused(self, trace: TraceContext, request: str, status: int) -> None:
+        """The one with the id ``request`` was not even submitted; ``status`` is as in HTTP."""
+        ...
+
+
 @attrs.frozen(eq=False)
 class TraceEntry:
-    """How a request came in: its trace, that of its caller, if it has one, and what is exported."""
+    """How a request came in: its trace, that of its caller, if it has one, and what is exported;
+    of a WebSocket also what sees the requests on it, if anything does."""
 
     trace: TraceContext
     caller: TraceContext | None
     sampling: Sampling
+    messages: Messages | None = None
+
+    def of_message(self) -> TraceContext:
+        """For the next request on the WebSocket."""
+        return self.sampling.continues(self.caller)
 
 
-def enter_trace(scope: Scope, sampling: Sampling) -> TraceEntry:
+def enter_trace(scope: Scope, sampling: Sampling, messages: Messages | None = None) -> TraceEntry:
     """Note the trace of this request in its scope."""
     caller = caller_of(scope)
-    entry = scope[_ENTRY] = TraceEntry(sampling.continues(caller), caller, sampling)
+    entry = TraceEntry(sampling.continues(caller), caller, sampling, messages)
+    scope[_ENTRY] = entry
     return entry
 
 
@@ -98,10 +117,21 @@ def trace_of(scope: Scope) -> TraceContext:
     return _entry_of(scope).trace
 
 
-def trace_of_message(scope: Scope) -> TraceContext:
-    """The trace of one request on a WebSocket: of the caller who opened it, or one of its own."""
+def begin_message(scope: Scope) -> TraceContext:
+    """The trace of a request on a WebSocket, which is submitted next: of the caller who opened the
+    WebSocket, or one of its own."""
     entry = _entry_of(scope)
-    return entry.sampling.continues(entry.caller)
+    trace = entry.of_message()
+    if entry.messages is not None:
+        entry.messages.began(trace)
+    return trace
+
+
+def refuse_message(scope: Scope, request: str, status: int) -> None:
+    """A request on a WebSocket is answered with an error and not submitted."""
+    entry = _entry_of(scope)
+    if entry.messages is not None:
+        entry.messages.refused(entry.of_message(), request, status)
 
 
 def _entry_of(scope: Scope) -> TraceEntry:

@@ -14,18 +14,18 @@ NOTHING = cast("Any", None)
 
 
 def test_a_request_shows_how_far_it_is() -> None:
-    request = RunningRequest("7.1", NOTHING)
+    request = RunningRequest("7.1", NOTHING, NOTHING)
     assert repr(request) == "<RunningRequest 7.1: in preparation>"
     request.waits_for_model = request.is_stopped = True
     assert repr(request) == "<RunningRequest 7.1: waits for a model, stopped>"
-    request = RunningRequest("7.1", NOTHING, key=3, engine=cast("Any", object()))
+    request = RunningRequest("7.1", NOTHING, NOTHING, key=3, engine=cast("Any", object()))
     assert repr(request) == "<RunningRequest 7.1: sequence 3 on the engine>"
     request.is_over = True
     assert repr(request) == "<RunningRequest 7.1: over>"
 
 
 def test_embeddings_show_their_portions() -> None:
-    embedding = EmbeddingInFlight("8.1", NOTHING, is_extended=True, portions={1: Portion(0, 2)})
+    embedding = EmbeddingInFlight("8.1", NOTHING, True, NOTHING, portions={1: Portion(0, 2)})
     assert repr(embedding) == "<EmbeddingInFlight 8.1: 1 portions on the engine, 0 results>"
 
 

@@ -7,9 +7,9 @@ import pytest
 from paddler_trio.http.asgi import Header, Scope
 from paddler_trio.telemetry.trace_context import (
     Sampling,
+    begin_message,
     enter_trace,
     trace_of,
-    trace_of_message,
 )
 from paddler_trio.wire.trace_parent import TraceContext, parse_traceparent
 
@@ -78,10 +78,10 @@ def test_each_message_of_a_socket_has_a_span_of_its_own() -> None:
     sampling = Sampling(exports=True)
     request = asked()
     enter_trace(request, sampling)
-    first, second = trace_of_message(request), trace_of_message(request)
+    first, second = begin_message(request), begin_message(request)
     assert {first.trace_id, second.trace_id} == {TRACE}
     assert {first.parent_id, second.parent_id} == {SPAN}
     assert first.span_id != second.span_id
     request = scope()
     enter_trace(request, sampling)
-    assert trace_of_message(request).trace_id != trace_of_message(request).trace_id
+    assert begin_message(request).trace_id != begin_message(request).trace_id

@@ -202,7 +202,9 @@ class RequestActivity:
         record.progress.add(now_s, record.tokens)
         last = results.results[-1] if results.results else None
         if type(last) is dict and "Done" in last:
-            _note_usage(record, placement, last["Done"])
+            _note_usage(placement, last["Done"])
+        elif results.family == "Embedding" and type(last) is dict:
+            _note_usage(placement, {"usage": last.get("Usage")})
         if self.captures is not None:
             self.captures.take(record, results)
         self.then.delivered(request, results, now_s)
@@ -290,12 +292,12 @@ def num_pieces(request: Request, results: Results) -> int:
     return sum(type(result) is dict and "Done" not in result for result in results.results)
 
 
-def _note_usage(record: RequestRecord, placement: PlacementRecord, done: object) -> None:
-    """What the last result of a generation says of its prompt; Paddler's agents say it, too."""
+def _note_usage(placement: PlacementRecord, done: object) -> None:
+    """What the last result says of the prompt; that of Paddler's agents says it, too."""
     usage = done.get("usage") if isinstance(done, Mapping) else None
     if not isinstance(usage, Mapping):
         return
-    prompt, cached = usage.get("prompt_tokens"), usage.get("cached_prompt_tokens")
+    prompt, cached = usage.get("prompt_tokens"), usage.get("cached_prompt_tokens", 0)
     if type(prompt) is int and type(cached) is int:
         placement.prompt_tokens = max(0, min(MAX_TOKENS, prompt))
         placement.cached_tokens = max(0, min(MAX_TOKENS, cached))

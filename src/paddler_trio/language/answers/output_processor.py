@@ -85,6 +85,11 @@ class OutputProcessor:
         """A stop text was found: further tokens are not part of the answer."""
         return self.stop is not None and self.stop.found is not None
 
+    @property
+    def num_sampled(self) -> int:
+        """Tokens of this agent."""
+        return sum(self._counts.values()) - self._num_replayed
+
     def replay(self, texts: Iterable[bytes]) -> None:
         """Tokens of another agent: processed as if sampled here, without results."""
         for text in texts:

@@ -1,0 +1,163 @@
+"""Lines to a file or to standard output, written by a thread: a slow disk makes nobody wait.
+
+The queue is bounded; a line that does not fit is dropped and counted, and the log has the count.
+Lines are whole: those of one write are appended together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.nursery_tree.printed_tree import explain_this_task
+
+log = structlog.get_logger("access_log")
+
+MAX_WAITING: Final = 8192
+"""Lines, most of them 300 to 600 bytes long."""
+LINGER_S: Final = 0.05
+"""How long the first line waits for others."""
+FLUSH_S: Final = 1.5
+"""For what waits when the daemon ends."""
+REOPEN_S: Final = 5.0
+REPORT_S: Final = 60.0
+"""Losses are logged at most so often."""
+STANDARD_OUTPUT: Final = 1
+
+
+@attrs.define(eq=False, repr=False)
+class LineWriter:
+    """See the module docstring.
+
+    Args:
+      path: None for standard output.
+    """
+
+    path: Path | None
+    num_written: int = attrs.field(default=0, init=False)
+    num_dropped: int = attrs.field(default=0, init=False)
+    _descriptor: int = attrs.field(init=False)
+    _waiting: deque[bytes] = attrs.field(factory=deque, init=False)
+    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    """Of whoever uses the descriptor."""
+    _thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _problem: str = attrs.field(default="", init=False)
+    _num_reported: int = attrs.field(default=0, init=False)
+    _report_after_s: float = attrs.field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """ConfigurationError if the file cannot be opened."""
+        try:
+            self._descriptor = STANDARD_OUTPUT if self.path is None else _opened(self.path)
+        except OSError as error:
+            raise ConfigurationError(
+                f"--access-log-file {self.path} cannot be written: {error.strerror}"
+            ) from error
+
+    def __repr__(self) -> str:
+        return (
+            f"<LineWriter to {self.path or 'standard output'}: {len(self._waiting)} of "
+            f"{MAX_WAITING} lines wait, {self.num_written} written, {self.num_dropped} dropped>"
+        )
+
+    def put(self, line: bytes) -> None:
+        """Take one line with its line feed; never blocks."""
+        if len(self._waiting) >= MAX_WAITING:
+            self.num_dropped += 1
+            self._problem = self._problem or f"{MAX_WAITING} lines wait to be written"
+            return
+        self._waiting.append(line)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write until cancelled, and then for ``FLUSH_S`` what still waits."""
+        explain_this_task(lambda: repr(self))
+        try:
+            while True:
+                await self._news.wait()
+                await trio.sleep(LINGER_S)
+                self._news = trio.Event()
+                await self._write_all()
+        finally:
+            with trio.move_on_after(FLUSH_S, shield=True) as flush:
+                await self._write_all()
+            if flush.cancelled_caught:
+                self._problem = f"not written within {FLUSH_S:g} s at the end"
+            self.num_dropped += len(self._waiting)
+            self._waiting.clear()
+            self._report(at_once=True)
+            if self.path is not None and not self._thread.borrowed_tokens:
+                os.close(self._descriptor)  # else the write that hangs still has it
+
+    async def reopen(self) -> None:
+        """Go on in a new file of the same name, after the old one was renamed; where that cannot be
+        opened, in the old one."""
+        if self.path is None:
+            return
+        with trio.move_on_after(REOPEN_S) as scope:
+            async with self._turn:
+                try:
+                    opened = await trio.to_thread.run_sync(_opened, self.path)
+                except OSError as error:
+                    log.error("not reopened", path=str(self.path), reason=error.strerror)
+                    return
+                old, self._descriptor = self._descriptor, opened
+                await trio.to_thread.run_sync(os.close, old)
+        if scope.cancelled_caught:
+            log.error("not reopened", path=str(self.path), reason="a write to it hangs")
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            async with self._turn:
+                lines, self._waiting = self._waiting, deque()
+                problem: str | None = "given up at the end"
+                try:
+                    problem = await trio.to_thread.run_sync(
+                        _write,
+                        self._descriptor,
+                        b"".join(lines),
+                        limiter=self._thread,
+                        abandon_on_cancel=True,
+                    )
+                finally:
+                    if problem is None:
+                        self.num_written += len(lines)
+                    else:
+                        self.num_dropped += len(lines)
+                        self._problem = problem
+            self._report()
+
+    def _report(self, *, at_once: bool = False) -> None:
+        lost, now_s = self.num_dropped - self._num_reported, trio.current_time()
+        if not lost or not (at_once or now_s >= self._report_after_s):
+            return
+        log.warning("access log lines dropped", lines=lost, reason=self._problem)
+        self._num_reported, self._report_after_s = self.num_dropped, now_s + REPORT_S
+        self._problem = ""
+
+
+def _opened(path: Path) -> int:
+    """Non-blocking only to open it: a pipe that has no reader is an error, not a wait."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o640)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _write(descriptor: int, data: bytes) -> str | None:
+    """Why not all of it was written; None if it was. In a thread."""
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError as error:
+        return error.strerror
+    return None
