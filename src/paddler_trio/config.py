@@ -118,6 +118,8 @@ class AgentConfig:
         factory=dict, validator=lambda *given: _labels(given[2])
     )
     """What deployments choose this host by."""
+    metrics_addr: str | None = None
+    """``host:port`` where the agent shows its own metrics; None for nowhere."""
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:

@@ -31,11 +31,16 @@ class LinkError(PaddlerError):
 
 
 class EngineError(PaddlerError):
-    """The engine process failed; ``permanent`` ones fail again however often they are tried."""
+    """The engine process failed; ``permanent`` ones fail again however often they are tried.
 
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
+    ``kind``, for counting: ``crash``, ``unresponsive`` (it was killed for that), ``killed`` (by
+    somebody else) or ``load_failed``.
+    """
+
+    def __init__(self, message: str, *, permanent: bool = False, kind: str = "crash") -> None:
         super().__init__(message)
         self.permanent = permanent
+        self.kind = kind
 
 
 class MemoryUnknownError(PaddlerError):

@@ -73,7 +73,6 @@ EVERY_FIELD_DIFFERENT = {
         ("GET", "/api/v1/agents/"),
         ("POST", "/api/v1/agents"),
         ("HEAD", "/api/v1/agents"),
-        ("HEAD", "/metrics"),
         ("OPTIONS", "/api/v1/agents"),
         ("POST", "/api/v1/agents/stream"),
         ("HEAD", "/api/v1/agents/stream"),
@@ -375,8 +374,8 @@ async def test_metrics_begin_with_paddlers_three_gauges_letter_by_letter() -> No
         "# TYPE paddler_requests_buffered gauge\n"
         "paddler_requests_buffered 0\n"
     )
-    ours = re.findall(r"^(\w+) \d+$", answer.text, re.MULTILINE)[3:]
-    assert ours == [
+    ours = re.findall(r"^(\w+) [\d.e+]+$", answer.text, re.MULTILINE)[3:]
+    assert ours[:5] == [
         "paddler_input_bytes",
         "paddler_input_bytes_limit",
         "paddler_input_refusals",

@@ -71,6 +71,10 @@ class BalancerLink:
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     registered: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set at the first successful registration."""
+    is_up: bool = attrs.field(default=False, init=False)
+    """Registered with the balancer now."""
+    num_connections: int = attrs.field(default=0, init=False)
+    """How often it was registered."""
     _connection: BalancerConnection | None = attrs.field(default=None, init=False)
     _leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -153,6 +157,7 @@ class BalancerLink:
                         return await connection.run(lambda: self._on_registered(connection))
                     finally:
                         self._connection = None
+                        self.is_up = False
                         self.requests.stop_all_of(connection)
                         with trio.move_on_after(CLOSE_S, shield=True):
                             await socket.aclose()
@@ -177,6 +182,8 @@ class BalancerLink:
 
     def _on_registered(self, connection: BalancerConnection) -> None:
         self.registered.set()
+        self.is_up = True
+        self.num_connections += 1
         self.models.set_store(None)  # until this balancer announces one
         log.info(
             "linked to the balancer",

@@ -97,6 +97,8 @@ class EngineProcess:
     """As long as it is being proved."""
     _is_proved: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _was_hung: bool = attrs.field(default=False, init=False)
+    """It was killed because it did not answer."""
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -165,7 +167,8 @@ class EngineProcess:
                 self.suspects = suspects_in(record, status)
                 when = "" if self._probe is None else " at its first decode"
                 failure = EngineError(
-                    f"the engine died{when} ({_how(status)}); its last words: {self._cause()}"
+                    f"the engine died{when} ({_how(status)}); its last words: {self._cause()}",
+                    kind=self._kind_of_death(status),
                 )
             nursery.cancel_scope.cancel(reason="the engine has ended")
         raise failure
@@ -249,6 +252,7 @@ class EngineProcess:
             await self._is_proved.wait()
         if patience.cancelled_caught:
             self._last_words.append(f"no first token within {PROBE_S:g} s: killed")
+            self._was_hung = True
             process.kill()
 
     async def _watch(self, process: trio.Process) -> None:
@@ -261,6 +265,7 @@ class EngineProcess:
                 await self._pong.wait()
             if patience.cancelled_caught:
                 self._last_words.append(f"no answer to a ping for {HUNG_AFTER_S:g} s: killed")
+                self._was_hung = True
                 process.kill()
                 return
             self._pong = trio.Event()
@@ -292,6 +297,11 @@ class EngineProcess:
             case _:
                 log.debug("llama.cpp", text=text)
 
+    def _kind_of_death(self, status: int) -> str:
+        if self._was_hung:
+            return "unresponsive"
+        return "killed" if status in (-signal.SIGKILL, -signal.SIGTERM) else "crash"
+
     def _cause(self) -> str:
         return " | ".join(self._last_words) or "nothing"
 
@@ -305,7 +315,7 @@ class LoadFailedError(EngineError):
 
     def __init__(self, stage: str, reason: str, last_words: str = "") -> None:
         said = f"; llama.cpp said: {last_words}" if last_words else ""
-        super().__init__(reason + said, permanent=True)
+        super().__init__(reason + said, permanent=True, kind="load_failed")
         self.stage = stage
         self.reason = reason
 

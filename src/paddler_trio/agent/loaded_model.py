@@ -29,7 +29,7 @@ from paddler_trio.agent.model_source import ModelFile, ModelSourceError
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.serving import Serving, Uses
-from paddler_trio.errors import leaves
+from paddler_trio.errors import EngineError, leaves
 from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (
@@ -80,7 +80,7 @@ class ModelOwner(Protocol):
     def model_progressed(self, model: LoadedModel, progress: float | None) -> None:
         """This part of it is in memory, 0..1; None while the engine is proved."""
 
-    def model_crashed(self, model: LoadedModel, reason: str) -> None:
+    def model_crashed(self, model: LoadedModel, reason: str, kind: str) -> None:
         """Its engine will be started again."""
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
@@ -146,7 +146,9 @@ class LoadedModel:
             self.children.supervise,
             on_up=self._up,
             on_down=self._down,
-            on_crash=lambda crash: self.owner.model_crashed(self, flat(crash)),
+            on_crash=lambda crash: self.owner.model_crashed(
+                self, flat(crash), kind_of_death(crash)
+            ),
             on_progress=lambda progress: self.owner.model_progressed(self, progress),
             on_step=self.children.on_step,
             on_stats=lambda stats: self.owner.engine_counted(self, stats),
@@ -300,6 +302,11 @@ class LoadedModel:
 
 def _reads(language: PreparationKeeper, source: LanguageSource) -> bool:
     return language.source == source and not language.ended.is_set()
+
+
+def kind_of_death(crash: BaseException) -> str:
+    """Of the engine's death, as :class:`~paddler_trio.errors.EngineError` has it."""
+    return next((each.kind for each in leaves(crash) if isinstance(each, EngineError)), "crash")
 
 
 def flat(crash: BaseException) -> str:

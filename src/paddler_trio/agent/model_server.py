@@ -405,7 +405,8 @@ class ModelServer:
         else:
             self.status.set(progress=progress)
 
-    def model_crashed(self, model: LoadedModel, reason: str) -> None:
+    def model_crashed(self, model: LoadedModel, reason: str, kind: str) -> None:
+        self.status.restart_kinds[kind] += 1
         self.status.set(engine_restarts=self.status.engine_restarts + 1)
         if self._is_shown(model):
             self._shown.crashed(reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import attrs
@@ -53,14 +54,21 @@ class AgentStatus:
 
     engine_restarts: int = attrs.field(default=0, init=False)
     """How often an engine crashed and was started again, since this daemon began."""
+    downloaded_bytes: int = attrs.field(default=0, init=False)
+    """Of all files, since this daemon began, as its downloads report their progress."""
+    restart_kinds: Counter[str] = attrs.field(factory=Counter, init=False)
+    """The same by the kind of its death."""
     stats: EngineStats | None = attrs.field(default=None, init=False)
     """What the engine counted; published with the next status, at least once a second."""
 
     def set(self, **fields: object) -> None:
         """Set several fields as one change."""
+        before = self.download
         for name, value in fields.items():
             assert hasattr(self, name), f"an agent's status has no {name}"
             setattr(self, name, value)
+        if before is not None and self.download is not None:
+            self.downloaded_bytes += _received(before, self.download)
         self.changes.notify()
 
     def set_running(self, *, generations: int | None = None, embeddings: int | None = None) -> None:
@@ -116,7 +124,14 @@ class AgentStatus:
         if self.stats is None and not self.engine_restarts:
             return None
         counts = {} if self.stats is None else attrs.asdict(self.stats)
-        return {**counts, RESTARTS: self.engine_restarts}
+        kinds = {f"{RESTARTS}_{kind}": number for kind, number in self.restart_kinds.items()}
+        return {**counts, RESTARTS: self.engine_restarts, **kinds}
+
+
+def _received(before: DownloadProgress, after: DownloadProgress) -> int:
+    """How many bytes of one file came between two reports."""
+    is_same = (before.filename, before.file_index) == (after.filename, after.file_index)
+    return max(0, after.current_bytes - before.current_bytes) if is_same else 0
 
 
 def _wire_download(progress: DownloadProgress) -> Download:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol, TypeAlias
 
 import attrs
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.disk_space import DiskSpace
+from paddler_trio.agent.instance_measures import InstanceMeasures
 from paddler_trio.agent.memory_in_use import MemoryInUse
 from paddler_trio.agent.model_fit import ModelFit
 from paddler_trio.agent.model_server import ModelServer
@@ -20,11 +23,22 @@ from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
+from paddler_trio.nursery_tree.balancer_tree import Run
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
 from paddler_trio.nursery_tree.instances import Instances
+from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, InstanceWanted, Placement
+
+
+class MetricsPort(Protocol):
+    """Shows the metrics until cancelled."""
+
+    async def run(self) -> None: ...
+
+
+OpenMetrics: TypeAlias = Callable[[InstanceMeasures, DiskSpace], MetricsPort]
 
 
 async def serve_agent(
@@ -34,12 +48,23 @@ async def serve_agent(
     notifier: SystemdNotifier,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Assemble an agent and run its tree; see :func:`run_agent`."""
-    await run_agent(partial(agent_parts, config), stop, notifier=notifier, task_status=task_status)
+    """Assemble an agent and run its tree; see :func:`run_agent`.
+
+    Raises:
+      ConfigurationError: before anything runs; the port for metrics cannot be had.
+    """
+    open_metrics = None
+    if config.metrics_addr is not None:
+        # an HTTP server, which takes 7 MiB and a third of a second: most agents do without
+        from paddler_trio.assembly.agent_metrics_port import AgentMetricsPort, bind_metrics
+
+        open_metrics = partial(AgentMetricsPort, bind_metrics(config.metrics_addr))
+    parts = partial(agent_parts, config, open_metrics)
+    await run_agent(parts, stop, notifier=notifier, task_status=task_status)
 
 
-def agent_parts(config: AgentConfig) -> AgentParts:
-    """Call it inside the trio run."""
+def agent_parts(config: AgentConfig, open_metrics: OpenMetrics | None = None) -> AgentParts:
+    """Call it inside the trio run; ``open_metrics`` makes the port for metrics, if there is one."""
     host = _Host(config)
     instances = Instances(host.instance_parts)
 
@@ -57,12 +82,11 @@ def agent_parts(config: AgentConfig) -> AgentParts:
         AgentStatus(config.slots),
         link_id=host.id,
         name=config.name,
+        deployment=DEFAULT_DEPLOYMENT,
         placement=first_placement,
         instances=instances,
     )
-    return AgentParts(
-        first, instances.run, {} if host.spans is None else {"span export": host.spans.run}
-    )
+    return AgentParts(first, instances.run, host.services(open_metrics, instances), host.lag)
 
 
 @attrs.define(eq=False)
@@ -80,6 +104,9 @@ class _Host:
     _hub: HubSettings = attrs.field(init=False)
     _fit: ModelFit = attrs.field(init=False)
     """One dry run at a time."""
+    lag: LoopLag = attrs.field(factory=LoopLag, init=False)
+    _disk: DiskSpace = attrs.field(init=False)
+    _measures: InstanceMeasures = attrs.field(init=False)
     _memory: MemoryInUse = attrs.field(factory=MemoryInUse, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -90,7 +117,21 @@ class _Host:
                 open_exporter(endpoint, service="paddler-trio-agent", instance=instance)
             )
         self._hub = HubSettings.from_environment(token_file=self.config.hf_token_file)
+        self._disk = disk = DiskSpace(self._hub.cache)
+        self._measures = InstanceMeasures(self.lag, lambda: disk.free_bytes)
         self._fit = ModelFit(open_memory_questions, self._hub, self.config.memory)
+
+    def services(
+        self, open_metrics: OpenMetrics | None, instances: Instances[InstanceWanted]
+    ) -> dict[str, Run]:
+        """What runs beside the instances, by the names of the tasks."""
+        services: dict[str, Run] = {}
+        if self.spans is not None:
+            services["span export"] = self.spans.run
+        if open_metrics is not None:
+            self._measures.deployments = lambda: (DEFAULT_DEPLOYMENT, *instances.deployments)
+            services["metrics"] = open_metrics(self._measures, self._disk).run
+        return services
 
     def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
         """Of a deployment beside the first link's."""
@@ -100,6 +141,7 @@ class _Host:
             AgentStatus(wanted.slots or self.config.slots),
             link_id=f"{self.id}.{wanted.deployment}",
             name=name,
+            deployment=wanted.deployment,
             placement=lambda: placement,
             instances=None,
         )
@@ -110,6 +152,7 @@ class _Host:
         *,
         link_id: str,
         name: str | None,
+        deployment: str,
         placement: Callable[[], Placement | None],
         instances: Instances[InstanceWanted] | None,
     ) -> InstanceParts:
@@ -144,6 +187,8 @@ class _Host:
             placement=placement,
             on_instances=None if instances is None else instances.want,
         )
+
+        self._measures.add(deployment, status, link)
 
         def offer_nothing() -> None:
             status.set(is_leaving=True)

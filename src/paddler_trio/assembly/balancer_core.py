@@ -20,9 +20,11 @@ from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
+from paddler_trio.balancer.measures.balancer_measures import BalancerMeasures
 from paddler_trio.balancer.model_store_child import ModelStoreChild
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.nursery_tree.balancer_tree import Run
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -45,12 +47,18 @@ class BalancerCore:
     store: ModelStoreChild | None
     budget: InputBudget
     lag: LoopLag
+    measures: BalancerMeasures
     audit: AuditLog
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets and event streams shall end."""
 
     @classmethod
-    def of(cls, config: BalancerConfig, addresses: Mapping[str, Sequence[str]]) -> BalancerCore:
+    def of(
+        cls,
+        config: BalancerConfig,
+        addresses: Mapping[str, Sequence[str]],
+        keys: KeyRing,
+    ) -> BalancerCore:
         """ConfigurationError for a bad state database URL, limit or folder.
 
         Args:
@@ -68,13 +76,23 @@ class BalancerCore:
         activity = RequestActivity(Captures() if config.capture_prompts else None)
         dispatcher.observer = activity
         metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
-        activity.then = MetricsObserver(metrics, activity.finished)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
             rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
         )
         fleet, lag = FleetController(states, dispatcher), LoopLag()
+        budget = InputBudget(config.input_memory_bytes)
+        measures = BalancerMeasures(
+            dispatcher,
+            fleet,
+            activity.finished,
+            budget,
+            lag,
+            keys,
+            then=MetricsObserver(metrics, activity.finished),
+        )
+        activity.then = measures.observer
         rollouts = FleetRollouts(fleet)
         feed = event_feed(
             dispatcher,
@@ -95,8 +113,9 @@ class BalancerCore:
             metrics,
             feed,
             model_store_child(config, states),
-            InputBudget(config.input_memory_bytes),
+            budget,
             lag,
+            measures,
             AuditLog.of(config.audit_log),
         )
 

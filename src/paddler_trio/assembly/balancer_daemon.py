@@ -51,6 +51,7 @@ from paddler_trio.joining.advertised_address import AdvertisedAddress
 from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.panel.panel_site import below
+from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.tls.server_tls import ServerTls, server_tls
 
 
@@ -142,7 +143,7 @@ def balancer_parts(
     """
     config, keys, tls = bound.config, bound.keys, bound.tls
     addresses = addresses_of(bound.listeners)
-    core = BalancerCore.of(config, addresses)
+    core = BalancerCore.of(config, addresses, keys)
     watch = RequestWatch.of(config, core, addresses["inference"])
     guards = PortGuards.of(config, keys, host_names)
     address = AdvertisedAddress(
@@ -277,10 +278,7 @@ def management_routes(
         core.states,
         agents,
         core.goodbye,
-        core.budget,
-        core.lag,
         keys,
-        config.metrics_prefix,
         core.rollouts,
         AgentsProgress(core.dispatcher, core.rollouts.of),
         (
@@ -288,6 +286,7 @@ def management_routes(
             RequestRoutes(core.activity),
             HubRoutes(AnsweredHubModels()),
             MetricsRoutes(core.metrics),
+            Exposition(config.metrics_prefix, core.measures.collect),
             LogRoutes(RECENT),
             joining.exchange,
             joining.tokens,

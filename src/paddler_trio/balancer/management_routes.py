@@ -28,13 +28,11 @@ from paddler_trio.balancer.fleet.rollout_routes import NoRollouts, RolloutContro
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.inference_routes import health
 from paddler_trio.balancer.key_routes import KeyRoutes
-from paddler_trio.balancer.metrics import CONTENT_TYPE, gauges, input_gauges, render, render_keys
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
 from paddler_trio.balancer.template_routes import TemplateRoutes
 from paddler_trio.errors import LinkError, StateDatabaseError
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send
 from paddler_trio.http.audit_trail import audit_of
-from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.json_body import (
     MAX_JSON_BODY_BYTES,
     check_media_type,
@@ -47,7 +45,6 @@ from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.printed_tree import running_tree
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, desired_state_problem
@@ -86,10 +83,7 @@ class ManagementRoutes:
     states: FleetKeeper
     agent_socket: AgentSocket
     goodbye: trio.Event
-    budget: InputBudget
-    lag: LoopLag
     keys: KeyRing = attrs.field(factory=KeyRing)
-    metrics_prefix: str = "paddler_"
     rollouts: RolloutControl = attrs.field(factory=NoRollouts)
     progress: FleetProgress = attrs.field(
         default=attrs.Factory(lambda self: AgentsProgress(self.dispatcher), takes_self=True)
@@ -218,13 +212,6 @@ class ManagementRoutes:
         @app.delete("/api/v2/agents/<agent_id>/drain")
         async def undrain_agent(agent_id: str) -> Response:
             return self._drain(agent_id, drained=False)
-
-        @app.get("/metrics")
-        async def metrics() -> Response:
-            text = render(self.metrics_prefix, gauges(self.dispatcher.statistics()))
-            text += render(self.metrics_prefix, input_gauges(self.budget, self.lag))
-            text += render_keys(self.metrics_prefix, self.keys)
-            return Response(text, content_type=CONTENT_TYPE)
 
         @app.get("/api/v2/tree")
         async def tree() -> Response:

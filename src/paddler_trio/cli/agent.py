@@ -143,6 +143,15 @@ def run(
             help="What deployments may choose this agent by, such as gpu=yes; may be repeated.",
         ),
     ] = None,
+    metrics_addr: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-addr",
+            metavar="HOST:PORT",
+            help="Show this agent's own metrics there, on /metrics; such as 127.0.0.1:8064.",
+            show_default="nowhere",
+        ),
+    ] = None,
     fit: FitOption = FitCheck.on,
     load_beside: LoadBesideOption = LoadBeside.auto,
     memory_limit: MemoryLimitOption = None,
@@ -199,6 +208,7 @@ def run(
         management_port=port,
         slots=slots,
         name=name,
+        metrics_addr=metrics_addr,
         threads=threads or default_threads(),
         trusts_messages=trust_messages,
         engine=EngineSettings(

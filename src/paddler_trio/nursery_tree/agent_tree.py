@@ -4,6 +4,7 @@
     ├─ systemd watchdog
     ├─ event loop lag            measured ten times a second
     ├─ heap trim                 gives free memory back
+    ├─ metrics                   with --metrics-addr: a port of its own
     ├─ instances                 the deployments beside the first link's; drained with it
     │  └─ instance coder, …      as below, each
     ├─ model, model cache        of the first link
@@ -39,11 +40,13 @@ class AgentParts:
       first: of the first link; the agent is down when it is.
       run_instances: owns the others until the event, and until they have drained.
       services: what runs beside everything else until cancelled, by the names of their tasks.
+      lag: measures how late the event loop is.
     """
 
     first: InstanceParts
     run_instances: Callable[[trio.Event], Awaitable[None]]
     services: Mapping[str, Callable[[], Awaitable[None]]] = attrs.field(factory=dict)
+    lag: LoopLag = attrs.field(factory=LoopLag)
 
 
 async def run_agent(
@@ -67,7 +70,7 @@ async def run_agent(
 
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
-        services.start_soon(LoopLag().run, name="event loop lag")
+        services.start_soon(parts.lag.run, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
         for name, run in parts.services.items():
             services.start_soon(run, name=name)

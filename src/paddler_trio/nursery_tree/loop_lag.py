@@ -7,6 +7,7 @@ thread that holds the interpreter, a machine without a core to spare.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import attrs
 import structlog
@@ -25,12 +26,18 @@ LOG_EVERY_S = 5.0
 """At most; a line is about all stalls since the one before."""
 
 
+def _ignore(late_s: float) -> None:
+    """Nothing counts them."""
+
+
 @attrs.define(eq=False)
 class LoopLag:
     """What was measured. Times in seconds."""
 
     stalls: int = attrs.field(default=0, init=False)
     """How often the loop was later than ``STALL_S``."""
+    on_late: Callable[[float], None] = attrs.field(default=_ignore, init=False)
+    """Called with each measure, in seconds."""
     stalled_s: float = attrs.field(default=0.0, init=False)
     """How late it was, those times, together."""
     _told_stalls: int = attrs.field(default=0, init=False)
@@ -56,6 +63,7 @@ class LoopLag:
 
     def note(self, late_s: float, now_s: float) -> None:
         """The loop was so late now."""
+        self.on_late(late_s)
         if now_s - self._window_began_s > WINDOW_S:
             self._worst_before_s, self._worst_s = self._worst_s, 0.0
             self._window_began_s = now_s

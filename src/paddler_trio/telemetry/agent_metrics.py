@@ -63,7 +63,7 @@ AGENT_LINK_CONNECTIONS: Final = metric(
 KV_CELLS: Final = metric(
     "gauge",
     "kv_cells",
-    "Cells of the KV cache, of one token each: used by running answers, resident prefixes, free",
+    "Cells of the KV cache, of one token each: used by running requests, resident prefixes, free",
     "deployment",
     "state",
     where="agent",

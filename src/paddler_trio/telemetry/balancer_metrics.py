@@ -135,7 +135,7 @@ DEPLOYMENT_REQUESTS_RUNNING: Final = metric(
 DEPLOYMENT_AGENTS: Final = metric(
     "gauge",
     "deployment_agents",
-    "Agents of a deployment: those that get work, and the others",
+    "Agents of a deployment: serving, those that get work, and not_serving",
     "deployment",
     "state",
 )
@@ -158,11 +158,15 @@ AGENT_SLOTS: Final = metric("gauge", "agent_slots", "Slots of an agent, by state
 FLEET_KV_CACHE_USAGE_RATIO: Final = metric(
     "gauge",
     "fleet_kv_cache_usage_ratio",
-    "KV cells in use, of those of all engines that report any",
+    "Share of the KV cells of all engines that running requests hold",
     unit="ratio",
 )
 KV_CACHE_USAGE_RATIO: Final = metric(
-    "gauge", "kv_cache_usage_ratio", "KV cells in use of an engine", "agent", unit="ratio"
+    "gauge",
+    "kv_cache_usage_ratio",
+    "Share of the KV cells of an engine that running requests hold",
+    "agent",
+    unit="ratio",
 )
 KV_BYTES: Final = metric(
     "gauge",
@@ -190,7 +194,7 @@ DECODE_TOKENS_PER_SECOND: Final = metric(
 ENGINE_RESTARTS: Final = metric(
     "counter",
     "engine_restarts_total",
-    "Times an engine ended unasked and was started again; agents report no reason to balancers",
+    "Times an engine ended unasked and was started again, since its agent was started",
     "agent",
     "reason",
 )

@@ -22,7 +22,6 @@ nothing here can take it; ``overflow``: the queue was full, or it made room for 
 QUEUE_OUTCOMES: Final = (
     "dispatched",
     "rejected_capacity",
-    "rejected_no_endpoints",
     "rejected_other",
     "evicted_ttl",
     "evicted_no_endpoints",
@@ -39,6 +38,8 @@ SLOT_STATES: Final = ("processing", "idle", "unusable")
 KV_KINDS: Final = ("weights", "kv", "compute")
 """Of the memory of a model: llama.cpp's buffers, on all devices together."""
 RESTART_REASONS: Final = ("crash", "unresponsive", "killed", "load_failed", "unknown")
+"""How an engine ended. ``unresponsive``: its agent killed it; ``killed``: somebody else did, as a
+system without memory does; ``unknown``: the agent is older than these words."""
 
 
 KV_CELL_STATES: Final = ("used", "resident", "free")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from paddler_trio.balancer.metrics import render_keys
+from paddler_trio.balancer.measures.balancer_measures import of_keys
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import api_keys
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
@@ -18,6 +18,7 @@ from paddler_trio.http.authentication import Authentication
 from paddler_trio.http.client_identity import allowed_deployments, client_of, default_problem
 from paddler_trio.http.exposure import check_exposure
 from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.telemetry.recording import Sample
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -167,7 +168,7 @@ async def test_without_a_key_file_nothing_is_asked_and_nothing_is_counted() -> N
     start, body = await ask(app, scope_of(headers=[(b"authorization", b"Bearer none")]))
     assert start["status"] == 200
     assert body["body"] == b"client '', logged as nobody"
-    assert render_keys("paddler_", ring) == ""
+    assert list(of_keys(ring)) == []
 
 
 async def test_a_scope_without_a_key_and_a_waived_one_stay_open(tmp_path: Path) -> None:
@@ -188,10 +189,11 @@ async def test_metrics_count_by_name(ring: KeyRing) -> None:
     app = Authentication(ring, KeyScope.INFERENCE)(inner)
     await ask(app, scope_of(headers=[(b"x-api-key", b"pt-inference")]))
     await ask(app, scope_of())
-    text = render_keys("p_", ring)
-    assert 'p_api_key_requests_total{key="inference"} 1\n' in text
-    assert "p_api_key_refusals_total 1\n" in text
-    assert "pt-" not in text
+    counted = {each.definition.name: list(each.samples) for each in of_keys(ring)}
+    assert counted == {
+        "api_key_requests_total": [Sample((("key", "inference"),), 1)],
+        "api_key_refusals_total": [Sample((), 1)],
+    }
 
 
 # ----------------------------------------------------------------------------------- exposure

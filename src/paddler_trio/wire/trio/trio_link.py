@@ -149,7 +149,8 @@ class Report:
     the template that are served: answers may only be continued where it is the same. ``progress``
     is 0..1 while loading.
     ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`, and
-    :data:`RESTARTS`.
+    :data:`RESTARTS`, which is also there as ``restarts_crash``, ``restarts_unresponsive``,
+    ``restarts_killed`` and ``restarts_load_failed``, each once there was one.
 
     An agent that cannot serve what it wants (yet) may keep the model before it: ``served_state`` is
     that one's then, and ``phase`` is ``downloading`` or ``failed``, or ``loading`` or ``probing``

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.balancer.activity.engine_rates import WINDOW_S, EngineRates
+from paddler_trio.telemetry.engine_rates import WINDOW_S, EngineRates
 
 
 def engine(prompt: object, drawn: object, cached: object) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""What a balancer measures for `/metrics`: of requests, agents, deployments and rollouts."""
