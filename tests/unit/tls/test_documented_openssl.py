@@ -30,8 +30,8 @@ def test_the_documented_commands_make_a_certificate_that_is_served(tmp_path: Pat
     )
     assert [each.is_self_issued for each in read.chain] == [False, True]
     verified = subprocess.run(
-        ["openssl", "verify", "-x509_strict", "-CAfile", "ca.pem", "-verify_hostname", "llm.example.org",
-         "-verify_ip", "192.0.2.7", "leaf.pem"],
+        ["openssl", "verify", "-x509_strict", "-CAfile", "ca.pem",
+         "-verify_hostname", "llm.example.org", "-verify_ip", "192.0.2.7", "leaf.pem"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert verified.returncode == 0, verified.stderr
