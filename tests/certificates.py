@@ -35,6 +35,7 @@ class Authority:
         pair = Pair(folder / "ca.pem", folder / "ca.key")
         openssl(
             "req", "-x509", *NEW_KEY, "-days", "30", "-subj", f"/CN={name}",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
             "-keyout", str(pair.key), "-out", str(pair.cert),
         )  # fmt: skip
         return cls(folder, pair)
@@ -86,6 +87,7 @@ class Authority:
     def client_context(self, shown: Pair | None = None) -> ssl.SSLContext:
         """Of a client that trusts this authority alone, and shows this certificate."""
         context = ssl.create_default_context(cafile=str(self.cert))
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python does from 3.13 on
         if shown is not None:
             context.load_cert_chain(shown.cert, shown.key)
         return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Sequence
 
@@ -82,6 +83,7 @@ async def listen(
     *,
     leave_after_tokens: int | None = None,
     headers: Sequence[tuple[str, str]] = (),
+    tls: ssl.SSLContext | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Send one request and hear it to its end, or leave in the middle.
@@ -105,7 +107,7 @@ async def listen(
     heard.sent_s = time.monotonic()
     rest = b""
     with trio.fail_after(PATIENCE_S):
-        async with await trio.open_tcp_stream(host, int(port)) as stream:
+        async with await _connected(host, int(port), tls) as stream:
             await stream.send_all(http.send(request) + http.send(h11.Data(data=text)))
             http.send(h11.EndOfMessage())
             while True:
@@ -126,6 +128,13 @@ async def listen(
                     assert isinstance(event, h11.EndOfMessage), event
                     assert rest == b"", rest
                     return
+
+
+async def _connected(host: str, port: int, tls: ssl.SSLContext | None) -> trio.abc.Stream:
+    stream = await trio.open_tcp_stream(host, port)
+    if tls is None:
+        return stream
+    return trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
 
 
 async def until_first_tokens(all_heard: list[Heard], count: int) -> None:

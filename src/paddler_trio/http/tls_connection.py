@@ -194,7 +194,8 @@ class TlsConnection(HttpConnection):
 
     def _say_goodbye(self) -> None:
         """At the end of what was written, if it was written; it is not waited for."""
-        if self._records is not None and not (self._gone or self._write_turn.locked()):
+        is_cut = self._gone or self._write_turn.locked() or self._unsent
+        if self._records is not None and not is_cut:
             with suppress(ClientGoneError):
                 self._write_some(self._records.goodbye())
 

@@ -63,6 +63,12 @@ class ServerTls:
         seen = signature(files)
         current = read_server_certificate(files)
         _warn_about_key(files)
+        log.info(
+            "TLS on every port",
+            fingerprint=current.own.fingerprint,
+            until=date_of(current.own.not_after_s),
+            client_certificates=files.client_auth.value,
+        )
         return cls(files, current, seen)
 
     @property

@@ -16,7 +16,7 @@ from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_f
 from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
 from paddler_trio.http.authentication import Authentication
 from paddler_trio.http.client_identity import allowed_deployments, client_of, default_problem
-from paddler_trio.http.exposure import check_exposure
+from paddler_trio.http.exposure import check_exposure, warn_of_plain_ports
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.telemetry.recording import Sample
 
@@ -261,6 +261,18 @@ def test_open_inference_beyond_loopback_is_warned_about(
     assert warnings(KeyRing(), everywhere) == 1
     assert warnings(ring, everywhere) == 0
     assert warnings(KeyRing(), loopback) == 0
+
+
+def test_ports_without_tls_beyond_loopback_are_named(
+    loopback: socket.socket, everywhere: socket.socket
+) -> None:
+    with structlog.testing.capture_logs() as records:
+        warn_of_plain_ports([loopback])
+        assert records == []
+        warn_of_plain_ports([loopback, everywhere])
+    (record,) = records
+    assert record["addresses"] == [f"0.0.0.0:{everywhere.getsockname()[1]}"]
+    assert "--tls-cert and --tls-key" in record["event"]
 
 
 async def test_the_deployments_of_a_key_come_with_the_request(tmp_path: Path) -> None:

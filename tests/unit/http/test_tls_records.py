@@ -68,8 +68,8 @@ def trusting(authority: Authority) -> ssl.SSLContext:
 
 @settings(max_examples=40)
 @given(
-    writes=st.lists(st.binary(min_size=1, max_size=400) | st.just(bytes(20_000)), max_size=6),
-    piece_bytes=st.integers(3, 300) | st.integers(1000, 70_000),
+    writes=st.lists(st.binary(min_size=1, max_size=400) | st.just(bytes(17_000)), max_size=3),
+    piece_bytes=st.integers(5, 300) | st.integers(1000, 70_000),
     room_bytes=st.integers(1, 70_000),
 )
 def test_any_split_of_the_bytes_gives_the_same(
