@@ -32,7 +32,7 @@ _OF_STATUS: Mapping[int, tuple[str, str | None]] = {
     413: (INVALID, "request_too_large"),
     415: (INVALID, "unsupported_media_type"),
     422: (INVALID, None),
-    429: ("rate_limit_error", None),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
     501: ("not_supported_error", "not_supported"),
     502: ("server_error", "agent_lost"),
     503: ("overloaded_error", "overloaded"),

@@ -16,6 +16,7 @@ import structlog
 from paddler_trio.apis.api_errors import ApiError, from_problem
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
+from paddler_trio.apis.limit_headers import LIMIT_HEADERS
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send
 from paddler_trio.http.cors import CorsRules
@@ -33,7 +34,13 @@ TAIL: Final = "tail"
 CORS_RULES: Final = CorsRules(
     methods=(b"GET", b"POST", b"DELETE", b"OPTIONS"),
     headers=None,  # official clients that run in a browser send a dozen of their own
-    exposed=(b"x-request-id", b"openai-processing-ms", b"retry-after", b"x-paddler-ignored-fields"),
+    exposed=(
+        b"x-request-id",
+        b"openai-processing-ms",
+        b"retry-after",
+        b"x-paddler-ignored-fields",
+        *LIMIT_HEADERS,
+    ),
     has_wildcard=True,
     has_credentials=True,
 )

@@ -26,6 +26,7 @@ from paddler_trio.http.asgi import (
     send_json,
 )
 from paddler_trio.http.client_identity import allowed_deployments, client_of
+from paddler_trio.http.end_user import user_in, user_of
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import MediaTypeError, UnreadableJsonError, input_of, json_body
 from paddler_trio.http.request_id import request_id
@@ -44,7 +45,7 @@ class Exchange:
     Args:
       id: the client's name of this request, or ours; the response has it as ``x-request-id``.
       tail: the rest of the path on a route that leaves it open; empty on others.
-      client, priority: as the queue counts it.
+      client, priority, user: as the queue counts it; a body that was read may name the user.
       allowed_deployments: the only ones that its key may use; None for all.
       is_exact: the response has what OpenAI's own schema has, and nothing else.
       ignored: collects the fields that change nothing; the response names them.
@@ -56,6 +57,7 @@ class Exchange:
     tail: str
     client: str
     priority: Priority
+    user: str = ""
     is_exact: bool = False
     ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
     allowed_deployments: frozenset[str] | None = None
@@ -87,6 +89,7 @@ class Exchange:
             tail=tail,
             client=client,
             priority=priority,
+            user=user_of(scope),
             is_exact=is_exact,
             ignored=IgnoredFields(is_strict),
             allowed_deployments=allowed_deployments(scope),
@@ -125,7 +128,9 @@ class Exchange:
             if not isinstance(body, dict):
                 raise ApiError(400, "the body must be a JSON object", code="invalid_json")
             check_nesting(body, limits.max_nesting)
-            return read(body, limits, self.ignored)
+            value = read(body, limits, self.ignored)
+            self.user = self.user or user_in(body)
+            return value
 
         try:
             return await json_body(

@@ -192,11 +192,12 @@ def bias_field(limits: ApiLimits) -> Field:
 def accepted_fields() -> tuple[Field, ...]:
     """Valid and without effect: labels for a provider's own books, or hints."""
     note = "Kept nowhere: it is a label for the provider's own books."
+    user = "The key's turns go round its users; of the name a hash lives as long as the request."
     return (
-        accepted("user", Text(), note),
+        accepted("user", Text(), user),
         accepted("metadata", FreeObject(Anything()), note),
         accepted("store", Flag(), "Nothing is stored, whatever it says."),
-        accepted("safety_identifier", Text(), note),
+        accepted("safety_identifier", Text(), f"As user, and before it. {user}"),
         accepted("prompt_cache_key", Text(), "Prefixes are found by their tokens, not by a key."),
         accepted("prompt_cache_retention", Text(), "Computed prompts stay until room is needed."),
         accepted("prompt_cache_options", FreeObject(), "Prefixes are found by their tokens."),

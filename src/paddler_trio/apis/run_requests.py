@@ -25,6 +25,7 @@ from paddler_trio.balancer.ready_steps import ready_steps
 from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
+from paddler_trio.http.client_identity import account_of
 from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import NOTHING, Request, Results, RevisionPin
@@ -343,6 +344,8 @@ class StepSource:
             pin=self.pin,
             route=exchange.scope["path"],
             trace=trace_of(exchange.scope),
+            user=exchange.user,
+            account=account_of(exchange.scope),
         )
         self._requests.append(request)
         return request

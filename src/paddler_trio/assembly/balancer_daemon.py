@@ -14,6 +14,7 @@ from paddler_trio.assembly.balancer_core import BalancerCore
 from paddler_trio.assembly.feed_assembly import addresses_of
 from paddler_trio.assembly.hub_models import AnsweredHubModels
 from paddler_trio.assembly.joining_assembly import Joining
+from paddler_trio.assembly.key_quotas import KeyQuotas
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
 from paddler_trio.assembly.port_guards import PortGuards
 from paddler_trio.assembly.request_watch import RequestWatch
@@ -28,6 +29,7 @@ from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.hub_routes import HubRoutes
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
+from paddler_trio.balancer.key_routes import KeyRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes, may_change
 from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
 from paddler_trio.balancer.no_model_store import no_model_store
@@ -43,6 +45,7 @@ from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.cors import Cors
 from paddler_trio.http.exposure import beyond_loopback, check_exposure, warn_of_plain_ports
 from paddler_trio.http.input_budget import PUBLIC_SHARE
+from paddler_trio.http.key_accounts import KeyAccounts
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.listening import listen
 from paddler_trio.http.router import by_path
@@ -145,6 +148,7 @@ def balancer_parts(
     addresses = addresses_of(bound.listeners)
     core = BalancerCore.of(config, addresses, keys)
     watch = RequestWatch.of(config, core, addresses["inference"])
+    quotas = KeyQuotas.of(config, keys, core)
     guards = PortGuards.of(config, keys, host_names)
     address = AdvertisedAddress(
         bound.listeners["management"], tls is not None, sorted(host_names, key=len)
@@ -163,7 +167,7 @@ def balancer_parts(
             else lambda path: False,
             tls=tls,
         )
-        for name, app in port_apps(bound, core, guards, joining, watch.entrance).items()
+        for name, app in port_apps(bound, core, guards, quotas, joining, watch.entrance).items()
     ]
     return BalancerParts(
         core.dispatcher,
@@ -174,6 +178,7 @@ def balancer_parts(
         services=core.services()
         | watch.services
         | {"agents' credentials": joining.registry.run}
+        | dict(quotas.services)
         | ({} if tls is None else {"certificate watch": tls.run}),
         reloads=[
             *([keys.reload] if keys.path is not None or reloads else []),
@@ -188,6 +193,7 @@ def port_apps(
     bound: BoundBalancer,
     core: BalancerCore,
     guards: PortGuards,
+    quotas: KeyQuotas,
     joining: Joining,
     entrance: Entrance,
 ) -> dict[str, App]:
@@ -206,7 +212,7 @@ def port_apps(
     native = inference.routes()
     api, exact_api = api_routers(config, dispatcher, states, deployments)
     operators_app = audited(
-        management_routes(config, core, bound.keys, joining).app(),
+        management_routes(config, core, bound.keys, quotas.accounts, joining).app(),
         core.audit,
         changes=may_change,
     )
@@ -214,14 +220,16 @@ def port_apps(
         no_model_store if core.store is None else ModelStoreRoutes(core.store), core.audit
     )
     management_app = by_path(is_store_path, store_app, otherwise=operators_app)
+    limited = quotas.limiter(native)
     native_cors = Cors(config.inference_cors_allowed_hosts)
     api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
     site = panel_site(
         listeners,
         bound.keys,
         management=operators_app,
-        inference=native,
+        inference=limited,
         apis=api,
+        limited_apis=quotas.limited(api),
         use=guards.use,
         operators=guards.operate,
         agents_need_key=lambda: agents.agents_need_key,
@@ -235,8 +243,8 @@ def port_apps(
         "inference": entrance(
             by_path(
                 api.serves,
-                guards.inference(api, public, api_cors, api.refuse),
-                otherwise=guards.inference(native, public, native_cors),
+                guards.inference(quotas.limited(api), public, api_cors, api.refuse),
+                otherwise=guards.inference(limited, public, native_cors),
             ),
             lambda path: api.routes.find(path).pattern or native.pattern_of(path),
         ),
@@ -254,7 +262,7 @@ def port_apps(
             by_path(
                 PROBES.__contains__,
                 guards.inference(inference.probes(), listener, native_cors, refuse),
-                otherwise=guards.inference(exact_api, listener, api_cors, refuse),
+                otherwise=guards.inference(quotas.limited(exact_api), listener, api_cors, refuse),
             ),
             lambda path: exact_api.routes.find(path).pattern,
         )
@@ -264,7 +272,11 @@ def port_apps(
 
 
 def management_routes(
-    config: BalancerConfig, core: BalancerCore, keys: KeyRing, joining: Joining
+    config: BalancerConfig,
+    core: BalancerCore,
+    keys: KeyRing,
+    accounts: KeyAccounts,
+    joining: Joining,
 ) -> ManagementRoutes:
     """What operators and agents may ask of this balancer."""
     agents = AgentSocket(
@@ -291,5 +303,6 @@ def management_routes(
             joining.exchange,
             joining.tokens,
             AuditRoutes(core.audit),
+            KeyRoutes(keys, accounts.used),
         ),
     )

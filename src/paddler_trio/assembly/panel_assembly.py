@@ -31,6 +31,7 @@ def panel_site(
     management: App,
     inference: App,
     apis: ApiRouter,
+    limited_apis: App,
     use: Authentication,
     operators: Authentication,
     agents_need_key: Callable[[], bool],
@@ -44,6 +45,7 @@ def panel_site(
     Args:
       listeners: of all services, by their names.
       keys: what people sign in with.
+      limited_apis: ``apis`` within the limits of keys, as ``inference`` is.
       use, operators: keys that requests may bring instead of a session.
       agents_need_key: whether the management port asks those that dial in for anything.
       pages: of which origins may change anything.
@@ -77,7 +79,7 @@ def panel_site(
         management=pages(access(management, otherwise=operators)),
         inference=by_path(
             apis.serves,
-            pages(access(apis, otherwise=use, refuse=apis.refuse), refuse=apis.refuse),
+            pages(access(limited_apis, otherwise=use, refuse=apis.refuse), refuse=apis.refuse),
             otherwise=pages(access(inference, otherwise=use)),
         ),
     )

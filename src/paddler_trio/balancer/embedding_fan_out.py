@@ -40,7 +40,8 @@ MAX_ATTEMPTS: Final = 3
 @attrs.define(eq=False)
 class EmbeddingFanOut:
     """One call of ``generate_embedding_batch``; ``client`` and ``priority`` are its place in the
-    queue, ``id`` and ``trace`` its names in logs and traces."""
+    queue, ``user`` shares it with
+    others of the client, ``account`` pays, ``id`` and ``trace`` its names in logs and traces."""
 
     dispatcher: Dispatcher
     params: GenerateEmbeddingBatchParams
@@ -49,6 +50,8 @@ class EmbeddingFanOut:
     priority: Priority
     id: str
     trace: TraceContext
+    user: str = ""
+    account: str = ""
     _num_submitted: int = attrs.field(default=0, init=False)
     _num_attempts: int = attrs.field(default=0, init=False)
     _is_in_vain: bool = attrs.field(default=False, init=False)
@@ -97,6 +100,8 @@ class EmbeddingFanOut:
                         pin=pin,
                         route="/api/v1/generate_embedding_batch",
                         trace=self.trace,
+                        user=self.user,
+                        account=self.account,
                     )
                     nursery.start_soon(
                         self._copy, request, lines, attempt, name="embedding sub-batch"

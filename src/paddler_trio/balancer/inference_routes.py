@@ -21,7 +21,8 @@ from paddler_trio.balancer.inference_socket import InferenceSocket
 from paddler_trio.balancer.ready_steps import StepReader
 from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
-from paddler_trio.http.client_identity import client_of, default_problem
+from paddler_trio.http.client_identity import account_of, client_of, default_problem
+from paddler_trio.http.end_user import user_of
 from paddler_trio.http.json_body import input_of, json_body, structured
 from paddler_trio.http.request_id import request_id
 from paddler_trio.http.router import Params, Router
@@ -126,6 +127,8 @@ class InferenceRoutes:
             body,
             applicable.inference_parameters.embedding_batch_size,
             client=client,
+            user=user_of(scope),
+            account=account_of(scope),
             priority=priority,
             id=request_id(scope),
             trace=trace_of(scope),
@@ -162,6 +165,7 @@ class InferenceRoutes:
         self, scope: Scope, work: Work, deployment: str = DEFAULT_DEPLOYMENT
     ) -> Request:
         client, priority = client_of(scope)
+        user = user_of(scope)
         encoded_work = await encoded(work, input_of(scope))
         return self.dispatcher.submit(
             request_id(scope),
@@ -171,6 +175,8 @@ class InferenceRoutes:
             deployment=deployment,
             route=scope["path"],
             trace=trace_of(scope),
+            user=user,
+            account=account_of(scope),
         )
 
     async def _send_lines(

@@ -20,9 +20,12 @@ from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.bounded_websocket import text_sender
-from paddler_trio.http.client_identity import client_of, default_problem
+from paddler_trio.http.client_identity import account_of, client_of, default_problem
+from paddler_trio.http.end_user import user_of
 from paddler_trio.http.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.http.json_body import input_of
+from paddler_trio.http.key_accounts import Admission, Refusal
+from paddler_trio.http.key_limiter import admit
 from paddler_trio.http.router import Params
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
@@ -63,7 +66,7 @@ class InferenceSocket:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         """One client, from the upgrade to the end of its connection."""
-        identity = client_of(scope)
+        identity = (*client_of(scope), user_of(scope))
         refusal = default_problem(scope)
         await receive()
         await send({"type": "websocket.accept"})
@@ -124,6 +127,7 @@ class _Client:
     room: Reservation
     name: str
     priority: Priority
+    user: str
     refusal: str | None = None
     """Why this client may send nothing here."""
     nursery: trio.Nursery = attrs.field(init=False)
@@ -180,9 +184,11 @@ class _Client:
                 log.info("bad frame from a client", reason=problem, id=request_id)
                 if request_id is None or request_id in self._in_flight:
                     return None
+                if (limited := self._limited(request_id)) is not None:
+                    return limited
                 return self._refused(request_id, status, f"Json deserialize error: {problem}")
             case _Submission():
-                return self._start(frame)
+                return self._admit(frame)
             case StopRespondingTo(request_id):
                 request = self._in_flight.get(request_id)
                 if request is not None:
@@ -191,7 +197,31 @@ class _Client:
                 log.info("a client sent an error", id=frame.request_id)
         return None
 
-    def _start(self, submission: _Submission) -> bytes | None:
+    def _limited(self, request_id: str) -> bytes | None:
+        """A wrong request counts too: why it is over a limit; None if it is not."""
+        admission = admit(self.scope)
+        if isinstance(admission, Refusal):
+            return self._refused(request_id, admission.status, admission.text)
+        if admission is not None:
+            admission.end()
+        return None
+
+    def _admit(self, submission: _Submission) -> bytes | None:
+        """Start it within the limits of its key, which it counts for until it has ended."""
+        admission = admit(self.scope)
+        if isinstance(admission, Refusal):
+            return self._refused(submission.id, admission.status, admission.text)
+        is_running = False
+        try:
+            problem = self._start(submission, admission)
+            is_running = problem is None
+        finally:
+            if admission is not None and not is_running:
+                admission.end()
+        return problem
+
+    def _start(self, submission: _Submission, admission: Admission | None) -> bytes | None:
+        """What to answer at once; without that, it runs, and ends the admission at its end."""
         request_id = submission.id
         if request_id in self._in_flight:
             return self._refused(
@@ -228,12 +258,16 @@ class _Client:
             priority=self.priority,
             route="/api/v1/inference_socket",
             trace=begin_message(self.scope),
+            user=self.user,
+            account=account_of(self.scope),
         )
         if request.failure is not None:  # refused at once: no task is worth it
             room.close()
             return error_line(request_id, request.failure.code, request.failure.description)
         self._in_flight[request_id] = request
-        self.nursery.start_soon(self._copy, request, room, name=f"frames of {request_id}")
+        self.nursery.start_soon(
+            self._copy, request, room, admission, name=f"frames of {request_id}"
+        )
         return None
 
     def _refused(self, request_id: str, status: int, problem: str) -> bytes:
@@ -241,7 +275,7 @@ class _Client:
         refuse_message(self.scope, request_id, status)
         return error_line(request_id, status, problem)
 
-    async def _copy(self, request: Request, room: Reservation) -> None:
+    async def _copy(self, request: Request, room: Reservation, admission: Admission | None) -> None:
         """Everything of one request to the writer; nothing more once the client stopped it."""
         try:
             async for step in request.outbox:
@@ -259,6 +293,8 @@ class _Client:
         finally:
             request.stop()
             room.close()
+            if admission is not None:
+                admission.end()
             del self._in_flight[request.id]
 
 

@@ -27,7 +27,6 @@ from paddler_trio.balancer.fleet.fleet_routes import FleetRoutes, author_of
 from paddler_trio.balancer.fleet.rollout_routes import NoRollouts, RolloutControl, RolloutRoutes
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.inference_routes import health
-from paddler_trio.balancer.key_routes import KeyRoutes
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
 from paddler_trio.balancer.template_routes import TemplateRoutes
 from paddler_trio.errors import LinkError, StateDatabaseError
@@ -120,7 +119,6 @@ class ManagementRoutes:
         FitRoutes(self._find).add_to(router)
         TemplateRoutes(self.dispatcher).add_to(router)
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
-        KeyRoutes(self.keys).add_to(router)
         for group in self.more:
             group.add_to(router)
         router.http("GET", "/health", health)

@@ -20,7 +20,7 @@ import structlog
 
 from paddler_trio.http.api_keys import KeyScope, StoredKey
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header, send_text
-from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME
+from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.router import refuse_upgrade
 
@@ -87,7 +87,7 @@ class Authentication:
                 await app(scope, receive, send)
             else:
                 self.keys.requests[key.name] += 1
-                scope[KEY_NAME] = key.name
+                scope[KEY_NAME] = scope[LIMITED_KEY] = key.name
                 if key.deployments:
                     scope[KEY_DEPLOYMENTS] = key.deployments
                 with structlog.contextvars.bound_contextvars(key=key.name):

@@ -12,6 +12,10 @@ MAX_CLIENT_CHARS = 128
 KEY_NAME = "paddler_trio.key_name"
 """The member of a scope that has the name of the request's API key, if it came with one."""
 
+LIMITED_KEY = "paddler_trio.limited_key"
+"""The member that has the name of the key whose limits the request falls under: that of a session
+too, whose requests have another client's name."""
+
 KEY_DEPLOYMENTS = "paddler_trio.key_deployments"
 """The member that has the deployments which this key is limited to, if it is."""
 
@@ -41,6 +45,11 @@ def named_client(scope: Scope) -> str:
     """The name of the API key, else the text of ``X-Paddler-Client``; empty without both."""
     name = (header(scope, CLIENT_HEADER) or b"")[:MAX_CLIENT_CHARS].decode("latin-1")
     return str(scope.get(KEY_NAME, "")) or name
+
+
+def account_of(scope: Scope) -> str:
+    """The name of the key that the tokens of the request are charged to; empty without one."""
+    return str(scope.get(LIMITED_KEY, ""))
 
 
 def allowed_deployments(scope: Scope) -> frozenset[str] | None:

@@ -37,7 +37,11 @@ class KeyRing:
     """Requests that were let in, by the name of their key."""
     refusals: int = attrs.field(default=0, init=False)
     _file: KeyFile = attrs.field(factory=KeyFile, repr=False)
+    _by_name: dict[str, StoredKey] = attrs.field(init=False, repr=False)
     _watchers: list[Callable[[], None]] = attrs.field(factory=list, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._by_name = {key.name: key for key in self._file.keys}
 
     @property
     def keys(self) -> tuple[StoredKey, ...]:
@@ -78,6 +82,7 @@ class KeyRing:
         before = {key.name for key in self._file.keys}
         after = {key.name for key in file.keys}
         self._file = file
+        self._by_name = {key.name: key for key in file.keys}
         self.guarded |= file.guarded
         log.info(
             "keys read again",
@@ -95,7 +100,7 @@ class KeyRing:
 
     def named(self, name: str) -> StoredKey | None:
         """The key of this name, also one that has expired."""
-        return next((key for key in self._file.keys if key.name == name), None)
+        return self._by_name.get(name)
 
     def problem_of(self, key: StoredKey) -> str | None:
         """Why this key opens nothing any more; None if it does."""

@@ -115,11 +115,13 @@ class Dispatcher:
         pin: RevisionPin | None = None,
         route: str | None = None,
         trace: TraceContext | None = None,
+        user: str = "",
+        account: str = "",
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
-        The queue of a deployment is fair between clients. Requests with one ``pin`` are answered by
-        one revision.
+        The queue of a deployment is fair between clients, and between the users of each. Requests
+        with one ``pin`` are answered by one revision.
 
         The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
         if it stops reading earlier it must call ``request.stop()``.
@@ -134,6 +136,7 @@ class Dispatcher:
             client_name=client,
             route=route,
             trace=trace,
+            account=account,
             pin=pin,
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
@@ -150,7 +153,12 @@ class Dispatcher:
         if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
             return self._refused(request, hopeless(work.needs_ours))
         decision = pool.ledger.ask(
-            request.key, client=client, priority=priority, needs=needs, revision=request.pinned_to
+            request.key,
+            client=client,
+            user=user,
+            priority=priority,
+            needs=needs,
+            revision=request.pinned_to,
         )
         if isinstance(decision, BufferFull):
             return self._refused(request, OVERFLOW)

@@ -178,6 +178,7 @@ class Request:
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
       route: the path that the client asked, if it was HTTP.
+      account: the name of the API key that its tokens are charged to; empty for none.
       trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
       buffered_timeout_s: how long each stay in the queue may last.
@@ -191,6 +192,7 @@ class Request:
     client_name: str = ""
     route: str | None = None
     trace: TraceContext | None = None
+    account: str = ""
     pin: RevisionPin | None = None
     buffered_timeout_s: float = math.inf
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)

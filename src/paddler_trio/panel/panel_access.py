@@ -22,7 +22,7 @@ import trio
 from paddler_trio.http.api_keys import KeyScope
 from paddler_trio.http.asgi import App, HttpProblem, Message, Receive, Scope, Send, header
 from paddler_trio.http.authentication import Authentication, Refuse, refuse_in_plain_text
-from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME
+from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.origins import READS
 from paddler_trio.http.router import refuse_upgrade
@@ -96,7 +96,7 @@ class PanelAccess:
         key = session.key
         self.keys.requests[key.name] += 1
         name = key.name if asked is KeyScope.MANAGEMENT else INFERENCE_CLIENT + key.name
-        scope[KEY_NAME] = name
+        scope[KEY_NAME], scope[LIMITED_KEY] = name, key.name
         if key.deployments:
             scope[KEY_DEPLOYMENTS] = key.deployments
         started: Message | None = None

@@ -202,8 +202,8 @@ def messages_record(limits: ApiLimits) -> Record:
         Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
         accepted(
             "metadata",
-            record("metadata", accepted("user_id", Text(), "A label.")),
-            "Kept nowhere: it is a label for the provider's own books.",
+            record("metadata", accepted("user_id", Text(), "Whose turn of the key it takes.")),
+            "The key's turns go round its users; of a name a hash lives as long as the request.",
         ),
         accepted("service_tier", Text(64), "There is one tier."),
         hint("diagnostics", "there are none to be told"),

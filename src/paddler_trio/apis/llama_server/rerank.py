@@ -40,7 +40,7 @@ def rerank_record(limits: ApiLimits) -> Record:
         Field("top_n", Integer(1), "Tell only so many of the best."),
         Field("return_documents", Flag(), "Results carry their documents."),
         Field("return_text", Flag(), "With texts: results carry them."),
-        accepted("user", Text(), "Kept nowhere: it is a label for the provider's own books."),
+        accepted("user", Text(), "The key's turns go round its users."),
         note="Give documents or texts. Unknown fields are ignored and reported.",
     )
 

@@ -48,7 +48,7 @@ def _shared_fields() -> tuple[Field, ...]:
             Integer(-1, -1),
             "-1: what is longer than the batch is cut; absent: it is an error.",
         ),
-        accepted("user", Text(), "Kept nowhere."),
+        accepted("user", Text(), "The key's turns go round its users."),
     )
 
 

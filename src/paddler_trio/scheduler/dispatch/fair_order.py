@@ -54,6 +54,11 @@ class FairOrder:
             self._forget_the_served()
         return (tag + priority.value, request)
 
+    def due(self, request: RequestKey, priority: Priority) -> Place:
+        """Where a request stands that had its turn and lost what it got: it has the current one,
+        and its client pays for no other."""
+        return (self._turn + priority.value, request)
+
     def granted(self, place: Place, priority: Priority) -> None:
         """The request at this place got a slot: its turn is the current one."""
         self._turn = max(self._turn, place[0] - priority.value)

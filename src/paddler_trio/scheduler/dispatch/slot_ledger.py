@@ -13,8 +13,9 @@ Invariants (``tests/unit/scheduler/dispatch`` checks them after every step of a 
   class is the order of arrival; a re-queued request keeps its place. Only one that not every agent
   may have (a continuation wants its kind, a part of a call its revision, others need what only some
   offer) may be passed by, and only for agents that may not have it;
+* the users of one client share its turns in the same way, and no client gets more by naming many;
 * no client keeps others out of a full buffer: while another has fewer requests waiting, its last
-  one makes room. A re-queued request never does;
+  one makes room; so it is between the users of one client. A re-queued request never does;
 * a request is unknown, waiting, or holding exactly one slot, never two of these.
 
 No event looks at all agents or at all that wait, so it costs the same with 5,000 agents and 100,000
@@ -109,6 +110,7 @@ class _Agent:
 @attrs.define
 class _Request:
     client: str
+    user: str
     place: Place
     priority: Priority
     wanted: Constraint
@@ -154,6 +156,7 @@ class SlotLedger:
         request: RequestKey,
         *,
         client: str = "",
+        user: str = "",
         priority: Priority = Priority.NORMAL,
         needs: frozenset[str] = frozenset(),
         revision: str | None = None,
@@ -165,15 +168,15 @@ class SlotLedger:
         chosen = self._index.least_loaded(wanted)
         displaced: RequestKey | None = None
         if chosen is None and len(self._queue) >= self.max_buffered:
-            displaced = self._queue.displaceable(client, priority)
+            displaced = self._queue.displaceable(client, user, priority)
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
         place = self._order.place(request, client=client, priority=priority)
-        self._requests[request] = entry = _Request(client, place, priority, wanted)
+        self._requests[request] = entry = _Request(client, user, place, priority, wanted)
         if chosen is not None:
             return self._grant(request, entry, chosen)
-        return Queued(request, self._wait(entry), displaced)
+        return Queued(request, self._wait(request, entry), displaced)
 
     def ask_again(
         self,
@@ -195,7 +198,7 @@ class SlotLedger:
         chosen = self._index.least_loaded(entry.wanted)
         if chosen is not None:  # no earlier request may have this slot, or it would not be free
             return self._grant(request, entry, chosen)
-        return Queued(request, self._wait(entry))
+        return Queued(request, self._wait(request, entry))
 
     def give_back(self, request: RequestKey) -> list[Granted]:
         """The request returns its slot and may :meth:`ask_again`."""
@@ -301,7 +304,7 @@ class SlotLedger:
 
     def in_order(self, requests: Iterable[RequestKey]) -> list[RequestKey]:
         """These requests, sorted by their places."""
-        return sorted(requests, key=lambda request: self._requests[request].place)
+        return sorted(requests, key=lambda key: self._queue.place(key) or self._requests[key].place)
 
     def slots_processing(self, agent: AgentKey) -> int:
         """How many requests hold a slot of this agent."""
@@ -316,11 +319,13 @@ class SlotLedger:
 
     # -------------------------------------------------------------- private
 
-    def _wait(self, entry: _Request) -> int:
+    def _wait(self, request: RequestKey, entry: _Request) -> int:
         """It waits; how many stand before it."""
         return self._queue.add(
             Waiting(
+                request,
                 entry.client,
+                entry.user,
                 entry.place,
                 entry.priority,
                 entry.wanted,
@@ -329,7 +334,7 @@ class SlotLedger:
         )
 
     def _forget_waiting(self, request: RequestKey) -> None:
-        client = self._queue.remove(request).client
+        client = self._queue.remove(request, is_granted=False).client
         del self._requests[request]
         self._order.gave_up(client, self._queue.last_turn(client))
 
@@ -344,9 +349,10 @@ class SlotLedger:
         while (first := self._queue.first(hopeless)) is not None:
             chosen = self._index.least_loaded(first.wanted)
             if chosen is not None:
-                request = first.place[1]
-                self._queue.remove(request)
-                grants.append(self._grant(request, self._requests[request], chosen))
+                request = first.key
+                entry = self._requests[request]
+                entry.place = self._queue.remove(request, is_granted=True).place
+                grants.append(self._grant(request, entry, chosen))
             elif first.wanted == ANY:
                 break  # nothing is free
             else:

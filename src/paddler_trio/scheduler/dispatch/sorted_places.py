@@ -74,6 +74,16 @@ class SortedPlaces(Generic[T]):
         elif within == len(chunk):
             self._lasts[place] = chunk[-1]
 
+    def at(self, number: int) -> T:
+        """The item before which there are ``number`` others; IndexError if there is none."""
+        if not 0 <= number < self._length:
+            raise IndexError(f"{number} is not in {self!r}")
+        for chunk in self._chunks:
+            if number < len(chunk):
+                return chunk[number]
+            number -= len(chunk)
+        raise AssertionError("the length is that of all chunks")
+
     def before(self, item: T) -> int:
         """How many are smaller; it need not be in it."""
         place = bisect_left(self._lasts, item)

@@ -3,7 +3,8 @@ about them.
 
 * those that ask for the same, because the first of them stands for all: if it may have no free
   slot, none of them may;
-* those of each client, for the turns that a client gets back when a request of it gives up;
+* those of each client, for the turns that a client gets back when a request of it gives up, and of
+  a client with several users also in the order of those (``user_turns.py``);
 * in a full buffer, those that never had a slot, since only these may be displaced.
 
 Each of these is kept in order, so no event looks at all that wait.
@@ -12,46 +13,24 @@ Each of these is kept in order, so no event looks at all that wait.
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from typing import TypeAlias
 
 import attrs
 
 from paddler_trio.scheduler.dispatch.agent_index import Constraint
+from paddler_trio.scheduler.dispatch.crowds import Crowds, Flow
 from paddler_trio.scheduler.dispatch.fair_order import Place, Priority, RequestKey
 from paddler_trio.scheduler.dispatch.sorted_places import SortedPlaces
+from paddler_trio.scheduler.dispatch.user_turns import UserTurns, Waiting
 
-_Crowd: TypeAlias = "tuple[int, Place, str]"
-"""How many requests of a client could be displaced, negative; the first of them; the client."""
-
-
-@attrs.define
-class Waiting:
-    """A request that waits.
-
-    Args:
-      can_be_displaced: it never had a slot.
-    """
-
-    client: str
-    place: Place
-    priority: Priority
-    wanted: Constraint
-    can_be_displaced: bool
-
-    @property
-    def turn(self) -> Place:
-        """Its tag, and its arrival: a client's own requests in order of arrival."""
-        return (self.place[0] - self.priority.value, self.place[1])
+__all__ = ["WaitQueue", "Waiting"]
 
 
 @attrs.define
-class _Client:
-    turns: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
-    """Of all its requests that wait."""
-    newcomers: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
-    """The places of those that can be displaced."""
-    crowd: tuple[Priority, _Crowd] | None = None
-    """Where it stands among those that could make room, if it does."""
+class _Client(Flow):
+    user: str = ""
+    """Of all that wait, if there are no ``users``."""
+    users: UserTurns | None = None
+    """From the moment two of them wait, until nothing of the client waits."""
 
 
 @attrs.define
@@ -61,10 +40,9 @@ class WaitQueue:
     _requests: dict[RequestKey, Waiting] = attrs.field(factory=dict, init=False)
     _by_wanted: dict[Constraint, SortedPlaces[Place]] = attrs.field(factory=dict, init=False)
     _clients: dict[str, _Client] = attrs.field(factory=dict, init=False)
-    _crowds: dict[Priority, SortedPlaces[_Crowd]] = attrs.field(
-        factory=lambda: {priority: SortedPlaces() for priority in Priority}, init=False
-    )
-    """Clients by the class of the last request that they could lose, the largest crowd first."""
+    _crowds: Crowds = attrs.field(factory=Crowds, init=False)
+    _holders: dict[RequestKey, RequestKey] = attrs.field(factory=dict, init=False)
+    """Of places that are on record for another request than the one that brought them."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -75,26 +53,42 @@ class WaitQueue:
     def add(self, request: Waiting) -> int:
         """It waits from now on; how many stand before it."""
         place = request.place
-        self._requests[place[1]] = request
+        self._requests[request.key] = request
+        if place[1] != request.key:
+            self._holders[place[1]] = request.key
         self._by_wanted.setdefault(request.wanted, SortedPlaces()).add(place)
         client = self._clients.get(request.client)
         if client is None:
-            client = self._clients[request.client] = _Client()
+            client = self._clients[request.client] = _Client(user=request.user)
         client.turns.add(request.turn)
         if request.can_be_displaced:
             client.newcomers.add(place)
             self._note_crowd(request.client, client)
-        return self._before(place)
+        if client.users is not None:
+            client.users.add(request)
+        elif request.user != client.user:
+            client.users = UserTurns.of(self._on_record(turn) for turn in client.turns)
+        else:
+            return self._before(place)
+        return self._before(client.users.standing(request))
 
-    def remove(self, key: RequestKey) -> Waiting:
-        """It does not wait any more; KeyError if it did not."""
+    def remove(self, key: RequestKey, *, is_granted: bool) -> Waiting:
+        """It has a slot, or gave up; its ``place`` is the one where it stood. KeyError if it did
+        not wait."""
         request = self._requests.pop(key)
+        client = self._clients[request.client]
+        if client.users is not None:
+            self._requests[key] = request
+            self._put_on_record(request, client.users.standing(request))
+            client.users.remove(request, is_granted=is_granted)
+            del self._requests[key]
         place = request.place
+        if place[1] != key:
+            del self._holders[place[1]]
         alike = self._by_wanted[request.wanted]
         alike.remove(place)
         if not alike:
             del self._by_wanted[request.wanted]
-        client = self._clients[request.client]
         client.turns.remove(request.turn)
         if request.can_be_displaced:
             client.newcomers.remove(place)
@@ -103,10 +97,21 @@ class WaitQueue:
             del self._clients[request.client]
         return request
 
+    def place(self, key: RequestKey) -> Place | None:
+        """Where it stands; None if it does not wait."""
+        request = self._requests.get(key)
+        if request is None:
+            return None
+        users = self._clients[request.client].users
+        return request.place if users is None else users.standing(request)
+
     def position(self, key: RequestKey) -> int | None:
         """How many stand before it; None if it does not wait."""
         request = self._requests.get(key)
-        return None if request is None else self._before(request.place)
+        if request is None:
+            return None
+        users = self._clients[request.client].users
+        return self._before(request.place if users is None else users.standing(request))
 
     def last_turn(self, client: str) -> int | None:
         """The tag of the latest of the client's requests that wait; None if none does."""
@@ -118,44 +123,64 @@ class WaitQueue:
         places = [
             places.first for wanted, places in self._by_wanted.items() if wanted not in but_not
         ]
-        return self._requests[min(places)[1]] if places else None
+        return self._at(min(places)) if places else None
 
     def wanted(self) -> Iterator[Constraint]:
         """What requests that wait ask for, each once."""
         return iter(self._by_wanted)
 
     def that_want(self, wanted: Constraint) -> list[RequestKey]:
-        """Those that ask for exactly this, in order."""
-        return [key for _, key in self._by_wanted.get(wanted, ())]
+        """Those that ask for exactly this, in no order."""
+        return [self._on_record(place).key for place in self._by_wanted.get(wanted, ())]
 
-    def displaceable(self, client: str, priority: Priority) -> RequestKey | None:
+    def displaceable(self, client: str, user: str, priority: Priority) -> RequestKey | None:
         """The last one of the client with the most requests that could make room, if these are at
-        least two more than ``client`` has, and the class of that one is not above ``priority``."""
-        crowds = [
-            crowd.first
-            for its_class, crowd in self._crowds.items()
-            if crowd and its_class.value >= priority.value
-        ]
-        if not crowds:
-            return None
-        size, _, name = min(crowds)
+        least two more than ``client`` has, and the class of that one is not above ``priority``. If
+        there is none, the same of the users of ``client``."""
         own = self._clients.get(client)
-        if -size < (0 if own is None else len(own.newcomers)) + 2:
+        name = self._crowds.largest(priority, own=own)
+        if name is not None:
+            return self._at(self._clients[name].newcomers.last).key
+        if own is None:
             return None
-        return self._clients[name].newcomers.last[1]
+        if own.users is not None:
+            return own.users.displaceable(user, priority)
+        if own.user == user or len(own.newcomers) < 2:
+            return None
+        last = self._on_record(own.newcomers.last)
+        return last.key if last.priority.value >= priority.value else None
+
+    # ------------------------------------------------------------- private
+
+    def _put_on_record(self, request: Waiting, place: Place) -> None:
+        """It stands at this place: it and the one whose place that is on record change places."""
+        other = self._on_record(place)
+        if other is not request:
+            other.place, request.place = request.place, place
+            for each in (other, request):
+                if each.place[1] == each.key:
+                    self._holders.pop(each.key, None)
+                else:
+                    self._holders[each.place[1]] = each.key
+
+    def _on_record(self, place: Place) -> Waiting:
+        """Whose place, or turn, it is on record."""
+        if not self._holders:
+            return self._requests[place[1]]
+        return self._requests[self._holders.get(place[1], place[1])]
+
+    def _at(self, place: Place) -> Waiting:
+        """Who stands there."""
+        request = self._on_record(place)
+        users = self._clients[request.client].users
+        return request if users is None else self._requests[users.at(place, request)]
 
     def _before(self, place: Place) -> int:
         return sum(places.before(place) for places in self._by_wanted.values())
 
     def _note_crowd(self, name: str, client: _Client) -> None:
-        """Only a client with two such requests or more can have two more than another."""
-        crowd: tuple[Priority, _Crowd] | None = None
         if len(client.newcomers) >= 2:
-            last = self._requests[client.newcomers.last[1]]
-            crowd = last.priority, (-len(client.newcomers), client.newcomers.first, name)
-        if client.crowd is not None:
-            its_class, entry = client.crowd
-            self._crowds[its_class].remove(entry)
-        if crowd is not None:
-            self._crowds[crowd[0]].add(crowd[1])
-        client.crowd = crowd
+            last = self._on_record(client.newcomers.last).priority
+            self._crowds.note(name, client, last)
+        elif client.crowd is not None:
+            self._crowds.note(name, client, None)

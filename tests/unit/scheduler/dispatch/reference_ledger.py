@@ -6,7 +6,7 @@ them."""
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import attrs
@@ -67,7 +67,9 @@ class _Agent:
 @attrs.define
 class _Request:
     client: str
+    user: str
     place: Place
+    """Where it stands; that of another request of its client, while its users take turns."""
     priority: Priority
     needs: frozenset[str] = frozenset()
     """Only agents that offer all of these may have it."""
@@ -79,6 +81,22 @@ class _Request:
     """Whose slot it holds; None while it waits."""
     was_granted: bool = False
     """It had a slot before: it is never turned away any more."""
+    among_users: Place | None = None
+    """Where it stands among the users of its client, while several of them wait."""
+
+    @property
+    def line(self) -> object:
+        """Requests of a client that can stand for each other."""
+        return (self.priority, self.needs, self.kind, self.revision, self.was_granted)
+
+
+def _tag(entry: _Request) -> int:
+    return entry.place[0] - entry.priority.value
+
+
+def _user_tag(entry: _Request) -> int:
+    assert entry.among_users is not None
+    return entry.among_users[0] - entry.priority.value
 
 
 @attrs.define
@@ -93,7 +111,11 @@ class ReferenceLedger:
     _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
     _requests: dict[RequestKey, _Request] = attrs.field(factory=dict, init=False)
     _waiting: list[Place] = attrs.field(factory=list, init=False)
+    _at: dict[Place, RequestKey] = attrs.field(factory=dict, init=False)
+    """Who waits there."""
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
+    _users: dict[str, FairOrder] = attrs.field(factory=dict, init=False)
+    """Of clients of which several users wait, or did since nothing of the client waited last."""
     _grants: int = attrs.field(default=0, init=False)
 
     # ------------------------------------------------------------- requests
@@ -103,6 +125,7 @@ class ReferenceLedger:
         request: RequestKey,
         *,
         client: str = "",
+        user: str = "",
         priority: Priority = Priority.NORMAL,
         needs: frozenset[str] = frozenset(),
         revision: str | None = None,
@@ -115,19 +138,18 @@ class ReferenceLedger:
             self._free_agent(None, needs, revision) is None
             and len(self._waiting) >= self.max_buffered
         ):
-            displaced = self._displaceable(client, priority)
+            displaced = self._displaceable(client, user, priority)
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
         place = self._order.place(request, client=client, priority=priority)
         self._requests[request] = entry = _Request(
-            client, place, priority, needs, revision=revision
+            client, user, place, priority, needs, revision=revision
         )
         granted = self._grant(request, entry)
         if granted is not None:
             return granted
-        insort(self._waiting, place)
-        return Queued(request, self._waiting.index(place), displaced)
+        return Queued(request, self._wait(request, entry), displaced)
 
     def ask_again(
         self,
@@ -145,13 +167,12 @@ class ReferenceLedger:
         entry = self._requests[request]
         entry.needs |= needs
         assert entry.agent is None, f"request {request} holds a slot"
-        assert entry.place not in self._waiting, f"request {request} waits already"
+        assert not self._waits(entry), f"request {request} waits already"
         entry.kind, entry.revision = kind, revision
         granted = self._grant(request, entry)
         if granted is not None:
             return granted  # no earlier request may have this slot, or it would not be free
-        insort(self._waiting, entry.place)
-        return Queued(request, self._waiting.index(entry.place))
+        return Queued(request, self._wait(request, entry))
 
     def give_back(self, request: RequestKey) -> list[Granted]:
         """The request returns its slot and may :meth:`ask_again`."""
@@ -166,7 +187,7 @@ class ReferenceLedger:
         entry = self._requests.get(request)
         if entry is None:
             return []
-        if entry.agent is None and entry.place in self._waiting:
+        if entry.agent is None and self._waits(entry):
             self._forget_waiting(request)
             return self._grant_waiting()
         if entry.agent is not None:
@@ -177,7 +198,7 @@ class ReferenceLedger:
     def position(self, request: RequestKey) -> int | None:
         """How many stand before this request; None if it does not wait."""
         entry = self._requests.get(request)
-        if entry is None or entry.place not in self._waiting:
+        if entry is None or not self._waits(entry):
             return None
         return self._waiting.index(entry.place)
 
@@ -192,7 +213,7 @@ class ReferenceLedger:
         kind, and those of a revision that is neither served nor about to be. An agent that only
         loads keeps its kind; of one that offers what continuations need and has served nothing yet
         the kind is not known."""
-        waiting = [(key, self._requests[key]) for _, key in self._waiting]
+        waiting = list(self._in_queue())
         agents = self._agents.values()
         kinds = {agent.kind for agent in agents if agent.offers or agent.kind}
         if None in kinds and all(entry.revision is None for _, entry in waiting):
@@ -264,45 +285,112 @@ class ReferenceLedger:
 
     # -------------------------------------------------------------- private
 
-    def _displaceable(self, client: str, priority: Priority) -> RequestKey | None:
+    def _waits(self, entry: _Request) -> bool:
+        return entry.agent is None and entry.place in self._at
+
+    def _in_queue(self) -> Iterator[tuple[RequestKey, _Request]]:
+        """All that wait, in order."""
+        for place in self._waiting:
+            key = self._at[place]
+            yield key, self._requests[key]
+
+    def _wait(self, request: RequestKey, entry: _Request) -> int:
+        """It waits; how many stand before it."""
+        others = [(key, e) for key, e in self._in_queue() if e.client == entry.client]
+        insort(self._waiting, entry.place)
+        self._at[entry.place] = request
+        users = self._users.get(entry.client)
+        if users is None and any(other.user != entry.user for _, other in others):
+            users = self._users[entry.client] = FairOrder()
+            both = [*others, (request, entry)]
+            for key, each in sorted(both, key=lambda e: (_tag(e[1]), e[1].place[1])):
+                each.among_users = self._among(users, key, each)
+        elif users is not None:
+            entry.among_users = self._among(users, request, entry)
+        self._give_out_places(entry.client)
+        return self._waiting.index(entry.place)
+
+    def _among(self, users: FairOrder, request: RequestKey, entry: _Request) -> Place:
+        if entry.was_granted:
+            return users.due(request, entry.priority)
+        return users.place(request, client=entry.user, priority=entry.priority)
+
+    def _give_out_places(self, client: str) -> None:
+        """In each line, the first place to the first in the order of the users."""
+        if client not in self._users:
+            return
+        own = [(key, entry) for key, entry in self._in_queue() if entry.client == client]
+        for line in {entry.line for _, entry in own}:
+            entries = [(key, entry) for key, entry in own if entry.line == line]
+            places = sorted(entry.place for _, entry in entries)
+            entries.sort(key=lambda each: each[1].among_users or (0, RequestKey(0)))
+            for (key, entry), place in zip(entries, places, strict=True):
+                entry.place = place
+                self._at[place] = key
+
+    def _displaceable(self, client: str, user: str, priority: Priority) -> RequestKey | None:
         """The last in the queue of the client with the most waiting requests, if these are at least
-        two more than ``client`` has, and its class is not above ``priority``."""
-        waiting: dict[str, list[RequestKey]] = {}
-        for _, key in self._waiting:
-            entry = self._requests[key]
-            if not entry.was_granted:
-                waiting.setdefault(entry.client, []).append(key)
-        own = len(waiting.get(client, ()))
-        for keys in sorted(waiting.values(), key=len, reverse=True):
+        two more than ``client`` has, and its class is not above ``priority``. If there is none, the
+        same between the users of ``client``."""
+        waiting = [(key, entry) for key, entry in self._in_queue() if not entry.was_granted]
+        of_clients = [(entry.client, key) for key, entry in waiting]
+        found = self._last_of_most(of_clients, client, priority)
+        if found is not None:
+            return found
+        own = [(key, entry) for key, entry in waiting if entry.client == client]
+        own.sort(key=lambda each: each[1].among_users or each[1].place)
+        return self._last_of_most([(entry.user, key) for key, entry in own], user, priority)
+
+    def _last_of_most(
+        self, waiting: list[tuple[str, RequestKey]], name: str, priority: Priority
+    ) -> RequestKey | None:
+        flows: dict[str, list[RequestKey]] = {}
+        for each, key in waiting:
+            flows.setdefault(each, []).append(key)
+        own = len(flows.get(name, ()))
+        for keys in sorted(flows.values(), key=len, reverse=True):
             if len(keys) < own + 2:
                 return None
             if self._requests[keys[-1]].priority.value >= priority.value:
                 return keys[-1]
         return None
 
-    def _forget_waiting(self, request: RequestKey) -> None:
-        entry = self._requests.pop(request)
+    def _leave_queue(self, entry: _Request) -> None:
         self._waiting.remove(entry.place)
-        others = (self._requests[key] for _, key in self._waiting)
-        tags = [o.place[0] - o.priority.value for o in others if o.client == entry.client]
-        self._order.gave_up(entry.client, max(tags, default=None))
+        del self._at[entry.place]
+        if not any(other.client == entry.client for _, other in self._in_queue()):
+            self._users.pop(entry.client, None)
+
+    def _forget_waiting(self, request: RequestKey) -> None:
+        entry = self._requests[request]
+        self._leave_queue(entry)
+        del self._requests[request]
+        others = [other for _, other in self._in_queue() if other.client == entry.client]
+        self._order.gave_up(entry.client, max(map(_tag, others), default=None))
+        if entry.client in self._users and entry.among_users is not None:
+            turns = [_user_tag(other) for other in others if other.user == entry.user]
+            self._users[entry.client].gave_up(entry.user, max(turns, default=None))
 
     def _grant_waiting(self) -> list[Granted]:
         """Grant slots in the order of the places, while any is free."""
         grants: list[Granted] = []
-        passed_by = 0
-        while passed_by < len(self._waiting):
-            (_, request) = self._waiting[passed_by]
-            entry = self._requests[request]
+        hopeless: set[RequestKey] = set()
+        while True:
+            left = ((key, entry) for key, entry in self._in_queue() if key not in hopeless)
+            first = next(left, None)
+            if first is None:
+                return grants
+            request, entry = first
             granted = self._grant(request, entry)
             if granted is not None:
-                del self._waiting[passed_by]
+                self._leave_queue(entry)
+                if entry.client in self._users and entry.among_users is not None:
+                    self._users[entry.client].granted(entry.among_users, entry.priority)
                 grants.append(granted)
             elif entry.kind is not None or entry.needs or entry.revision is not None:
-                passed_by += 1  # others may have what this one may not
+                hopeless.add(request)  # others may have what this one may not
             else:
-                break
-        return grants
+                return grants
 
     def _grant(self, request: RequestKey, entry: _Request) -> Granted | None:
         chosen = self._free_agent(entry.kind, entry.needs, entry.revision)

@@ -27,11 +27,14 @@ OFFERS = (frozenset[str](), frozenset({"ours"}))
 class Twins:
     """Both ledgers, a walk through their methods, and what they answered."""
 
-    def __init__(self, seed: int, *, max_buffered: int, clients: int, most_agents: int) -> None:
+    def __init__(
+        self, seed: int, *, max_buffered: int, clients: int, most_agents: int, users: int
+    ) -> None:
         self.dice = random.Random(seed)
         self.plain = ReferenceLedger(max_buffered=max_buffered)
         self.flat = SlotLedger(max_buffered=max_buffered)
         self.clients = [f"c{number}" for number in range(clients)]
+        self.users = ["", *(f"u{number}" for number in range(users))]
         self.most_agents = most_agents
         self.arrivals = self.joined = 0
         self.agents: list[AgentKey] = []
@@ -55,6 +58,7 @@ class Twins:
             "ask",
             key,
             client=self.dice.choice(self.clients),
+            user=self.dice.choice(self.users),
             priority=self.dice.choice(list(Priority)),
             needs=self.dice.choice(OFFERS),
             revision=self.dice.choice((None, None, None, "one", "two")),
@@ -125,24 +129,29 @@ class Twins:
             self.both("position", key)
 
 
+@pytest.mark.parametrize("users", [0, 3])
 @pytest.mark.parametrize(
     ("max_buffered", "clients", "most_agents"), [(0, 1, 2), (4, 3, 3), (12, 4, 4), (30, 9, 6)]
 )
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=examples(60), deadline=None)
-def test_both_decide_the_same(max_buffered: int, clients: int, most_agents: int, seed: int) -> None:
-    twins = Twins(seed, max_buffered=max_buffered, clients=clients, most_agents=most_agents)
+def test_both_decide_the_same(
+    max_buffered: int, clients: int, most_agents: int, users: int, seed: int
+) -> None:
+    twins = Twins(
+        seed, max_buffered=max_buffered, clients=clients, most_agents=most_agents, users=users
+    )
     for _ in range(120):
         twins.step()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("clients", "users"), [(40, 0), (40, 5), (2, 30)])
 def test_both_decide_the_same_with_many_of_everything(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    clients: int, users: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_places, "CHUNK", 4)
-    twins = Twins(seed, max_buffered=200, clients=40, most_agents=20)
-    for _ in range(2500):
+    twins = Twins(users, max_buffered=200, clients=clients, most_agents=20, users=users)
+    for _ in range(800):
         twins.step()
 
 
@@ -167,6 +176,7 @@ def test_sorted_places_are_a_sorted_list(moves: list[tuple[bool, int]]) -> None:
                     places.remove(item)
             assert list(places) == expected
             assert len(places) == len(expected)
+            assert [places.at(number) for number in range(len(expected))] == expected
             assert [places.before((each,)) for each in range(62)] == [
                 sum(other < (each,) for other in expected) for each in range(62)
             ]

@@ -1,0 +1,48 @@
+"""The limits of API keys: counted in front of the ports, charged where requests end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from paddler_trio.apis.api_router import ApiRouter
+from paddler_trio.apis.limit_headers import api_limit_headers
+from paddler_trio.assembly.balancer_core import BalancerCore
+from paddler_trio.balancer.key_tokens import KeyTokens
+from paddler_trio.balancer.key_usage_file import SUFFIX, KeyUsageFile
+from paddler_trio.balancer.state_database import state_file
+from paddler_trio.config import BalancerConfig
+from paddler_trio.http.asgi import App
+from paddler_trio.http.key_accounts import KeyAccounts
+from paddler_trio.http.key_limiter import KeyLimiter
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.nursery_tree.balancer_tree import Run
+
+
+@attrs.frozen(eq=False)
+class KeyQuotas:
+    """``services`` are its tasks, by their names."""
+
+    accounts: KeyAccounts
+    limiter: KeyLimiter
+    services: Mapping[str, Run]
+
+    @classmethod
+    def of(cls, config: BalancerConfig, keys: KeyRing, core: BalancerCore) -> KeyQuotas:
+        """Observes the requests of ``core`` from now on; what was used today is read from the file
+        beside the state."""
+        accounts = KeyAccounts(keys)
+        activity = core.activity
+        activity.then = KeyTokens(accounts, activity.finished, activity.then)
+        services: dict[str, Run] = {}
+        state = state_file(config.state_database)
+        if state is not None and keys.path is not None:
+            file = KeyUsageFile(state.with_name(state.name + SUFFIX), accounts)
+            file.load()
+            services["key usage"] = file.run
+        return cls(accounts, KeyLimiter(accounts), services)
+
+    def limited(self, api: ApiRouter) -> App:
+        """The application of the APIs, within limits, with the headers of each API."""
+        return self.limiter(api, refuse=api.refuse, fields=api_limit_headers)
