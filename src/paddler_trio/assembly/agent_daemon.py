@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import attrs
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.memory_in_use import MemoryInUse
 from paddler_trio.agent.model_fit import ModelFit
 from paddler_trio.agent.model_server import ModelServer
@@ -17,6 +19,7 @@ from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.joining.agent_folder import in_use
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
@@ -35,7 +38,12 @@ async def serve_agent(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Assemble an agent and run its tree; see :func:`run_agent`."""
-    await run_agent(partial(agent_parts, config), stop, notifier=notifier, task_status=task_status)
+    lock = (
+        in_use(config.token_file) if config.has_credential and config.token_file else nullcontext()
+    )
+    with lock:
+        parts = partial(agent_parts, config)
+        await run_agent(parts, stop, notifier=notifier, task_status=task_status)
 
 
 def agent_parts(config: AgentConfig) -> AgentParts:
@@ -92,6 +100,12 @@ class _Host:
         self._hub = HubSettings.from_environment(token_file=self.config.hf_token_file)
         self._fit = ModelFit(open_memory_questions, self._hub, self.config.memory)
 
+    def _rotation(self) -> CredentialRotation | None:
+        config = self.config
+        if config.token_file is None or not config.has_credential:
+            return None
+        return CredentialRotation(config.token_file)
+
     def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
         """Of a deployment beside the first link's."""
         name = f"{self.config.name or self.id}.{wanted.deployment}"
@@ -143,6 +157,7 @@ class _Host:
             id=link_id,
             placement=placement,
             on_instances=None if instances is None else instances.want,
+            rotation=None if instances is None else self._rotation(),
         )
 
         def offer_nothing() -> None:

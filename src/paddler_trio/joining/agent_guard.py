@@ -148,8 +148,8 @@ class AgentGuard:
             await app(scope, receive, send)
             return
 
-        async def rotate(digest: bytes) -> bool:
-            return await self.registry.rotate(credential.id, digest)
+        async def rotate(digest: bytes, replaces: bytes) -> bool:
+            return await self.registry.rotate(credential.id, digest, replaces=replaces)
 
         put_identity(scope, AgentIdentity(credential.name, credential.labels, rotate))
         process = scope["path"].removeprefix(AGENT_SOCKET).partition(".")[0]
