@@ -107,6 +107,9 @@ class AgentConfig:
     """Where spans of requests are sent; None for no traces."""
     token_file: Path | None = None
     """Holds the API key this agent shows to its balancer; read anew at every dialling."""
+    has_credential: bool = False
+    """What ``token_file`` holds is the credential of this agent alone; its secret is replaced once
+    a day."""
     hf_token_file: Path | None = None
     """Holds the token for the hub that models come from; read anew for every download."""
     checks_fit: bool = True

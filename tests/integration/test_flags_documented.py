@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
 SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S))
 
-PURE_GROUPS = ("fleet", "key", "model", "template")
+PURE_GROUPS = ("fleet", "join-token", "key", "model", "template")
 """Commands that do nothing without a sub-command."""
 
 
@@ -39,7 +39,7 @@ def commands_in(*path: str) -> list[str]:
 def test_every_command_has_its_section() -> None:
     commands = [
         " ".join((*path, name))
-        for path in ((), *((group,) for group in ("agent", "rollout", *PURE_GROUPS)))
+        for path in ((), *((group,) for group in ("agent", "agents", "rollout", *PURE_GROUPS)))
         for name in commands_in(*path)
         if name not in PURE_GROUPS
     ]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 import structlog
 import trio
 import trio_websocket
 
+from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
@@ -54,6 +56,8 @@ from paddler_trio.wire.trio.trio_link import (
     Instances,
     InstanceWanted,
     Placement,
+    Rotate,
+    Rotated,
     Start,
     Store,
     Tree,
@@ -86,7 +90,7 @@ class BalancerConnection:
     Args:
       on_store: called with the path at which the balancer keeps models, if it does.
       placement: sent before the registration; None sends nothing.
-      on_instances: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
+      on_instances, rotation: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
     """
 
     socket: trio_websocket.WebSocketConnection
@@ -97,6 +101,7 @@ class BalancerConnection:
     on_store: Callable[[str], None] = lambda path: None
     placement: Placement | None = None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
+    rotation: CredentialRotation | None = None
     speaks_trio: bool = attrs.field(init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -143,6 +148,9 @@ class BalancerConnection:
                     nursery.start_soon(self._write_large, name="writer of large frames to balancer")
                     nursery.start_soon(self._publish_changes, name="status publisher")
                     nursery.start_soon(self._beat, name="heartbeat")
+                    if self.rotation is not None and self.speaks_trio:
+                        rotate = partial(self.rotation.run, self._rotate)
+                        nursery.start_soon(rotate, name="credential rotation")
                     await self._read()
         finally:
             self._ended.set()
@@ -383,6 +391,9 @@ class BalancerConnection:
                 if self.on_instances is None:
                     raise WireError(f"instances are listed on a host's first link @ $.{TAG}")
                 self.on_instances(wanted)
+            case Rotated(sha256):
+                if self.rotation is not None:
+                    self.rotation.confirmed(sha256)
             case GetTree(wire_id):
                 self._send(render_extension(Tree(wire_id, attrs.asdict(running_tree()))))
             case UnknownExtension(name):
@@ -393,6 +404,9 @@ class BalancerConnection:
                 raise WireError(f"{type(other).__name__} is not a balancer's to say @ $.{TAG}")
 
     # -------------------------------------------------------------- private
+
+    def _rotate(self, wish: Rotate) -> None:
+        self._send(render_extension(wish))
 
     def _ignore(self, name: str) -> None:
         if self._unknown.is_first(name):

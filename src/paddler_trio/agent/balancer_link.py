@@ -21,6 +21,7 @@ import trio_websocket
 import wsproto.utilities
 
 from paddler_trio.agent.balancer_connection import BalancerConnection
+from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
@@ -57,6 +58,7 @@ class BalancerLink:
       placement: what is sent before each registration; None sends nothing.
       on_instances: called with the list of instances that this host shall have beside this one;
         None where that is not to be heard.
+      rotation: of the credential in ``token_file``, if it is one and this link shall do that.
     """
 
     host: str
@@ -69,6 +71,7 @@ class BalancerLink:
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16))
     placement: Callable[[], Placement | None] = lambda: None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
+    rotation: CredentialRotation | None = None
     registered: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set at the first successful registration."""
     is_up: bool = attrs.field(default=False, init=False)
@@ -151,6 +154,7 @@ class BalancerLink:
                         on_store=self._on_store,
                         placement=self.placement(),
                         on_instances=self.on_instances,
+                        rotation=self.rotation,
                     )
                     self._connection = connection
                     try:
@@ -213,7 +217,8 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, trio_websocket.ConnectionRejected) and error.status_code in (401, 403):
         # never the headers, never the token
         body = (error.body or b"").decode(errors="replace")[:300]
-        advice = "; see --token-file" if error.status_code == 401 else ""
+        has_advice = error.status_code != 401 or "paddler-trio join" in body
+        advice = "" if has_advice else "; see --token-file, or `paddler-trio join`"
         return f"the balancer refused this agent ({error.status_code}): {body}{advice}"
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else repr(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -11,6 +12,7 @@ import attrs
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.disk_space import DiskSpace
 from paddler_trio.agent.instance_measures import InstanceMeasures
 from paddler_trio.agent.memory_in_use import MemoryInUse
@@ -20,6 +22,7 @@ from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.joining.agent_folder import in_use
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
@@ -59,8 +62,12 @@ async def serve_agent(
         from paddler_trio.assembly.agent_metrics_port import AgentMetricsPort, bind_metrics
 
         open_metrics = partial(AgentMetricsPort, bind_metrics(config.metrics_addr))
-    parts = partial(agent_parts, config, open_metrics)
-    await run_agent(parts, stop, notifier=notifier, task_status=task_status)
+    lock = (
+        in_use(config.token_file) if config.has_credential and config.token_file else nullcontext()
+    )
+    with lock:
+        parts = partial(agent_parts, config, open_metrics)
+        await run_agent(parts, stop, notifier=notifier, task_status=task_status)
 
 
 def agent_parts(config: AgentConfig, open_metrics: OpenMetrics | None = None) -> AgentParts:
@@ -133,6 +140,12 @@ class _Host:
             services["metrics"] = open_metrics(self._measures, self._disk).run
         return services
 
+    def _rotation(self) -> CredentialRotation | None:
+        config = self.config
+        if config.token_file is None or not config.has_credential:
+            return None
+        return CredentialRotation(config.token_file)
+
     def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
         """Of a deployment beside the first link's."""
         name = f"{self.config.name or self.id}.{wanted.deployment}"
@@ -186,6 +199,7 @@ class _Host:
             id=link_id,
             placement=placement,
             on_instances=None if instances is None else instances.want,
+            rotation=None if instances is None else self._rotation(),
         )
 
         self._measures.add(deployment, status, link)

@@ -386,7 +386,7 @@ class _Link:
         deployment = DEFAULT_DEPLOYMENT if placement is None else placement.deployment
         return None if self.identity is None else self.identity.name_problem(name, deployment)
 
-    def _rotate(self, agent: AgentConnection, sha256: str) -> None:
+    def _rotate(self, agent: AgentConnection, wish: Rotate) -> None:
         """The agent wants another secret; one at a time, without answer if it cannot be stored."""
         identity, nursery = self.identity, self._nursery
         if identity is None or nursery is None or self._is_rotating:
@@ -395,8 +395,9 @@ class _Link:
 
         async def rotate() -> None:
             try:
-                if await identity.rotate(bytes.fromhex(sha256)):
-                    agent.send(render_extension(Rotated(sha256)))
+                new, old = bytes.fromhex(wish.sha256), bytes.fromhex(wish.replaces)
+                if await identity.rotate(new, old):
+                    agent.send(render_extension(Rotated(wish.sha256)))
             except ConfigurationError as error:
                 log.error("an agent's new secret was not stored", reason=str(error))
             finally:
@@ -476,8 +477,8 @@ class _Link:
                 agent.answer(wire_id, answer)
             case CacheProgress() as progress:
                 agent.progressed(bounded_progress(progress))
-            case Rotate(sha256):
-                self._rotate(agent, sha256)
+            case Rotate() as wish:
+                self._rotate(agent, wish)
             case UnknownExtension(name):
                 self._ignore(name)
             case other:

@@ -17,6 +17,8 @@ from paddler_trio.cli import (
     doctor,
     explain,
     fleet_command,
+    join_command,
+    join_token_command,
     key,
     model,
     model_cache,
@@ -46,7 +48,9 @@ app.add_typer(fleet_command.fleet, name="fleet")
 app.add_typer(rollout_command.rollout, name="rollout")
 app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")
-app.command()(agents.agents)
+app.add_typer(join_token_command.join_token, name="join-token")
+app.command()(join_command.join)
+app.add_typer(agents.agents, name="agents")
 app.command()(top.top)
 app.command()(requests_command.requests)
 app.command()(explain.explain)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli.agent_membership import membership
 from paddler_trio.cli.engine_options import (
     DEFAULT_DRAFTS,
     DEFAULT_IMAGE_CACHE_MIB,
@@ -39,6 +40,7 @@ from paddler_trio.cli.engine_options import (
     rpc_servers,
 )
 from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
+from paddler_trio.cli.join_command import StateDirOption
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_options import (
     FitCheck,
@@ -82,7 +84,8 @@ def run(
     management_addr: Annotated[
         str | None,
         typer.Option(
-            help="host:port of the balancer's management service.", show_default="required"
+            help="host:port of the balancer's management service.",
+            show_default="required, unless this machine has joined",
         ),
     ] = None,
     slots: Annotated[
@@ -126,6 +129,16 @@ def run(
             help="File with an API key of the scope management, if the balancer asks for one.",
         ),
     ] = None,
+    credential_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--credential-file",
+            envvar="PADDLER_TRIO_CREDENTIAL_FILE",
+            help="File with the credential that `paddler-trio join` brought.",
+            show_default="the one in --state-dir, if it is for this balancer",
+        ),
+    ] = None,
+    state_dir: StateDirOption = None,
     hf_token_file: Annotated[
         Path | None,
         typer.Option(
@@ -185,6 +198,15 @@ def run(
     """Run an agent: it dials in, loads the desired model and works on requests in slots."""
     if context.invoked_subcommand is not None:
         return
+    with one_line_errors():
+        member = membership(
+            management_addr=management_addr,
+            name=name,
+            token_file=token_file,
+            credential_file=credential_file,
+            state_dir=state_dir,
+        )
+    management_addr, name = member.address, member.name
     if management_addr is None or slots is None:
         missing = "--management-addr" if management_addr is None else "--slots"
         raise typer.BadParameter(f"Missing option {missing!r}.")
@@ -238,7 +260,8 @@ def run(
         ),
         drain_timeout_s=drain_timeout / 1000,
         otlp_endpoint=otlp_endpoint,
-        token_file=token_file,
+        token_file=member.token_file,
+        has_credential=member.has_credential,
         hf_token_file=hf_token_file,
         checks_fit=fit is FitCheck.on,
         memory=memory_limits(memory_limit, memory_reserve, gpu_memory_reserve),

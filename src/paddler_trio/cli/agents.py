@@ -24,7 +24,13 @@ RATED = ("drawn_tokens", "embedding_tokens")
 PHASE_COLOURS = {"serving": "green", "failed": "red", "waiting": "", "leaving": "yellow"}
 
 
-def agents(
+agents = typer.Typer(invoke_without_command=True)
+"""A command that also has sub-commands: without one, it lists who is connected."""
+
+
+@agents.callback()
+def show(
+    context: typer.Context,
     watch: Annotated[
         bool,
         typer.Option(
@@ -39,6 +45,8 @@ def agents(
     key_file: KeyFileOption = None,
 ) -> None:
     """List the connected agents: slots, phase, model, and issues in plain words."""
+    if context.invoked_subcommand is not None:
+        return
     with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
         if not watch:
             _show(client.fleet(), as_json=as_json)
@@ -51,6 +59,32 @@ def agents(
                 for view in _changes(client.watch_fleet()):
                     rates.look(view.agents, time.monotonic())
                     live.update(agents_table(view.agents, rates), refresh=True)
+
+
+@agents.command()
+def credentials(
+    as_json: JsonOption = False,
+    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
+) -> None:
+    """List the agents that joined with a token, and whose credential may have been copied."""
+    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+        from paddler_trio.cli.join_token_run import list_credentials
+
+        list_credentials(client, as_json=as_json)
+
+
+@agents.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="As `agents credentials` shows it.")],
+    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Cut an agent off and make its credential worthless; what it computes goes on elsewhere."""
+    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+        from paddler_trio.cli.join_token_run import revoke_credential
+
+        revoke_credential(client, name)
 
 
 def _changes(views: Iterable[FleetView]) -> Iterable[FleetView]:

@@ -4,6 +4,7 @@
     /api/v1/agent_socket/…               a credential, or a management key; from the networks of
                                          --legacy-agents nothing, for agents of Paddler 4.1
     GET, HEAD below the model store      a credential, or a management key
+    probes                               open
     everything else                      a management key; a credential is refused with 403
 
 A credential that opens nothing is refused wherever it is shown, also where nothing is asked for.
@@ -21,6 +22,7 @@ import trio
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header
 from paddler_trio.http.authentication import (
     MAX_LOGGED_CHARS,
+    OPEN_PATHS,
     Authentication,
     Refuse,
     refuse_in_plain_text,
@@ -83,7 +85,9 @@ class AgentGuard:
             ):
                 await app(scope, receive, send)
                 return
-            shown = _shown(scope) if kind in ("http", "websocket") else None
+            is_probe = kind == "http" and scope["path"] in OPEN_PATHS
+            is_request = kind in ("http", "websocket") and not is_probe
+            shown = _shown(scope) if is_request else None
             problem: HttpProblem | None = None
             if shown is not None:
                 credential, problem = self._check(scope, shown)
@@ -148,8 +152,8 @@ class AgentGuard:
             await app(scope, receive, send)
             return
 
-        async def rotate(digest: bytes) -> bool:
-            return await self.registry.rotate(credential.id, digest)
+        async def rotate(digest: bytes, replaces: bytes) -> bool:
+            return await self.registry.rotate(credential.id, digest, replaces=replaces)
 
         put_identity(scope, AgentIdentity(credential.name, credential.labels, rotate))
         process = scope["path"].removeprefix(AGENT_SOCKET).partition(".")[0]

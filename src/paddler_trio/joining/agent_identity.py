@@ -19,12 +19,12 @@ class AgentIdentity:
 
     Args:
       labels: of the token that it joined with.
-      rotate: lets the secret of this digest replace the credential's; False if it cannot.
+      rotate: lets the secret of one digest replace that of another; False if it cannot.
     """
 
     name: str
     labels: Mapping[str, str]
-    rotate: Callable[[bytes], Awaitable[bool]] = attrs.field(repr=False)
+    rotate: Callable[[bytes, bytes], Awaitable[bool]] = attrs.field(repr=False)
 
     def name_problem(self, name: str | None, deployment: str) -> str | None:
         """Why an instance of ``deployment`` may not register under this name; None if it may."""

@@ -183,12 +183,20 @@ class AgentRegistry:
     # ------------------------------------------------------------ joining
 
     async def join(
-        self, token_id: str, secret: str, *, digest: bytes, name: str | None, address: str
+        self,
+        token_id: str,
+        secret: str,
+        *,
+        digest: bytes,
+        name: str | None,
+        host: str | None = None,
+        address: str,
     ) -> StoredCredential:
         """Swap one use of a token for a credential whose secret has this ``digest``.
 
         Who asks again with the same token and the same ``digest`` gets the same credential, and no
-        further use is counted: an answer may be lost on its way.
+        further use is counted: an answer may be lost on its way. ``host`` is the name where neither
+        the token nor the agent has one.
 
         Raises:
           JoinRefusedError: the token opens nothing.
@@ -203,7 +211,7 @@ class AgentRegistry:
                     return each
             if token.uses_left == 0:
                 raise JoinRefusedError("it is used up")
-            bound = token.name or name
+            bound = token.name or name or host
             if bound is None:
                 raise JoinConflictError("the agent has no name: give --name")
             if name not in (None, bound):
@@ -267,18 +275,22 @@ class AgentRegistry:
         self.refusals += 1
         return None
 
-    async def rotate(self, credential_id: str, digest: bytes) -> bool:
-        """Let the secret of this ``digest`` replace that of the credential with its first use.
+    async def rotate(self, credential_id: str, digest: bytes, *, replaces: bytes) -> bool:
+        """Let the secret of this ``digest`` replace another one with its first use.
 
-        False if the credential is not there any more, or the secret is an old one.
-        ConfigurationError if the file cannot be written.
+        That other one is in the agent's file now: if it is the pending one, it is put in force, so
+        that it stays good whatever becomes of the new one. False if the credential is not there any
+        more, or neither its secret nor the pending one is to be replaced. ConfigurationError if the
+        file cannot be written.
         """
         async with self._turn:
             credential = self._stored.credentials.get(credential_id)
-            if credential is None or digest in credential.earlier:
+            if credential is None or digest in (credential.digest, *credential.earlier):
                 return False
-            if digest in (credential.pending, credential.digest):
-                return True
+            if replaces == credential.pending:
+                self._keep(self._promoted(credential, replaces))
+            elif replaces != credential.digest:
+                return False
 
             def change(stored: StoredAgents) -> StoredAgents:
                 newest = stored.credentials[credential_id]

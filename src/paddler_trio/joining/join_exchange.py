@@ -1,7 +1,10 @@
 """``/api/v2/join``: a join token is swapped for a credential; the only path that is open to all.
 
     GET   {"certificates": ["-----BEGIN CERTIFICATE-----…"]}: those that the port shows
-    POST  {"id", "secret", "credential_sha256", "name"} -> 201 {"id", "name", "labels"}
+    POST  {"id", "secret", "credential_sha256", "name", "host"} -> 201 {"id", "name", "labels"}
+
+``name`` is what the agent shall be called, or null; ``host`` what it is called if neither that nor
+the token says it.
 
 The agent makes the secret of its credential itself and sends its hash, so no answer has a secret,
 and who has lost an answer sends the same again. What is wrong with a token is in the log, with the
@@ -42,7 +45,7 @@ REFUSAL: Final = (
     "this join token opens nothing here: it has expired, is used up, was revoked, or is another "
     "balancer's; ask for a new one (`paddler-trio join-token new`)"
 )
-_FIELDS: Final = {"id", "secret", "credential_sha256", "name"}
+_FIELDS: Final = {"id", "secret", "credential_sha256", "name", "host"}
 _SECRET: Final = re.compile(r"[!-~]{1,128}", re.ASCII)
 
 
@@ -54,6 +57,7 @@ class JoinOrder:
     secret: str = attrs.field(repr=False)
     digest: bytes = attrs.field(repr=False)
     name: str | None
+    host: str | None
 
 
 @attrs.frozen(eq=False)
@@ -90,7 +94,12 @@ class JoinExchange:
         self._must_wait(address)  # others may have failed while the body was read
         try:
             credential = await self.registry.join(
-                order.id, order.secret, digest=order.digest, name=order.name, address=address
+                order.id,
+                order.secret,
+                digest=order.digest,
+                name=order.name,
+                host=order.host,
+                address=address,
             )
         except JoinRefusedError as error:
             self._limit.failed(address, trio.current_time())
@@ -137,10 +146,10 @@ class JoinExchange:
 
 
 def _order(value: object) -> JoinOrder:
-    """Errors repeat nothing of the body but the name: the rest is secret."""
+    """Errors repeat nothing of the body but names: the rest is secret."""
     if not isinstance(value, dict) or set(value) != _FIELDS:
         raise HttpProblem(400, f"the body must have exactly {', '.join(sorted(_FIELDS))} @ $")
-    token_id, secret, name = value["id"], value["secret"], value["name"]
+    token_id, secret = value["id"], value["secret"]
     digest = value["credential_sha256"]
     if not isinstance(token_id, str) or ID.fullmatch(token_id) is None:
         raise HttpProblem(400, "id must be 12 hexadecimal digits @ $.id")
@@ -148,11 +157,16 @@ def _order(value: object) -> JoinOrder:
         raise HttpProblem(400, "secret must be 1 to 128 printable characters @ $.secret")
     if not isinstance(digest, str) or HASH.fullmatch(digest) is None:
         raise HttpProblem(400, "credential_sha256 must be 64 hexadecimal digits @ $")
-    if not isinstance(name, str | None):
-        raise HttpProblem(400, "name must be a text or null @ $.name")
-    if name is not None:
-        try:
-            check_agent_name(name)
-        except ConfigurationError as error:
-            raise HttpProblem(400, f"{error} @ $.name") from error
-    return JoinOrder(token_id, secret, bytes.fromhex(digest), name)
+    name, host = (_name(value[field], field) for field in ("name", "host"))
+    return JoinOrder(token_id, secret, bytes.fromhex(digest), name, host)
+
+
+def _name(value: object, field: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise HttpProblem(400, f"{field} must be a text or null @ $.{field}")
+    try:
+        return check_agent_name(value)
+    except ConfigurationError as error:
+        raise HttpProblem(400, f"{error} @ $.{field}") from error

@@ -334,12 +334,15 @@ class Cache:
 @attrs.frozen
 class Rotate:
     """A new secret for the credential that this link was opened with; ``sha256`` is its hash. It
-    takes the old one's place with its first use."""
+    takes the place of the one of the hash ``replaces``, which the agent has stored, with its first
+    use."""
 
     sha256: str
+    replaces: str
 
     def __attrs_post_init__(self) -> None:
-        _check_sha256(self.sha256)
+        _check_sha256(self.sha256, "sha256")
+        _check_sha256(self.replaces, "replaces")
 
 
 @attrs.frozen
@@ -349,12 +352,12 @@ class Rotated:
     sha256: str
 
     def __attrs_post_init__(self) -> None:
-        _check_sha256(self.sha256)
+        _check_sha256(self.sha256, "sha256")
 
 
-def _check_sha256(text: str) -> None:
+def _check_sha256(text: str, place: str) -> None:
     if _SHA256.fullmatch(text) is None:
-        raise ShapeError("a SHA-256 has 64 hexadecimal digits", "sha256")
+        raise ShapeError("a SHA-256 has 64 hexadecimal digits", place)
 
 
 @attrs.frozen
