@@ -237,6 +237,8 @@ class StepSource:
             nursery.start_soon(self._feed, exchange, works, into, nursery, name="choices")
 
     def stop(self) -> None:
+        """All of them have ended, or are to."""
+        self._direct = None
         for request in self._requests:
             request.stop()
 

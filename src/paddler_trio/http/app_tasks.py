@@ -116,5 +116,6 @@ class AppTasks:
         finally:
             inbox.discard()
             scope["extensions"][INPUT].close()
+            scope["extensions"].clear()  # they know the stream, whose scope this is
             del self._inboxes[inbox]
             self._changed.unpark_all()

@@ -366,6 +366,7 @@ class Request:
             self.left_queue.set()
         if isinstance(phase, Stopping | Ended):
             self._emit.close()
+            self.sink = None  # which knows this request: no garbage collector need find the two
         if not isinstance(phase, Streaming):  # goes on under the same deadline
             self.timer = trio.CancelScope()
             self.moved.set()
