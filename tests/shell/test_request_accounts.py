@@ -377,8 +377,13 @@ async def test_the_log_of_a_request_has_its_names_and_only_there() -> None:
         await send_text(send, 200, "")
 
     async with desk(Sampling()) as at:
-        await at.ask(app, (b"x-request-id", b"mine"), (b"traceparent", b"nonsense"))
-        await at.ask(app, (b"traceparent", CALLER.traceparent().encode()))
+        parents = (b"nonsense", CALLER.traceparent().encode())
+        for headers in (
+            [(b"x-request-id", b"mine"), (b"traceparent", parents[0])],
+            [(b"traceparent", parents[1])],
+        ):
+            async with trio.open_nursery() as nursery:  # as a connection runs them
+                nursery.start_soon(at.ask, app, *headers)
         assert not structlog.contextvars.get_contextvars()
     assert seen[0]["request"] == "mine"
     assert seen[0]["trace"] == at.done[0].trace.trace_id
