@@ -108,6 +108,7 @@ class World:
         serves: str | None = None,
         name: str | None = None,
         host: str | None = None,
+        reads_traces: bool = False,
     ) -> Peer:
         self.agents += 1
         outgoing, frames = trio.open_memory_channel[bytes](100)
@@ -121,6 +122,7 @@ class World:
             outgoing=outgoing,
             health=self.dispatcher.health,
             deployment=deployment,
+            reads_traces=reads_traces,
         )
         connection.host = host or connection.id
         if ours:

@@ -31,6 +31,7 @@ from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
 from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
+from paddler_trio.telemetry import line_writer, span_export
 from paddler_trio.wire import json_limits, json_text
 from paddler_trio.wire.trio.fleet_state import MAX_DEPLOYMENTS
 from paddler_trio.wire.trio.request_frame import (
@@ -96,6 +97,12 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "requests waiting for a slot of one deployment": (
             f"`--max-buffered-requests` ({config.max_buffered_requests})"
+        ),
+        "requests whose spans wait to be sent (`--otlp-endpoint`)": (
+            f"{span_export.MAX_WAITING}, and {span_export.BATCH} that are being sent"
+        ),
+        "lines of the access log that wait to be written": (
+            f"{line_writer.MAX_WAITING}, and as many that are being written"
         ),
         "sub-batches of one embedding call that wait": "1",
         "requests on one inference WebSocket": f"{inference_socket.MAX_REQUESTS_PER_SOCKET}",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TRACES_PATH: Final = "/v1/traces"
 GRPC_PORT: Final = 4317
+MAX_REASON_CHARS: Final = 300
 MISSING: Final = (
     "--otlp-endpoint needs OpenTelemetry, which is not installed: "
     "pip install 'paddler-trio[tracing]'"
@@ -95,7 +96,7 @@ class _Reasons(logging.Handler):
     newest = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.newest = record.getMessage()[:300]
+        self.newest = record.getMessage()[:MAX_REASON_CHARS]
 
 
 @attrs.define(eq=False)
@@ -109,7 +110,10 @@ class OtlpExporter:
     def export(self, spans: Sequence[SpanData], *, wall_offset_s: float) -> str | None:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        result = self._exporter.export([self._as_sdk(span, wall_offset_s) for span in spans])
+        try:
+            result = self._exporter.export([self._as_sdk(span, wall_offset_s) for span in spans])
+        except Exception as error:  # noqa: BLE001  # some versions raise what others return
+            return f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS]
         if result is SpanExportResult.SUCCESS:
             return None
         return self._reasons.newest or "the collector did not take them"

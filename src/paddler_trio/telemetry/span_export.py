@@ -7,6 +7,7 @@ dropped and counted; nothing ever waits for it.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -26,8 +27,10 @@ MAX_WAITING: Final = 2048
 LINGER_S: Final = 0.5
 """How long the first of a batch waits for others."""
 BATCH: Final = 32
-"""Requests whose spans are sent at once: few enough that encoding them holds the interpreter only
-for milliseconds."""
+"""Requests whose spans are sent at once."""
+SWITCH_S: Final = 0.0005
+"""How long the event loop waits for the interpreter at most while spans are encoded, which takes
+eight milliseconds for a batch; Python's own limit is five."""
 FLUSH_S: Final = 1.5
 """For what waits when the daemon ends."""
 REPORT_S: Final = 60.0
@@ -118,8 +121,13 @@ class SpanExport:
 
     def _send(self, batch: Sequence[MakeSpans], wall_offset_s: float) -> tuple[int, str]:
         """How many spans were sent, and why none were; in a thread."""
-        spans = [span for make in batch for span in make()]
-        problem = self.exporter.export(spans, wall_offset_s=wall_offset_s)
+        usual_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            spans = [span for make in batch for span in make()]
+            problem = self.exporter.export(spans, wall_offset_s=wall_offset_s)
+        finally:
+            sys.setswitchinterval(usual_s)
         return (0, problem) if problem else (len(spans), "")
 
     def _report(self, *, at_once: bool = False) -> None:

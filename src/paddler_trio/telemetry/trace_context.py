@@ -38,8 +38,10 @@ class Sampling:
     def begins(self) -> TraceContext:
         """A new trace."""
         trace_id = secrets.token_hex(16)
+        if not self.exports:
+            return TraceContext(trace_id, trace_id[:16])  # nothing is ever below this span
         # the lower half decides, as in OpenTelemetry's samplers: all who use it agree
-        is_sampled = self.exports and int(trace_id[16:], 16) < self.ratio * _SPACE
+        is_sampled = int(trace_id[16:], 16) < self.ratio * _SPACE
         return TraceContext(trace_id, secrets.token_hex(8), is_sampled, is_exported=is_sampled)
 
     def continues(self, caller: TraceContext | None) -> TraceContext:

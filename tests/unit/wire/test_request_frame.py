@@ -57,7 +57,8 @@ WORK = {
     clients,
     st.sampled_from([*KINDS]),
     st.sampled_from([None, "engine", "agent"]),
-    st.none() | st.builds(RequestTrace, st.text(max_size=60), st.text(max_size=40), st.just("a=1")),
+    st.none()
+    | st.builds(RequestTrace, st.text(max_size=60), st.text(max_size=40), st.text(max_size=40)),
     st.booleans(),
 )
 def test_work_is_told_by_its_head_however_it_is_spaced(
@@ -133,8 +134,11 @@ def test_a_frame_names_its_request_in_logs() -> None:
     assert head.log_fields == {"request": "7.1"}
 
 
-def test_a_malformed_trace_leaves_the_request_readable_for_who_prepares_it() -> None:
+def test_a_frame_with_a_malformed_trace_is_not_taken_for_work() -> None:
     text = '{"Trio":{"Start":{"id":"1","trace":{"parent":7},"request":{"Generate":{}}}}}'
+    assert read_head(text, speaks_trio=True) is None
+    text = text.replace("7", '"\\x","request":"r"')
     head = read_head(text, speaks_trio=True)
     assert head is not None
-    assert head.trace is None
+    assert head.trace == RequestTrace("", "r"), "who prepares it refuses the whole frame"
+    assert head.log_fields == {"request": "r"}

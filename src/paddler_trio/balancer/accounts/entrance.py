@@ -57,11 +57,10 @@ class Entrance:
                 account.method = str(scope.get("method", "GET"))[:MAX_METHOD_CHARS]
                 self.keeper.open(account)
             response = _Response(account, name.encode(), _shown(entry), send)
+            # for the rest of this task, which is this request's
+            structlog.contextvars.bind_contextvars(request=name, trace=entry.trace.trace_id)
             try:
-                with structlog.contextvars.bound_contextvars(
-                    request=name, trace=entry.trace.trace_id
-                ):
-                    await app(scope, receive, response.send)
+                await app(scope, receive, response.send)
             finally:
                 if self.keeper is not None and account is not None:
                     account.client = named_client(scope)

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.codec import dumps, loads, structure, unstructure
+from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
@@ -88,7 +88,7 @@ class EncodedWork:
         """The frame of a ``Start``: to an agent of ours, going on after ``tokens``; with ``trace``
         only to one that reads it."""
         alone = b"" if isolated is None else b'"isolated":%b,' % dumps(isolated)
-        named = b"" if trace is None else b'"trace":%b,' % dumps(unstructure(trace))
+        named = b"" if trace is None else b'"trace":%b,' % trace.frame_member()
         return (
             b'{"Trio":{"Start":{"id":%b,"client":%b,%b%b"request":%b,"seed":%d,"tokens":%b}}}'
             % (
@@ -142,8 +142,17 @@ def _head(*parts: str) -> str:
 
 _OPEN, _ID = r"\{", _head('"id"', ":", rf'"([^"\\]{{1,{MAX_ID_CHARS}}})"', ",")
 _ISOLATED = "(?:" + _head('"isolated"', ":", '"(?P<isolated>engine|agent)"', ",", "") + ")?"
-_FLAT_OBJECT = r'\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}'
-_TRACE = "(?:" + _head('"trace"', ":", f"(?P<trace>{_FLAT_OBJECT})", ",", "") + ")?"
+_TEXT = r'"((?:[^"\\]|\\.)*)"'
+_TRACE = (
+    "(?:"
+    + _head('"trace"', ":", _OPEN, '"parent"', ":", _TEXT.replace("(", "(?P<parent>", 1), ",")
+    + _head("", '"request"', ":", _TEXT.replace("(", "(?P<name>", 1), "")
+    + "(?:"
+    + _head(",", '"state"', ":", _TEXT.replace("(", "(?P<state>", 1), "")
+    + ")?"
+    + _head(r"\}", ",", "")
+    + ")?"
+)
 
 
 def _client(group: str) -> str:
@@ -215,7 +224,9 @@ def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     tag = head[head.lastgroup]
     wire_id = next(group for group in head.groups() if group is not None)
     client = head["start_of"] or head["ask_of"] or ""
-    isolated, trace = head["isolated"] or "", _trace_in(head["trace"])
+    isolated, trace = head["isolated"] or "", None
+    if head["parent"] is not None:
+        trace = RequestTrace(_text(head["parent"]), _text(head["name"]), _text(head["state"] or ""))
     if head.lastgroup == "ask":
         return RequestFrame(wire_id, "question", tag, text, False, client)
     is_paddlers = head.lastgroup == "request"
@@ -226,11 +237,12 @@ def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     return None
 
 
-def _trace_in(text: str | None) -> RequestTrace | None:
-    """None also for a malformed one: who prepares the request refuses the whole frame."""
-    if text is None:
-        return None
+def _text(written: str) -> str:
+    """A JSON string without its quotes; empty if it is none: who prepares the request refuses the
+    whole frame then."""
+    if "\\" not in written:
+        return written
     try:
-        return structure(loads(text), RequestTrace)
+        return str(loads(f'"{written}"'))
     except WireError:
-        return None
+        return ""

@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.trace_parent import TraceContext, parse_traceparent, parse_tracestate
 
@@ -26,6 +27,11 @@ class RequestTrace:
     parent: str
     request: str
     state: str = attrs.field(default="", metadata=OMITTED)
+
+    def frame_member(self) -> bytes:
+        """Its JSON."""
+        state = b',"state":%b' % dumps(self.state) if self.state else b""
+        return b'{"parent":%b,"request":%b%b}' % (dumps(self.parent), dumps(self.request), state)
 
     def context(self) -> TraceContext | None:
         """None if ``parent`` is malformed."""

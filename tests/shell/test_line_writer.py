@@ -1,0 +1,141 @@
+"""The access log's file: appended in the background, opened anew, and nobody waits for it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.telemetry import line_writer as line_writer_module
+from paddler_trio.telemetry.line_writer import MAX_WAITING, LineWriter
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_writer_module, "FLUSH_S", 0.3)
+    monkeypatch.setattr(line_writer_module, "REOPEN_S", 0.3)
+
+
+def open_files() -> list[str]:
+    return [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.exists()]
+
+
+async def written(writer: LineWriter, lines: int) -> None:
+    with trio.fail_after(10):
+        while writer.num_written < lines:  # noqa: ASYNC110
+            await trio.sleep(0.005)  # a thread's work is all there is to watch
+
+
+async def test_lines_are_appended_in_their_order_and_all_are_there_at_the_end(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "access.log"
+    path.write_bytes(b"before\n")
+    path.chmod(0o600)
+    writer = LineWriter(path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        for number in range(100):
+            writer.put(b"%d\n" % number)
+        await written(writer, 100)
+        writer.put(b"last\n")
+        await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    expected = b"before\n" + b"".join(b"%d\n" % number for number in range(100)) + b"last\n"
+    assert path.read_bytes() == expected
+    assert (writer.num_written, writer.num_dropped) == (101, 0)
+    new = LineWriter(tmp_path / "new.log")
+    assert stat.S_IMODE((tmp_path / "new.log").stat().st_mode) & 0o027 == 0
+    assert "0 of 8192 lines wait" in repr(new)
+
+
+async def test_after_a_reopening_lines_go_into_the_new_file(tmp_path: Path) -> None:
+    path, old = tmp_path / "access.log", tmp_path / "access.log.1"
+    writer = LineWriter(path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        writer.put(b"one\n")
+        await written(writer, 1)
+        path.rename(old)
+        await writer.reopen()
+        writer.put(b"two\n")
+        await written(writer, 2)
+        path.unlink()
+        path.mkdir()
+        with capture_logs() as logs:
+            await writer.reopen()
+        assert [(e["event"], e["reason"]) for e in logs] == [("not reopened", "Is a directory")]
+        writer.put(b"three\n")
+        await written(writer, 3)
+        nursery.cancel_scope.cancel()
+    assert not any(str(tmp_path) in each for each in open_files())
+    assert old.read_bytes() == b"one\n"
+
+
+async def test_a_disk_that_is_full_costs_lines_and_a_warning(tmp_path: Path) -> None:
+    writer = LineWriter(Path("/dev/full"))
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            for _ in range(2):
+                writer.put(b"lost\n")
+                with trio.fail_after(10):
+                    while writer._waiting or writer._thread.borrowed_tokens:  # noqa: ASYNC110
+                        await trio.sleep(0.005)
+            nursery.cancel_scope.cancel()
+    assert writer.num_dropped == 2
+    assert [(e["lines"], e["reason"]) for e in logs] == [(1, "No space left on device")] * 2
+
+
+async def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_is_bounded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # and never reads
+    try:
+        writer = LineWriter(path)
+        line = b"x" * 1023 + b"\n"
+        with capture_logs() as logs:
+            began_s = time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.run)
+                for _ in range(1000):
+                    writer.put(line)
+                with trio.fail_after(10):
+                    while not writer._thread.borrowed_tokens:  # noqa: ASYNC110
+                        await trio.sleep(0.005)
+                put_s = time.perf_counter()
+                for _ in range(MAX_WAITING + 7):
+                    writer.put(line)
+                assert time.perf_counter() - put_s < 0.5
+                assert writer.num_dropped == 7
+                await writer.reopen()
+                nursery.cancel_scope.cancel()
+            assert time.perf_counter() - began_s < 5
+        events = [each["event"] for each in logs]
+        assert "not reopened" in events
+        assert events[-1] == "access log lines dropped"
+        assert writer.num_dropped == 1000 + MAX_WAITING + 7
+    finally:
+        os.close(reader)  # the write that hangs fails, and its thread ends
+
+
+@pytest.mark.parametrize("name", ["missing/access.log", "."])
+async def test_a_file_that_cannot_be_written_is_refused_at_the_start(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"--access-log-file .* cannot be written: "):
+        LineWriter(tmp_path / name)
+
+
+async def test_a_pipe_without_a_reader_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        LineWriter(tmp_path / "pipe")
