@@ -14,6 +14,7 @@ from http_world import EncryptedStream, WorldTls, hello, over_tls, serving, unti
 
 from certificates import Authority
 from openssl_client import OpensslClient
+from paddler_trio.http.asgi import Send
 from paddler_trio.http.tls_handshake import MAX_BYTES, MAX_PIECES
 from paddler_trio.tls.server_context import TlsFiles
 from paddler_trio.tls.server_tls import ServerTls
@@ -158,16 +159,31 @@ async def test_the_next_request_and_the_goodbye_are_as_they_should_be(world: Wor
         below.socket.close()
 
 
+async def test_the_goodbye_comes_when_the_kernel_has_room_for_it(world: WorldTls) -> None:
+    async with serving(hello) as served:
+        below = (await served.connect(handshake=False)).stream
+        assert isinstance(below, trio.SocketStream)
+        strict = trio.SSLStream(below, world.trusting, server_hostname="localhost")
+        await strict.do_handshake()
+        (connection,) = served.server._open
+        connection._write_some = lambda data: 0  # type: ignore[method-assign]  # it is full
+        await strict.send_all(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n")
+        received = b""
+        while data := await strict.receive_some(65_536):
+            received += data
+        assert received.endswith(b"hello /")
+
+
 async def test_the_answer_comes_in_order_when_it_is_written_in_pieces(world: WorldTls) -> None:
     parts = [b"%07d," % number for number in range(200_000)]
 
-    async def count(scope: object, receive: object, send: object) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+    async def count(scope: object, receive: object, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
         for start in (0, 50_000, 50_001, 100_000):
             stop = {0: 50_000, 50_000: 50_001, 50_001: 100_000, 100_000: 200_000}[start]
             body = b"".join(parts[start:stop])
-            await send({"type": "http.response.body", "body": body, "more_body": True})  # type: ignore[operator]
-        await send({"type": "http.response.body", "body": b"", "more_body": False})  # type: ignore[operator]
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async with serving(count) as served:
         client = await served.connect()
