@@ -13,13 +13,22 @@ from http_world import over_tls
 HAVE_THEIR_OWN = {
     "test_connections_over_the_cap_are_closed_at_once",  # before their handshake
 }
+NOT_OF_THE_CONNECTION = {
+    "test_a_flood_of_small_frames_closes_with_1008",
+    "test_a_name_with_several_addresses_listens_on_one_port",
+    "test_inflation_is_bounded_by_a_ratio_beyond_the_first_mebibyte",
+    "test_values_are_counted_as_what_they_take",
+    "test_what_an_over_long_message_goes_on_sending_is_not_kept",
+}
+"""Slow, and about what is parsed."""
+LEFT_OUT = HAVE_THEIR_OWN | NOT_OF_THE_CONNECTION
 
 FIXTURE = type(pytest.fixture(lambda: None))
 
 for module in (test_http_server, test_input_budget_sockets):
     for name, found in vars(module).items():
         is_test = name.startswith("test_") and inspect.iscoroutinefunction(found)
-        if isinstance(found, FIXTURE) or (is_test and name not in HAVE_THEIR_OWN):
+        if isinstance(found, FIXTURE) or (is_test and name not in LEFT_OUT):
             globals()[name] = found
 
 

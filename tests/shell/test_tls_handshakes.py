@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Iterator
 
@@ -12,6 +13,8 @@ import trio.testing
 from http_world import EncryptedStream, WorldTls, hello, over_tls, serving, until
 
 from certificates import Authority
+from openssl_client import OpensslClient
+from paddler_trio.http.asgi import Send
 from paddler_trio.http.tls_handshake import MAX_BYTES, MAX_PIECES
 from paddler_trio.tls.server_context import TlsFiles
 from paddler_trio.tls.server_tls import ServerTls
@@ -156,22 +159,61 @@ async def test_the_next_request_and_the_goodbye_are_as_they_should_be(world: Wor
         below.socket.close()
 
 
+async def test_the_goodbye_comes_when_the_kernel_has_room_for_it(world: WorldTls) -> None:
+    async with serving(hello) as served:
+        below = (await served.connect(handshake=False)).stream
+        assert isinstance(below, trio.SocketStream)
+        strict = trio.SSLStream(below, world.trusting, server_hostname="localhost")
+        await strict.do_handshake()
+        (connection,) = served.server._open
+        connection._write_some = lambda data: 0  # type: ignore[method-assign]  # it is full
+        await strict.send_all(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n")
+        received = b""
+        while data := await strict.receive_some(65_536):
+            received += data
+        assert received.endswith(b"hello /")
+
+
 async def test_the_answer_comes_in_order_when_it_is_written_in_pieces(world: WorldTls) -> None:
     parts = [b"%07d," % number for number in range(200_000)]
 
-    async def count(scope: object, receive: object, send: object) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+    async def count(scope: object, receive: object, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
         for start in (0, 50_000, 50_001, 100_000):
             stop = {0: 50_000, 50_000: 50_001, 50_001: 100_000, 100_000: 200_000}[start]
             body = b"".join(parts[start:stop])
-            await send({"type": "http.response.body", "body": body, "more_body": True})  # type: ignore[operator]
-        await send({"type": "http.response.body", "body": b"", "more_body": False})  # type: ignore[operator]
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async with serving(count) as served:
         client = await served.connect()
         await client.get("/", version="1.0")
         received = await client.read_to_end()
         assert received.partition(b"\r\n\r\n")[2] == b"".join(parts)
+
+
+async def test_a_flood_of_key_updates_slows_its_sender(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(hello) as served:
+        stream = (await served.connect(handshake=False)).stream
+        client = OpensslClient()
+        while not client.handshake():
+            if output := client.output():
+                await stream.send_all(output)
+            client.feed(bytes(await stream.receive_some(65_536)))
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sent = client.output()
+        for _ in range(3000):
+            client.update_keys(asks_for_ours=True)
+        client.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream.send_all(sent + client.output())
+        (connection,) = served.server._open
+        began_s = trio.current_time()
+        with trio.move_on_after(0.3):
+            await until(lambda: connection._next_read_s > began_s + 10)
+        assert connection._next_read_s > began_s + 10, "3,000 at 100 a second"
+        client.close()
 
 
 # --------------------------------------------------------------------------- clients' certificates

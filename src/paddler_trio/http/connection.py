@@ -416,6 +416,10 @@ class HttpConnection:
         self._gone = True
         self._lingering.deadline = self._linger_deadline()
         self._reading.cancel()
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Close our side, behind what the kernel has."""
         try:
             self._stream.socket.shutdown(socket.SHUT_WR)
         except OSError as error:

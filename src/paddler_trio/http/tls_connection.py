@@ -73,6 +73,8 @@ class TlsConnection(HttpConnection):
         self._tls = tls
         self._records: TlsRecords | None = None
         self._passage = TlsPassage()
+        self._goodbye_left = b""
+        """Of the last bytes, what the kernel had no room for."""
         self._barren_records = 0
         self._barren_due_s = -inf
 
@@ -193,19 +195,34 @@ class TlsConnection(HttpConnection):
         self._records = None  # what still arrives is only discarded
 
     def _say_goodbye(self) -> None:
-        """At the end of what was written, if it was written; it is not waited for."""
+        """At the end of what was written, if all of it was."""
         is_cut = self._gone or self._write_turn.locked() or self._unsent
         if self._records is not None and not is_cut:
+            goodbye = self._records.goodbye()
             with suppress(ClientGoneError):
-                self._write_some(self._records.goodbye())
+                self._goodbye_left = goodbye[self._write_some(goodbye) :]
+
+    def _shut_down(self) -> None:
+        if not self._goodbye_left:
+            super()._shut_down()
 
     async def _close(self) -> None:
+        limits = self._limits
         if self._passage.is_released and self._records is not None:
             await self._passage.run(
-                self._receive_passed, self._send_passed, linger_s=self._limits.linger_s
+                self._receive_passed, self._send_passed, linger_s=limits.linger_s
             )
-        else:
+            return
+        if not self._gone:
             self._say_goodbye()
+        if self._goodbye_left:  # the kernel has no room yet
+            with (
+                suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+                trio.move_on_after(limits.drain_linger_s if self.draining else limits.linger_s),
+            ):
+                await self._stream.send_all(self._goodbye_left)
+            self._goodbye_left = b""
+            self._shut_down()
 
     # ------------------------------------------------------------------------------- passing on
 

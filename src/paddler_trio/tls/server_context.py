@@ -123,7 +123,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     if files.client_auth is not ClientAuth.OFF:
         assert files.client_ca is not None
         _chain(files.client_ca, flag="--tls-client-ca")
-        context.load_verify_locations(files.client_ca)
+        _load_authorities(context, files.client_ca)
         is_required = files.client_auth is ClientAuth.REQUIRED
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
         # a resumed session would skip the check of a certificate that has expired meanwhile
@@ -185,6 +185,22 @@ def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
         context.load_cert_chain(files.cert, files.key, password)
     except ssl.SSLError as error:
         raise ConfigurationError(_pair_problem(error, files, is_encrypted=asked)) from error
+    except OSError as error:  # replaced meanwhile
+        raise ConfigurationError(
+            f"cannot read --tls-cert {files.cert} or --tls-key {files.key}: {error.strerror}"
+        ) from error
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"--tls-client-ca {path} cannot be used ({error.reason or error}): it must be PEM, "
+            "with certificates of authorities"
+        ) from error
+    except OSError as error:  # replaced meanwhile
+        raise ConfigurationError(f"cannot read --tls-client-ca {path}: {error.strerror}") from error
 
 
 def _pair_problem(error: ssl.SSLError, files: TlsFiles, *, is_encrypted: bool) -> str:
