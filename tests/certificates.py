@@ -69,12 +69,15 @@ class Authority:
         """One that is valid in this time only."""
         pair = self.sign(name)
         request = self.folder / f"{name}.csr"
-        openssl("req", "-new", "-key", str(pair.key), "-subj", f"/CN={name}", "-out", str(request))
+        openssl(
+            "req", "-new", "-key", str(pair.key), "-subj", f"/CN={name}",
+            "-addext", f"subjectAltName={LOCAL_NAMES}", "-out", str(request),
+        )  # fmt: skip
         (self.folder / "index").write_text("")
         (self.folder / "ca.cnf").write_text(
             "[ca]\ndefault_ca=a\n[a]\ndatabase=" + str(self.folder / "index") + "\nnew_certs_dir="
             + str(self.folder) + "\nrand_serial=yes\ndefault_md=sha256\npolicy=p\n"
-            "[p]\ncommonName=supplied\n"
+            "copy_extensions=copy\n[p]\ncommonName=supplied\n"
         )  # fmt: skip
         openssl(
             "ca", "-batch", "-notext", "-config", str(self.folder / "ca.cnf"),
