@@ -24,7 +24,7 @@ export interface Balancer {
   version: string;
   started: string;
   draining: boolean;
-  addresses: Record<"inference" | "management" | "openai" | "panel", string[]>;
+  addresses: Record<"inference" | "management" | "openai" | "panel" | "statsd", string[]>;
   buffer: { waiting: number; limit: number; timeout_ms: number };
   slots: { busy: number; total: number };
   loop_lag_ms: number;

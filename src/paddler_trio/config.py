@@ -37,6 +37,11 @@ class BalancerConfig:
     allowed_hosts: tuple[str, ...] = ()
     """Names under which ports that ask for no key answer too; see ``http/allowed_hosts.py``."""
     metrics_prefix: str = "paddler_"
+    statsd_addr: str | None = None
+    """Where gauges are sent by StatsD; None for nowhere."""
+    statsd_interval_s: float = attrs.field(default=10.0, validator=ge(0.001))
+    statsd_v1_names: bool = False
+    """The names of Paddler 1.x."""
     drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
     max_continuations: int = attrs.field(default=2, validator=ge(0))
     continuation_wait_s: float = attrs.field(default=3.0, validator=ge(0))

@@ -30,6 +30,7 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
+from paddler_trio.telemetry.statsd import StatsdExporter
 from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
 
 
@@ -49,6 +50,7 @@ class BalancerCore:
     lag: LoopLag
     measures: BalancerMeasures
     audit: AuditLog
+    statsd: StatsdExporter | None
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets and event streams shall end."""
 
@@ -94,6 +96,9 @@ class BalancerCore:
         )
         activity.then = measures.observer
         rollouts = FleetRollouts(fleet)
+        shown = dict(addresses)
+        if config.statsd_addr is not None:
+            shown["statsd"] = [config.statsd_addr]
         feed = event_feed(
             dispatcher,
             activity,
@@ -101,7 +106,10 @@ class BalancerCore:
             lag,
             rollouts,
             metrics,
-            addresses,
+            {
+                **addresses,
+                **({} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}),
+            },
             captures=config.capture_prompts,
         )
         return cls(
@@ -117,6 +125,7 @@ class BalancerCore:
             lag,
             measures,
             AuditLog.of(config.audit_log),
+            StatsdExporter.of(config, dispatcher.statistics),
         )
 
     def services(self) -> dict[str, Run]:
@@ -124,6 +133,7 @@ class BalancerCore:
         dispatcher = self.dispatcher
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
+            **({} if self.statsd is None else {"statsd": self.statsd.run}),
             "event loop lag": self.lag.run,
             "fleet": self.fleet.run,
             "request activity": partial(

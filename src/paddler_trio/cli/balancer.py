@@ -61,6 +61,20 @@ def balancer(
             "names of this machine. Repeatable."
         ),
     ] = None,
+    statsd_addr: Annotated[
+        str | None,
+        typer.Option(help="host:port of a StatsD server that gets the three gauges of Paddler."),
+    ] = None,
+    statsd_reporting_interval: Annotated[
+        int, typer.Option(min=1, help="Milliseconds between two reports to it.")
+    ] = 10_000,
+    statsd_v1_names: Annotated[
+        bool,
+        typer.Option(
+            "--statsd-v1-names",
+            help="Send it slots_idle instead of slots_total, as Paddler 1.x did.",
+        ),
+    ] = False,
     metrics_prefix: Annotated[
         str, typer.Option("--statsd-prefix", help="Put before every metric's name, as it is.")
     ] = "paddler_",
@@ -226,6 +240,9 @@ def balancer(
         management_cors_allowed_hosts=tuple(management_cors_allowed_host or ()),
         allowed_hosts=tuple(allowed_host or ()),
         metrics_prefix=metrics_prefix,
+        statsd_addr=statsd_addr,
+        statsd_interval_s=statsd_reporting_interval / 1000,
+        statsd_v1_names=statsd_v1_names,
         drain_timeout_s=drain_timeout / 1000,
         max_continuations=max_continuations,
         continuation_wait_s=continuation_wait / 1000,

@@ -8,6 +8,7 @@ const NAMES = {
   openai: "OpenAI API",
   management: "Management",
   panel: "This panel",
+  statsd: "StatsD",
 } as const;
 
 /** How the balancer was started. */

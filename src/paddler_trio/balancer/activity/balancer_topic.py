@@ -38,7 +38,7 @@ class BalancerStatus:
             "draining": self.dispatcher.is_draining,
             "addresses": {
                 service: self.addresses.get(service, [])
-                for service in ("inference", "management", "openai", "panel")
+                for service in ("inference", "management", "openai", "panel", "statsd")
             },
             "buffer": {
                 "waiting": counts.requests_buffered,
