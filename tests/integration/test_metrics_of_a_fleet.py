@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import attrs
@@ -224,6 +226,19 @@ def test_openmetrics_is_for_those_who_accept_it_and_has_exemplars(scraped: Scrap
     assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "trace_id" not in plain.text
     assert list(openmetrics_families(scrape(scraped.agents_url, OPENMETRICS).text))
+
+
+def test_what_llm_d_is_configured_with_is_in_a_scrape(scraped: Scraped) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    section = page.partition("engineConfigs:")[2].partition("```")[0]
+    specs = dict(re.findall(r'(\w+)Spec: "(\w+)"', section))
+    assert specs.keys() == {"queuedRequests", "runningRequests", "kvUsage"}
+    for name in specs.values():
+        (sample,) = (each for (of, _), each in samples(scraped.texts[0]).items() if of == name)
+        assert sample.labels == {}
+        assert sample.value >= 0
+    (agents,) = re.findall(r'kvUsageSpec: "(\w+)\{deployment=\\"default\\"\}"', page)
+    assert samples(scraped.texts[1])[agents, (("deployment", "default"),)].value >= 0
 
 
 def test_head_has_the_headers_of_get(scraped: Scraped) -> None:

@@ -18,6 +18,7 @@ from paddler_trio.balancer.activity.request_activity import num_pieces
 from paddler_trio.balancer.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.measures.endings import queue_outcome, request_outcome, retry_reason
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_failures import BUFFERED_TOO_LONG
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import Buffered, Ended, Phase, Request, Results, Stopping
@@ -167,7 +168,8 @@ class RequestMeasures:
         if isinstance(left, Buffered):
             outcome = queue_outcome(
                 request.ending,
-                has_agents=request.ending is None or self.has_agents(request.deployment),
+                has_agents=request.ending != BUFFERED_TOO_LONG
+                or self.has_agents(request.deployment),
             )
             self._example(self.queue.of(outcome), now_s - left.since_s, request)
         elif isinstance(phase, Buffered):
