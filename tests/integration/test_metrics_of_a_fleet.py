@@ -32,6 +32,7 @@ from paddler_trio.telemetry.metric_definitions import (
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 OLDER_THAN_THE_CONVENTIONS = {
+    'paddler_slots_total non-counter metrics should not have "_total" suffix',
     'paddler_event_loop_lag_milliseconds use base unit "seconds" instead of "milliseconds"',
 }
 """What promtool objects to, and keeps its name."""
