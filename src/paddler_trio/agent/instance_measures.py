@@ -6,12 +6,11 @@ What the engines count begins anew with each engine, as counters may.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 import trio
 
-from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.telemetry.agent_metrics import (
@@ -59,6 +58,14 @@ from paddler_trio.wire.engine.engine_pipe import EngineStats
 
 SAMPLE_S: Final = 1.0
 
+
+class Link(Protocol):
+    """What is shown of the link to the balancer."""
+
+    is_up: bool
+    num_connections: int
+
+
 Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 
@@ -67,7 +74,7 @@ class _Instance:
     """Of one deployment."""
 
     status: AgentStatus
-    link: BalancerLink
+    link: Link
     rates: EngineRates = attrs.field(factory=EngineRates)
     load_s: float | None = None
 
@@ -110,7 +117,7 @@ class InstanceMeasures:
     def __repr__(self) -> str:
         return f"<InstanceMeasures of {', '.join(self._instances)}>"
 
-    def add(self, deployment: str, status: AgentStatus, link: BalancerLink) -> None:
+    def add(self, deployment: str, status: AgentStatus, link: Link) -> None:
         """This instance of it is the one that is shown from now on."""
         self._instances[deployment] = _Instance(status, link)
 
