@@ -41,6 +41,8 @@ from paddler_trio.telemetry.agent_metrics import (
     ENGINE_SAMPLING_SECONDS,
     KV_CELLS,
     PREFIX_STORE_BYTES,
+    PREFIX_STORE_HIT_TOKENS,
+    PREFIX_STORE_HITS,
     PREFIX_STORE_TOKENS,
 )
 from paddler_trio.telemetry.build_info import build_info
@@ -153,6 +155,8 @@ class InstanceMeasures:
         yield self._rate(AGENTS_DECODE_TOKENS_PER_SECOND, "generated_tokens_per_s")
         yield self._stat(PREFIX_STORE_TOKENS, lambda stats: stats.stored_tokens)
         yield self._stat(PREFIX_STORE_BYTES, lambda stats: stats.stored_bytes)
+        yield self._stat(PREFIX_STORE_HITS, lambda stats: stats.restores)
+        yield self._stat(PREFIX_STORE_HIT_TOKENS, lambda stats: stats.restored_tokens)
         yield self._stat(ENGINE_PROMPT_TOKENS, lambda stats: stats.prompt_tokens)
         yield self._stat(ENGINE_CACHED_TOKENS, lambda stats: stats.cached_tokens)
         yield self._stat(ENGINE_GENERATED_TOKENS, lambda stats: stats.drawn_tokens)
