@@ -98,8 +98,11 @@ def test_what_leaves_the_cache_comes_back_from_host_memory(vocabulary: Vocabular
             texts[key] = engine.texts[key]
         assert texts[1] == texts[4]
         assert engine.endings[4].num_cached_tokens == len(engine.tokens(prompts[0])) - 1
-        while engine.stats is None or engine.stats.stored_tokens == 0:
+        while engine.stats is None or engine.stats.restores == 0:
             engine.receive_figures()
+        assert engine.stats.stored_tokens > 0
+        assert engine.stats.restores == 1
+        assert engine.stats.restored_tokens == engine.endings[4].num_cached_tokens
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

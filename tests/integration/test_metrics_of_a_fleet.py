@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import attrs
@@ -30,6 +34,7 @@ from paddler_trio.telemetry.metric_definitions import (
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 OLDER_THAN_THE_CONVENTIONS = {
+    'paddler_slots_total non-counter metrics should not have "_total" suffix',
     'paddler_event_loop_lag_milliseconds use base unit "seconds" instead of "milliseconds"',
 }
 """What promtool objects to, and keeps its name."""
@@ -93,9 +98,13 @@ def _use(fleet: Fleet, key: str) -> None:
 
 def _has_counted(view: FleetView) -> bool:
     """The engine has reported, after its last answer, that nothing runs."""
-    (agent,) = cast("list[dict[str, Any]]", view["agents"])
-    engine = agent["engine"] or {}
+    engine = _engine(view)
     return engine.get("embedding_documents", 0) >= 2 and engine["running"] == 0
+
+
+def _engine(view: FleetView) -> dict[str, Any]:
+    (agent,) = cast("list[dict[str, Any]]", view["agents"])
+    return agent["engine"] or {}
 
 
 def scrape(url: str, accept: str | None = None) -> httpx.Response:
@@ -122,6 +131,22 @@ def samples(text: str) -> Mapping[tuple[str, tuple[tuple[str, str], ...]], Sampl
 
 def value(text: str, name: str, **labels: str) -> float:
     return samples(text)[f"paddler_{name}", tuple(sorted(labels.items()))].value
+
+
+def _openmetrics(url: str, name: str, labels: Mapping[str, str]) -> float:
+    """As it is when the text that is kept is not shown any more."""
+    give_up_s = time.monotonic() + END_S
+    while True:
+        answer = scrape(url, OPENMETRICS)
+        found = (
+            each.value
+            for family in openmetrics_families(answer.text)
+            for each in family.samples
+            if each.name == f"paddler_{name}" and each.labels == labels
+        )
+        value = next(found, 0.0)
+        if value or time.monotonic() > give_up_s:
+            return value
 
 
 @pytest.mark.parametrize("definition", BALANCER_METRICS, ids=lambda each: each.name)
@@ -226,6 +251,19 @@ def test_openmetrics_is_for_those_who_accept_it_and_has_exemplars(scraped: Scrap
     assert list(openmetrics_families(scrape(scraped.agents_url, OPENMETRICS).text))
 
 
+def test_what_llm_d_is_configured_with_is_in_a_scrape(scraped: Scraped) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    section = page.partition("engineConfigs:")[2].partition("```")[0]
+    specs = dict(re.findall(r'(\w+)Spec: "(\w+)"', section))
+    assert specs.keys() == {"queuedRequests", "runningRequests", "kvUsage"}
+    for name in specs.values():
+        (sample,) = (each for (of, _), each in samples(scraped.texts[0]).items() if of == name)
+        assert sample.labels == {}
+        assert sample.value >= 0
+    (agents,) = re.findall(r'kvUsageSpec: "(\w+)\{deployment=\\"default\\"\}"', page)
+    assert samples(scraped.texts[1])[agents, (("deployment", "default"),)].value >= 0
+
+
 def test_head_has_the_headers_of_get(scraped: Scraped) -> None:
     for url in (scraped.fleet.management_url, scraped.agents_url):
         head = httpx.head(f"{url}/metrics", trust_env=False, verify=NO_TLS, timeout=END_S)
@@ -246,3 +284,41 @@ def test_promtool_has_nothing_to_object_to(scraped: Scraped) -> None:
         )
         assert set((checked.stdout + checked.stderr).splitlines()) <= OLDER_THAN_THE_CONVENTIONS
         assert checked.returncode in (0, 3), checked
+
+
+def test_an_engine_that_was_killed_is_counted_as_that(scraped: Scraped) -> None:
+    fleet = scraped.fleet
+    fleet.wait_serving()
+    engine = fleet.agents["a1"].engine_pid
+    assert engine is not None
+    os.kill(engine, signal.SIGKILL)
+    fleet.wait_until(
+        lambda view: (
+            _engine(view).get("restarts_killed") == 1 and view["agents"][0]["is_accepting"]
+        ),
+        what="the engine is back",
+    )
+    labels = {"agent": "a1", "reason": "killed"}
+    assert _openmetrics(fleet.management_url, "engine_restarts_total", labels) == 1
+    labels = {"deployment": "default", "reason": "killed"}
+    assert _openmetrics(scraped.agents_url, "engine_restarts_total", labels) == 1
+
+
+def test_a_page_of_a_browser_reads_no_metrics_under_a_name_of_its_own(scraped: Scraped) -> None:
+    answer = httpx.get(
+        f"{scraped.agents_url}/metrics", headers={"Host": "evil.example"}, trust_env=False
+    )
+    assert answer.status_code == 403
+    assert "paddler_" not in answer.text
+
+
+def test_a_port_for_metrics_that_is_taken_ends_the_agent_with_the_reason(scraped: Scraped) -> None:
+    address = scraped.agents_url.removeprefix("http://")
+    ended = forked_processes.run(
+        "agent",
+        f"--management-addr={scraped.fleet.management}",
+        "--slots=1",
+        f"--metrics-addr={address}",
+    )
+    assert ended.returncode != 0
+    assert f"cannot listen on {address}: address already in use" in ended.stderr

@@ -6,12 +6,11 @@ What the engines count begins anew with each engine, as counters may.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 import trio
 
-from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.telemetry.agent_metrics import (
@@ -42,6 +41,8 @@ from paddler_trio.telemetry.agent_metrics import (
     ENGINE_SAMPLING_SECONDS,
     KV_CELLS,
     PREFIX_STORE_BYTES,
+    PREFIX_STORE_HIT_TOKENS,
+    PREFIX_STORE_HITS,
     PREFIX_STORE_TOKENS,
 )
 from paddler_trio.telemetry.build_info import build_info
@@ -59,6 +60,14 @@ from paddler_trio.wire.engine.engine_pipe import EngineStats
 
 SAMPLE_S: Final = 1.0
 
+
+class Link(Protocol):
+    """What is shown of the link to the balancer."""
+
+    is_up: bool
+    num_connections: int
+
+
 Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 
@@ -67,7 +76,7 @@ class _Instance:
     """Of one deployment."""
 
     status: AgentStatus
-    link: BalancerLink
+    link: Link
     rates: EngineRates = attrs.field(factory=EngineRates)
     load_s: float | None = None
 
@@ -110,7 +119,7 @@ class InstanceMeasures:
     def __repr__(self) -> str:
         return f"<InstanceMeasures of {', '.join(self._instances)}>"
 
-    def add(self, deployment: str, status: AgentStatus, link: BalancerLink) -> None:
+    def add(self, deployment: str, status: AgentStatus, link: Link) -> None:
         """This instance of it is the one that is shown from now on."""
         self._instances[deployment] = _Instance(status, link)
 
@@ -146,6 +155,8 @@ class InstanceMeasures:
         yield self._rate(AGENTS_DECODE_TOKENS_PER_SECOND, "generated_tokens_per_s")
         yield self._stat(PREFIX_STORE_TOKENS, lambda stats: stats.stored_tokens)
         yield self._stat(PREFIX_STORE_BYTES, lambda stats: stats.stored_bytes)
+        yield self._stat(PREFIX_STORE_HITS, lambda stats: stats.restores)
+        yield self._stat(PREFIX_STORE_HIT_TOKENS, lambda stats: stats.restored_tokens)
         yield self._stat(ENGINE_PROMPT_TOKENS, lambda stats: stats.prompt_tokens)
         yield self._stat(ENGINE_CACHED_TOKENS, lambda stats: stats.cached_tokens)
         yield self._stat(ENGINE_GENERATED_TOKENS, lambda stats: stats.drawn_tokens)

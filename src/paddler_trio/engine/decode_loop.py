@@ -250,6 +250,8 @@ class DecodeLoop:
             self.streams.lost_prefix(sequence)
             if restored:
                 self.streams.found_prefix(sequence, restored)
+                self.counters.now.restores += 1
+                self.counters.now.restored_tokens += restored
         elif placement.source is None:
             self.llama.forget(stream)
         elif placement.source == stream:

@@ -84,6 +84,20 @@ PREFIX_STORE_BYTES: Final = metric(
     unit="bytes",
     where="agent",
 )
+PREFIX_STORE_HITS: Final = metric(
+    "counter",
+    "prefix_store_hits_total",
+    "Prompts that began with a prefix from there",
+    "deployment",
+    where="agent",
+)
+PREFIX_STORE_HIT_TOKENS: Final = metric(
+    "counter",
+    "prefix_store_hit_tokens_total",
+    "Tokens of these prefixes, which are among the cached ones",
+    "deployment",
+    where="agent",
+)
 ENGINE_PROMPT_TOKENS: Final = metric(
     "counter",
     "engine_prompt_tokens_total",
@@ -177,6 +191,8 @@ AGENT_METRICS: Final = (
     AGENTS_DECODE_TOKENS_PER_SECOND,
     PREFIX_STORE_TOKENS,
     PREFIX_STORE_BYTES,
+    PREFIX_STORE_HITS,
+    PREFIX_STORE_HIT_TOKENS,
     ENGINE_PROMPT_TOKENS,
     ENGINE_CACHED_TOKENS,
     ENGINE_GENERATED_TOKENS,

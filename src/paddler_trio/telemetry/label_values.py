@@ -43,3 +43,5 @@ system without memory does; ``unknown``: the agent is older than these words."""
 
 
 KV_CELL_STATES: Final = ("used", "resident", "free")
+AGENT_STATES: Final = ("serving", "not_serving")
+"""Of a deployment; those that serve get work."""

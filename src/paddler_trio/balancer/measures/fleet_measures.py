@@ -24,6 +24,7 @@ from paddler_trio.telemetry.balancer_metrics import (
     ROLLOUT_STATE,
     SLOTS_USABLE,
 )
+from paddler_trio.telemetry.label_values import AGENT_STATES
 from paddler_trio.telemetry.metric_kind import MAX_LABEL_VALUES, OTHER, MetricDefinition
 from paddler_trio.telemetry.recording import Family, family, single
 
@@ -74,8 +75,8 @@ class FleetMeasures:
             waiting.add(demand.waiting, name)
             running.add(demand.running, name)
             serving = sum(agent.is_accepting for agent in pool.agents.values())
-            agents.add(serving, name, "serving")
-            agents.add(len(pool.agents) - serving, name, "not_serving")
+            agents.add(serving, name, AGENT_STATES[0])
+            agents.add(len(pool.agents) - serving, name, AGENT_STATES[1])
         yield oldest.of(QUEUE_OLDEST_SECONDS)
         yield estimate.of(QUEUE_POSITION_SECONDS_ESTIMATE)
         yield waiting.of(DEPLOYMENT_REQUESTS_BUFFERED)

@@ -6,6 +6,7 @@ to are looked up once, at its arrival, and a step finds them in one object.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,7 @@ from paddler_trio.balancer.activity.request_activity import num_pieces
 from paddler_trio.balancer.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.measures.endings import queue_outcome, request_outcome, retry_reason
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_failures import BUFFERED_TOO_LONG
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import Buffered, Ended, Phase, Request, Results, Stopping
@@ -36,7 +38,7 @@ from paddler_trio.telemetry.balancer_metrics import (
     TIME_TO_FIRST_TOKEN,
 )
 from paddler_trio.telemetry.label_values import QUEUE_OUTCOMES, RETRY_REASONS, TOKEN_CLASSES
-from paddler_trio.telemetry.metric_kind import OTHER
+from paddler_trio.telemetry.metric_kind import INTER_TOKEN_BUCKETS_S, OTHER
 from paddler_trio.telemetry.recording import (
     BoundedValues,
     Buckets,
@@ -50,7 +52,7 @@ from paddler_trio.telemetry.recording import (
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 SLOW_STEP_S: Final = 0.25
-"""A step that took longer is kept as an example of its bucket."""
+"""A longer time between two tokens is kept as an example of its bucket."""
 _CLASSES: Final = {
     "ContentToken": 0,
     "ReasoningToken": 1,
@@ -166,7 +168,8 @@ class RequestMeasures:
         if isinstance(left, Buffered):
             outcome = queue_outcome(
                 request.ending,
-                has_agents=request.ending is None or self.has_agents(request.deployment),
+                has_agents=request.ending != BUFFERED_TOO_LONG
+                or self.has_agents(request.deployment),
             )
             self._example(self.queue.of(outcome), now_s - left.since_s, request)
         elif isinstance(phase, Buffered):
@@ -193,17 +196,21 @@ class RequestMeasures:
                 open_ = self._open[request.key]
                 series, last_s = open_.series, open_.last_s
                 open_.last_s = now_s
-                series.tokens[_place(results)] += tokens
+                try:
+                    place = _CLASSES[next(iter(results.results[0]))]
+                except (KeyError, IndexError):  # nothing was passed on, or not one class of text
+                    place = 0
+                series.tokens[place] += tokens
                 if last_s is None:
                     self._example(series.ttft, now_s - request.arrived_s, request)
                 else:
-                    gap_s = now_s - last_s
-                    if tokens == 1:
-                        series.between_tokens.add(gap_s)
-                    else:
-                        series.between_tokens.add(gap_s / tokens, tokens)
+                    gap_s = (now_s - last_s) / tokens
+                    buckets = series.between_tokens
+                    # as Buckets.add, which is a call more for each token
+                    buckets.counts[bisect_left(INTER_TOKEN_BUCKETS_S, gap_s)] += tokens
+                    buckets.sum += now_s - last_s
                     if gap_s > SLOW_STEP_S:
-                        series.between_tokens.exemplify(gap_s / tokens, *_named(request))
+                        buckets.exemplify(gap_s, *_named(request))
         else:
             self._open[request.key].series.embeddings += _num_embeddings(results)
         self.then.delivered(request, results, now_s)
@@ -271,15 +278,6 @@ class RequestMeasures:
     def _example(self, buckets: Buckets, value_s: float, request: Request) -> None:
         buckets.add(value_s)
         buckets.exemplify(value_s, *_named(request))
-
-
-def _place(results: Results) -> int:
-    """The place in ``TOKEN_CLASSES`` of a step's tokens: that of its first result."""
-    for result in results.results:
-        if type(result) is dict:
-            for tag in result:
-                return _CLASSES.get(tag, 0)
-    return 0
 
 
 def _num_embeddings(results: Results) -> int:

@@ -356,9 +356,11 @@ class EngineStats:
     each of its threads.
 
     Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
-    ``draw_ms`` sampling from them. ``last_*`` describe the newest pass. Embeddings are counted
-    apart: ``embedding_documents`` (a chunk is one), ``embedding_tokens``, ``embedding_passes`` and
-    ``embedding_ms``, the time spent computing these. An encoder has no other statistics.
+    ``draw_ms`` sampling from them. ``restores``: how often a stored prefix was taken back, of
+    ``restored_tokens`` in all; they are among the ``cached_tokens``. ``last_*`` describe the newest
+    pass. Embeddings are counted apart: ``embedding_documents`` (a chunk is one),
+    ``embedding_tokens``, ``embedding_passes`` and ``embedding_ms``, the time spent computing these.
+    An encoder has no other statistics.
 
     Not frozen: the engine counts in one, and sends copies of it.
     """
@@ -382,6 +384,8 @@ class EngineStats:
     cells_resident: int = 0
     stored_tokens: int = 0
     stored_bytes: int = 0
+    restores: int = 0
+    restored_tokens: int = 0
     embedding_documents: int = 0
     embedding_tokens: int = 0
     embedding_passes: int = 0
