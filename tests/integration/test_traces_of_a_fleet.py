@@ -138,7 +138,7 @@ async def test_a_request_that_moved_is_one_trace_across_balancer_and_both_agents
     assert attributes["gen_ai.usage.output_tokens"] == heard.tokens > 100
     assert attributes["gen_ai.usage.input_tokens"] > 0  # type: ignore[operator]
     assert attributes["paddler.request.id"] == request
-    assert attributes["paddler.request.outcome"] == "done"
+    assert attributes["paddler.request.outcome"] == "completed"
     assert attributes["paddler.client"] == "singer"
     assert attributes["paddler.continuations"] == 1
     assert whole.events["continuation"]["paddler.agent.name"] == lost
@@ -216,7 +216,7 @@ async def test_the_access_log_has_a_line_for_each_request_however_it_ended(
         assert line["client"] == 'a "b'
         assert line["address"].startswith("127.0.0.1:")
         assert line["route"] == (None if request == "lost" else path)
-        assert line["outcome"] == ("done" if status == 200 else "refused")
+        assert line["outcome"] == ("completed" if status == 200 else "refused")
         assert (line["generated_tokens"] or 0) > 0 or status != 200
         assert line["duration_s"] >= (line["ttft_s"] or 0) >= 0
     assert lines["lost"]["path"] == "/nowhere\x1b"
@@ -267,7 +267,7 @@ async def test_each_request_on_a_web_socket_has_a_line_and_a_trace_of_its_own(
             assert "400" in await socket.get_message()
     lines = [await watched.line_of(name) for name in [*names, "ws-bad"]]
     assert [line["status"] for line in lines] == [200, 200, 400]
-    assert [line["outcome"] for line in lines] == ["done", "done", "refused"]
+    assert [line["outcome"] for line in lines] == ["completed", "completed", "refused"]
     assert {line["route"] for line in lines} == {"/api/v1/inference_socket"}
     assert {line["method"] for line in lines} == {None}
     assert all(line["address"].startswith("127.0.0.1:") for line in lines)

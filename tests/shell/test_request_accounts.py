@@ -142,7 +142,7 @@ async def test_a_request_is_accounted_for_with_its_times_and_tokens(
             "method": "POST",
             "route": ROUTE,
             "status": 200,
-            "outcome": "done",
+            "outcome": "completed",
             "queue_s": 2,
             "ttft_s": 3,
             "duration_s": 6,
@@ -262,13 +262,15 @@ async def test_a_full_queue_is_refused_and_a_server_error_is_an_error(
     limits = attrs.evolve(LIMITS, max_buffered=0)
     async with desk(limits=limits) as at:
         await at.ask(answering(at, status=503))
-        assert (at.line["outcome"], at.line["status"], at.line["agents"]) == ("refused", 503, [])
+        assert (at.line["outcome"], at.line["status"], at.line["agents"]) == ("overflow", 503, [])
         whole, queue = spans_of(at.done[0])
-        assert (whole.error, whole.attributes["error.type"]) == ("refused", "503")
+        assert (whole.error, whole.attributes["error.type"]) == ("overflow", "503")
         assert queue.error == "refused"
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(200, "done"), (401, "refused"), (500, "refused")])
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(200, "completed"), (401, "refused"), (500, "failed")]
+)
 async def test_what_never_asks_an_agent_has_a_line_too(status: int, outcome: str) -> None:
     async with desk() as at:
 
@@ -326,7 +328,7 @@ async def test_upgrades_have_a_line_with_how_they_were_answered() -> None:
         for app in (accepts, closes, refuses):
             await at.ask(app, kind="websocket")
         assert [account.status for account in at.done] == [101, 403, 401]
-        assert [account.outcome for account in at.done] == ["done", "refused", "refused"]
+        assert [account.outcome for account in at.done] == ["completed", "refused", "refused"]
 
 
 async def test_each_message_of_a_socket_is_an_account(autojump_clock: MockClock) -> None:
@@ -349,7 +351,7 @@ async def test_each_message_of_a_socket_is_an_account(autojump_clock: MockClock)
         lines = [json.loads(account.entry().line("json")) for account in at.done]
         assert [line["request"] for line in lines] == ["m2", "m0", "m1"]
         assert [line["status"] for line in lines] == [400, 200, 200]
-        assert [line["outcome"] for line in lines] == ["refused", "done", "done"]
+        assert [line["outcome"] for line in lines] == ["refused", "completed", "completed"]
         assert [line["address"] for line in lines] == ["[::1]:5000"] * 3
         assert len({line["trace"] for line in lines}) == 3
         await trio.sleep(5)

@@ -29,7 +29,7 @@ class AccessEntry:
       method: None for a request on a WebSocket.
       route: the template that its path matched; ``path`` is there only if none did.
       status: of HTTP; None if the client left before one was sent.
-      outcome: ``done``, ``failed``, ``refused`` before it had a slot, or ``stopped`` by its client.
+      outcome: one of ``REQUEST_OUTCOMES``, as in the metrics; of several requests the worst.
       queue_s: its longest wait for a slot.
       ttft_s: from its arrival to the first token.
       prompt_tokens, cached_tokens, generated_tokens: of all requests to agents that it became.

@@ -23,7 +23,7 @@ def entry(**fields: Any) -> AccessEntry:
         "method": "POST",
         "route": "/v1/chat/completions",
         "status": 200,
-        "outcome": "done",
+        "outcome": "completed",
         "queue_s": 0.00312,
         "ttft_s": 0.1,
         "duration_s": 1.25,
@@ -55,7 +55,7 @@ def test_a_line_has_every_field_in_its_order() -> None:
         "method": "POST",
         "route": "/v1/chat/completions",
         "status": 200,
-        "outcome": "done",
+        "outcome": "completed",
         "queue_s": 0.0031,
         "ttft_s": 0.1,
         "duration_s": 1.25,
@@ -70,7 +70,7 @@ def test_a_line_has_every_field_in_its_order() -> None:
     }
     assert entry().line("text").decode() == (
         "time=2026-11-22T23:45:01.123Z address=127.0.0.1:5000 client=app method=POST "
-        "route=/v1/chat/completions status=200 outcome=done queue_s=0.0031 ttft_s=0.1000 "
+        "route=/v1/chat/completions status=200 outcome=completed queue_s=0.0031 ttft_s=0.1000 "
         "duration_s=1.2500 prompt_tokens=12 cached_tokens=4 generated_tokens=34 deployment=default "
         f"agents=a1,a2 continuations=1 request=req_1 trace={'a' * 32}\n"
     )
@@ -78,7 +78,7 @@ def test_a_line_has_every_field_in_its_order() -> None:
 
 def test_what_is_not_there_is_a_dash_or_null() -> None:
     bare = entry(client=None, method=None, route=None, path="/x y", status=None, agents=())
-    assert b'client=- method=- route=- path="/x y" status=- outcome=done' in bare.line("text")
+    assert b'client=- method=- route=- path="/x y" status=- outcome=completed' in bare.line("text")
     assert b"agents=- " in bare.line("text")
     fields = json.loads(bare.line("json"))
     assert fields["path"] == "/x y"

@@ -15,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from paddler_trio.balancer.accounts.request_account import REFUSED, STOPPED, RequestAccount
+from paddler_trio.balancer.accounts.request_account import (
+    COMPLETED,
+    REFUSED,
+    STOPPED,
+    RequestAccount,
+)
 from paddler_trio.balancer.activity.request_record import RequestRecord, Stay
 from paddler_trio.telemetry.span_data import SpanData, SpanEvent, filled
 
@@ -31,7 +36,7 @@ def spans_of(account: RequestAccount) -> list[SpanData]:
 def _whole(account: RequestAccount) -> SpanData:
     assert account.ended_s is not None
     outcome, status = account.outcome, account.status
-    is_error = outcome not in ("done", STOPPED) and (status is None or status >= 500)
+    is_error = outcome not in (COMPLETED, STOPPED) and (status is None or status >= 500)
     kind = account.records[0].kind if account.records else None
     first_s = account.first_s
     attributes = filled(

@@ -13,15 +13,17 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.request_record import RequestRecord
-from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.balancer.measures.endings import request_outcome
+from paddler_trio.nursery_tree.request import Completed, Failure
 from paddler_trio.telemetry.access_line import MAX_AGENTS, AccessEntry
+from paddler_trio.telemetry.label_values import REQUEST_OUTCOMES
 from paddler_trio.wire.trace_parent import TraceContext
 
 MAX_RECORDS: Final = 16
 """Of one account, for its spans."""
-OK, REFUSED, STOPPED, FAILED = "done", "refused", "stopped", "failed"
-_WORST: Final = (OK, STOPPED, REFUSED, FAILED)
-"""The outcome of several is that of the one furthest to the right."""
+COMPLETED, STOPPED, REFUSED, FAILED = "completed", "stopped", "refused", "failed"
+_SEVERITY: Final = {outcome: place for place, outcome in enumerate(REQUEST_OUTCOMES)}
+"""The outcome of several requests is the worst of them."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -74,13 +76,13 @@ class RequestAccount:
     @property
     def outcome(self) -> str:
         """See :class:`~paddler_trio.telemetry.access_line.AccessEntry`."""
-        if self._outcome is not None and self._outcome != OK:
-            return self._outcome
+        if self._outcome not in (None, COMPLETED):
+            return str(self._outcome)
         if self.status is None:
-            return STOPPED if self._outcome is None else OK
-        if self.status >= 400:
-            return REFUSED if self._outcome is None else FAILED
-        return OK
+            return self._outcome or STOPPED
+        if self.status < 400:
+            return COMPLETED
+        return REFUSED if self.status < 500 or self.status in (501, 503) else FAILED
 
     def began(self, record: RequestRecord) -> None:
         """It became this request to an agent, too."""
@@ -110,8 +112,8 @@ class RequestAccount:
             self.prompt_tokens = (self.prompt_tokens or 0) + (counted.prompt_tokens or 0)
             self.cached_tokens = (self.cached_tokens or 0) + (counted.cached_tokens or 0)
         self.continuations += record.continuations
-        outcome = _outcome_of(record)
-        if self._outcome is None or _WORST.index(outcome) > _WORST.index(self._outcome):
+        outcome = request_outcome(record.ending)
+        if self._outcome is None or _SEVERITY[outcome] > _SEVERITY[self._outcome]:
             self._outcome = outcome
 
     def entry(self) -> AccessEntry:
@@ -119,7 +121,7 @@ class RequestAccount:
         assert self.ended_s is not None
         has_work = self.num_requests > 0
         return AccessEntry(
-            time=time.time(),
+            time=time.time() - trio.current_time() + self.ended_s,
             address=self.address,
             client=self.client or None,
             method=self.method,
@@ -141,14 +143,8 @@ class RequestAccount:
         )
 
 
-def _outcome_of(record: RequestRecord) -> str:
-    if isinstance(record.ending, Failure) and not record.placements:
-        return REFUSED
-    return record.ending_kind or FAILED
-
-
 def status_of(record: RequestRecord) -> int | None:
     """What HTTP would call the end of a request that had no response of its own."""
     if isinstance(record.ending, Failure):
         return record.ending.code
-    return 200 if record.ending_kind == OK else None
+    return 200 if isinstance(record.ending, Completed) else None

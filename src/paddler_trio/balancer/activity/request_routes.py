@@ -31,7 +31,7 @@ from paddler_trio.balancer.activity.request_words import explanation
 from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_empty, send_json
 from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.router import Params, Router
-from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS, Failure
 from paddler_trio.wire.codec import dumps
 
 log = structlog.get_logger("requests")
@@ -167,7 +167,12 @@ class RequestRoutes:
         request = self.activity.request(record.key)
         if request is None or request.is_over:
             raise HttpProblem(409, f"request {record.key} is over already")
-        log.info("cancelled by an operator", request=record.id, key=record.key)
+        log.info(
+            "cancelled by an operator",
+            request=record.id[:MAX_LOG_ID_CHARS],
+            trace=record.trace,
+            key=record.key,
+        )
         request.abort(CANCELLED)
         audit_of(scope).record(scope, "request cancelled", str(record.key), request=record.id)
         await send_empty(send, 204)
