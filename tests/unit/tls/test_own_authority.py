@@ -89,7 +89,7 @@ def test_names_of_authorities_that_openssl_would_interpret_are_refused(
         new_authority(tmp_path, name)
 
 
-def test_a_machine_without_openssl_is_told_so(
+def test_without_openssl_there_is_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
