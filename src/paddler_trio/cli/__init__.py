@@ -27,6 +27,7 @@ from paddler_trio.cli import (
     rollout_command,
     rpc_server,
     template,
+    tls_command,
     top,
     tree,
 )
@@ -48,6 +49,7 @@ app.add_typer(fleet_command.fleet, name="fleet")
 app.add_typer(rollout_command.rollout, name="rollout")
 app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")
+app.add_typer(tls_command.tls, name="tls")
 app.add_typer(join_token_command.join_token, name="join-token")
 app.command()(join_command.join)
 app.add_typer(agents.agents, name="agents")

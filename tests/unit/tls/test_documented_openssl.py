@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "tls.md"
 
 def test_the_documented_commands_make_a_certificate_that_is_served(tmp_path: Path) -> None:
     section = PAGE.read_text().partition("## A certificate of your own authority")[2]
-    commands = section.partition("```sh\n")[2].partition("```")[0]
+    commands = section.split("```sh\n")[2].partition("```")[0]
     ran = subprocess.run(
         ["sh", "-euc", commands],
         cwd=tmp_path,
