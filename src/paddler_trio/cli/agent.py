@@ -62,6 +62,7 @@ from paddler_trio.cli.options import (
 )
 from paddler_trio.cli.telemetry_options import OtlpEndpointOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import (
     DEFAULT_MANAGEMENT_ADDR,
     MAX_SLOTS,
@@ -72,6 +73,7 @@ from paddler_trio.config import (
     split_address,
 )
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 agent = typer.Typer(invoke_without_command=True, subcommand_metavar="[drain NAME]")
@@ -277,15 +279,17 @@ def run(
 
 
 @agent.command()
+@with_tls
 def drain(
     name: Annotated[str, typer.Argument(help="Name or id of a connected agent.")],
     undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Let an agent finish what it has and give it nothing new, until told otherwise."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         view, raw = client.drain(name, drained=not undo)
         if as_json:
             print_json(raw)
