@@ -110,6 +110,13 @@ class AgentConfig:
     """Control tokens that messages spell become control tokens, as in Paddler."""
     otlp_endpoint: str | None = None
     """Where spans of requests are sent; None for no traces."""
+    has_tls: bool = False
+    """The balancer is dialled over TLS, and verified as the next four say; see
+    ``tls/client_tls.py``."""
+    tls_ca: Path | None = None
+    tls_fingerprint: str | None = None
+    tls_client_cert: Path | None = None
+    tls_client_key: Path | None = None
     token_file: Path | None = None
     """Holds the API key this agent shows to its balancer; read anew at every dialling."""
     has_credential: bool = False

@@ -26,6 +26,7 @@ from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.messages import RegisterAgent, render
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
@@ -116,7 +117,9 @@ async def test_an_agent_asks_the_balancer_that_it_is_linked_to_and_no_former_one
     monkeypatch.setattr(ModelServer, "set_store", lambda self, store: seen.append(store))
     async with balancer() as fleet:
         port = fleet.served.port
-        link = BalancerLink("127.0.0.1", port, "a1", status, models, AgentRequests(status))
+        link = BalancerLink(
+            BalancerAddress("127.0.0.1", port), "a1", status, models, AgentRequests(status)
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             await until(lambda: len(seen) == 2)

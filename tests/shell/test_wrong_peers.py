@@ -24,6 +24,7 @@ from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.messages import RegisterAgent, parse_balancer_message
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
@@ -320,7 +321,7 @@ async def dial(peer: Peer) -> list[EventDict]:
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listener.socket.getsockname()[1]
             nursery.start_soon(trio.serve_listeners, wrong_peer.serve, [listener])
-            link = BalancerLink("127.0.0.1", port, "a1", status, models, requests)
+            link = BalancerLink(BalancerAddress("127.0.0.1", port), "a1", status, models, requests)
             nursery.start_soon(link.run)
             with trio.fail_after(60):
                 await wrong_peer.registered.wait()

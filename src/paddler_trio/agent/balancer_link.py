@@ -21,6 +21,7 @@ import trio_websocket
 import wsproto.utilities
 
 from paddler_trio.agent.balancer_connection import BalancerConnection
+from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.model_server import ModelServer
@@ -29,6 +30,9 @@ from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
+from paddler_trio.tls.address import BalancerAddress
+from paddler_trio.tls.client_errors import tls_error_in, tls_problem
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
@@ -52,7 +56,8 @@ class BalancerLink:
     """Stays connected to one balancer for the life of the agent.
 
     Args:
-      host, port: the balancer's management address.
+      address: of the balancer's management service.
+      tls: how it is verified, if the address is one with TLS.
       token_file: holds the API key to show; read at every dialling, so a new one needs no restart.
       id: this instance's id, the same across reconnects of one process.
       placement: what is sent before each registration; None sends nothing.
@@ -61,8 +66,7 @@ class BalancerLink:
       rotation: of the credential in ``token_file``, if it is one and this link shall do that.
     """
 
-    host: str
-    port: int
+    address: BalancerAddress
     name: str | None
     status: AgentStatus
     models: ModelServer
@@ -72,6 +76,7 @@ class BalancerLink:
     placement: Callable[[], Placement | None] = lambda: None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     rotation: CredentialRotation | None = None
+    tls: ClientTls = SYSTEM_TRUST
     registered: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set at the first successful registration."""
     is_up: bool = attrs.field(default=False, init=False)
@@ -83,7 +88,7 @@ class BalancerLink:
 
     def __repr__(self) -> str:
         state = "dialling" if self._connection is None else repr(self._connection)
-        return f"<BalancerLink {self.host}:{self.port} {state}>"
+        return f"<BalancerLink {self.address} {state}>"
 
     async def run(self) -> None:
         """Dial for ever; returns only after :meth:`leave`."""
@@ -98,8 +103,9 @@ class BalancerLink:
             jittered_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
             log.warning(
                 "no link to the balancer",
-                host=self.host,
-                port=self.port,
+                host=self.address.host,
+                port=self.address.port,
+                tls=self.address.is_tls,
                 reason=reason,
                 again_in_s=round(jittered_s, 2),
             )
@@ -127,13 +133,13 @@ class BalancerLink:
             token = await self._token()
             with trio.fail_after(CONNECT_S) as timeout:
                 async with (
-                    DialledStream(await trio.open_tcp_stream(self.host, self.port)) as stream,
+                    DialledStream(await dial(self.address, self.tls)) as stream,
                     trio.open_nursery() as nursery,
                 ):
                     socket = await trio_websocket.wrap_client_stream(
                         nursery,
                         cast("trio.SocketStream", stream),  # any stream will do
-                        f"{self.host}:{self.port}",
+                        self.address.authority,
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
                         extra_headers=[
@@ -178,10 +184,10 @@ class BalancerLink:
             ConfigurationError,
             LinkError,
         ) as group:
-            reasons.append(_reason(group))
+            reasons.append(self._reason(group))
         except* Exception as group:  # a bug: logged in full, and dialled again
             log.error("the link failed", exc_info=group)
-            reasons.append(_reason(group))
+            reasons.append(self._reason(group))
         return "; ".join(reasons)
 
     def _on_registered(self, connection: BalancerConnection) -> None:
@@ -191,15 +197,15 @@ class BalancerLink:
         self.models.set_store(None)  # until this balancer announces one
         log.info(
             "linked to the balancer",
-            host=self.host,
-            port=self.port,
+            host=self.address.host,
+            port=self.address.port,
+            tls=self.address.is_tls,
             speaks_trio=connection.speaks_trio,
         )
 
     def _on_store(self, path: str) -> None:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        url = f"http://{host}:{self.port}{path.rstrip('/')}"
-        self.models.set_store(StoreAddress(url, self.token_file))
+        url = f"{self.address.url}{path.rstrip('/')}"
+        self.models.set_store(StoreAddress(url, self.token_file, self.tls))
         log.info("the balancer has a model store", url=url)
 
     async def _token(self) -> bytes | None:
@@ -208,13 +214,22 @@ class BalancerLink:
             return None
         return f"Bearer {await trio.to_thread.run_sync(read_secret, self.token_file)}".encode()
 
+    def _reason(self, group: BaseExceptionGroup[BaseException]) -> str:
+        said = (self._describe(each) for each in leaves(group))
+        return "; ".join(dict.fromkeys(said))  # several tasks may have met the same end
 
-def _reason(group: BaseExceptionGroup[BaseException]) -> str:
-    return "; ".join(map(_describe, leaves(group)))
+    def _describe(self, error: BaseException) -> str:
+        # TLS 1.3 refuses a client's certificate, or the lack of one, after the handshake
+        problem = tls_error_in(error)
+        return _describe(error) if problem is None else tls_problem(problem, self.address)
 
 
 def _describe(error: BaseException) -> str:
-    if isinstance(error, trio_websocket.ConnectionRejected) and error.status_code in (401, 403):
+    if isinstance(error, trio_websocket.ConnectionRejected) and error.status_code in (
+        400,
+        401,
+        403,
+    ):
         # never the headers, never the token
         body = (error.body or b"").decode(errors="replace")[:300]
         has_advice = error.status_code != 401 or "paddler-trio join" in body

@@ -170,7 +170,9 @@ class ModelFit:
         """
         async with self._turn:
             if self.store is not None and not isinstance(model, LocalToAgent):
-                through = self.hub.through_store(self.store.url, self.store.key_file)
+                through = self.hub.through_store(
+                    self.store.url, self.store.key_file, self.store.tls
+                )
                 try:
                     return await self._asked(load, model, projection, through, held, auto)
                 except MemoryUnknownError as error:

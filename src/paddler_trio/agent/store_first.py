@@ -42,6 +42,7 @@ from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.model_download import FetchedModel, ModelDownload
 from paddler_trio.models.pushed_source import is_pushed
 from paddler_trio.models.store_errors import StoreCannotError
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 log = structlog.get_logger("model")
@@ -61,10 +62,12 @@ class StoreAddress:
     Args:
       url: without a slash at the end.
       key_file: holds the API key for it; None if it asks for none.
+      tls: how it is verified, if ``url`` begins with ``https:``.
     """
 
     url: str
     key_file: Path | None
+    tls: ClientTls = SYSTEM_TRUST
 
 
 @attrs.frozen(eq=False)
@@ -84,7 +87,7 @@ class StoreFirst:
         """The model's files; DownloadError. Cancellation: as :meth:`ModelDownload.fetch`."""
         if self.store is None:
             return await ModelDownload(self.hub, self.publish).fetch(model)
-        settings = self.hub.through_store(self.store.url, self.store.key_file)
+        settings = self.hub.through_store(self.store.url, self.store.key_file, self.store.tls)
         try:
             return await self._from_store(ModelDownload(settings, self.publish), model)
         except DownloadError as error:

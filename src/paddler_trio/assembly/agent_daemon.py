@@ -32,6 +32,8 @@ from paddler_trio.nursery_tree.instances import Instances
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport
+from paddler_trio.tls.address import BalancerAddress
+from paddler_trio.tls.client_tls import ClientTls
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, InstanceWanted, Placement
 
 
@@ -189,13 +191,18 @@ class _Host:
             memory=self._memory,
         )
         link = BalancerLink(
-            config.management_host,
-            config.management_port,
+            BalancerAddress(config.management_host, config.management_port, config.has_tls),
             name,
             status,
             models,
             requests,
             token_file=config.token_file,
+            tls=ClientTls(
+                config.tls_ca,
+                config.tls_fingerprint,
+                config.tls_client_cert,
+                config.tls_client_key,
+            ),
             id=link_id,
             placement=placement,
             on_instances=None if instances is None else instances.want,

@@ -62,6 +62,7 @@ from paddler_trio.cli.options import (
 )
 from paddler_trio.cli.telemetry_options import OtlpEndpointOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
+from paddler_trio.cli.tls_options import checked_address, with_tls
 from paddler_trio.config import (
     DEFAULT_MANAGEMENT_ADDR,
     MAX_SLOTS,
@@ -69,9 +70,9 @@ from paddler_trio.config import (
     default_prefix_cache_bytes,
     default_threads,
     parse_labels,
-    split_address,
 )
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 agent = typer.Typer(invoke_without_command=True, subcommand_metavar="[drain NAME]")
@@ -79,12 +80,14 @@ agent = typer.Typer(invoke_without_command=True, subcommand_metavar="[drain NAME
 
 
 @agent.callback()
+@with_tls
 def run(
     context: typer.Context,
     management_addr: Annotated[
         str | None,
         typer.Option(
-            help="host:port of the balancer's management service.",
+            envvar="PADDLER_TRIO_MANAGEMENT_ADDR",
+            help="[https://]host:port of the balancer's management service.",
             show_default="required, unless this machine has joined",
         ),
     ] = None,
@@ -194,6 +197,7 @@ def run(
     otlp_endpoint: OtlpEndpointOption = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Run an agent: it dials in, loads the desired model and works on requests in slots."""
     if context.invoked_subcommand is not None:
@@ -217,17 +221,23 @@ def run(
     from paddler_trio.cli.daemons import run_daemon
     from paddler_trio.daemon.systemd_notify import SystemdNotifier
 
-    try:
-        host, port = split_address(management_addr)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--management-addr") from error
+    tls = member.trusting(tls)
+    address = checked_address(management_addr, tls, option="--management-addr")
+    if address.is_tls:
+        with one_line_errors():
+            tls.context()  # at every dialling again; what is wrong from the start ends it here
     try:
         labels = parse_labels(label or [])
     except ConfigurationError as error:
         raise typer.BadParameter(str(error), param_hint="--label") from error
     config = AgentConfig(
-        management_host=host,
-        management_port=port,
+        management_host=address.host,
+        management_port=address.port,
+        has_tls=address.is_tls,
+        tls_ca=tls.ca_file,
+        tls_fingerprint=tls.fingerprint,
+        tls_client_cert=tls.cert_file,
+        tls_client_key=tls.key_file,
         slots=slots,
         name=name,
         metrics_addr=metrics_addr,
@@ -277,15 +287,17 @@ def run(
 
 
 @agent.command()
+@with_tls
 def drain(
     name: Annotated[str, typer.Argument(help="Name or id of a connected agent.")],
     undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Let an agent finish what it has and give it nothing new, until told otherwise."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         view, raw = client.drain(name, drained=not undo)
         if as_json:
             print_json(raw)

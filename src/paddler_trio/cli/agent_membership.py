@@ -10,6 +10,7 @@ import typer
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.agent_folder import AgentFolder, default_folder
 from paddler_trio.joining.join_token import TLS_SCHEME
+from paddler_trio.tls.client_tls import ClientTls
 
 
 @attrs.frozen
@@ -29,6 +30,12 @@ class Membership:
     ca_file: Path | None = None
     fingerprint: str | None = None
     ignored: str | None = None
+
+    def trusting(self, tls: ClientTls) -> ClientTls:
+        """What the options say, and where they say nothing, what joining left."""
+        if tls.ca_file is not None or tls.fingerprint is not None:
+            return tls
+        return attrs.evolve(tls, ca_file=self.ca_file, fingerprint=self.fingerprint)
 
 
 def membership(

@@ -17,7 +17,9 @@ from paddler_trio.cli.management_client import AgentView, FleetView, ManagementC
 from paddler_trio.cli.memory_words import chosen_words, memory_words
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
@@ -29,6 +31,7 @@ agents = typer.Typer(invoke_without_command=True)
 
 
 @agents.callback()
+@with_tls
 def show(
     context: typer.Context,
     watch: Annotated[
@@ -43,11 +46,12 @@ def show(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """List the connected agents: slots, phase, model, and issues in plain words."""
     if context.invoked_subcommand is not None:
         return
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         if not watch:
             _show(client.fleet(), as_json=as_json)
         elif as_json or not stdout().is_terminal:
@@ -62,26 +66,30 @@ def show(
 
 
 @agents.command()
+@with_tls
 def credentials(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """List the agents that joined with a token, and whose credential may have been copied."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.join_token_run import list_credentials
 
         list_credentials(client, as_json=as_json)
 
 
 @agents.command()
+@with_tls
 def revoke(
     name: Annotated[str, typer.Argument(help="As `agents credentials` shows it.")],
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Cut an agent off and make its credential worthless; what it computes goes on elsewhere."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.join_token_run import revoke_credential
 
         revoke_credential(client, name)

@@ -10,11 +10,13 @@ from http import HTTPStatus
 from pathlib import Path
 
 import httpx
-import typer
 
-from paddler_trio.config import split_address
+from paddler_trio.cli.tls_options import checked_address
 from paddler_trio.daemon.secret_file import read_secret
-from paddler_trio.errors import ConfigurationError, PaddlerError
+from paddler_trio.errors import PaddlerError
+from paddler_trio.tls.address import BalancerAddress, parse_address
+from paddler_trio.tls.client_errors import tls_error_in, tls_problem
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 CONNECT_S = 5.0
 ANSWER_S = 10.0
@@ -37,32 +39,37 @@ class BalancerRefusedError(PaddlerError):
 
 
 def open_http(
-    address: str, *, option: str, answer_s: float = ANSWER_S, key_file: Path | None = None
+    address: str,
+    *,
+    option: str,
+    answer_s: float = ANSWER_S,
+    key_file: Path | None = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> httpx.Client:
-    """A client of the service at ``host:port``; a usage error naming ``option`` if it is neither.
+    """A client of the service at ``[https://]host:port``; a usage error naming ``option`` if it is
+    neither.
 
     ``key_file`` holds the API key to show; a key is never an argument, where every user of the
     machine could read it. Proxies of the environment are not asked: a balancer is on this network.
 
     Errors:
-      ConfigurationError: the key file cannot be read or holds no key.
+      ConfigurationError: the key file cannot be read or holds no key; a file of ``tls``.
     """
-    checked_address(address, option=option)
+    checked = checked_address(address, tls, option=option)
     return httpx.Client(
         headers=key_headers(key_file),
-        base_url=f"http://{address}",
+        base_url=checked.url,
         timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
         trust_env=False,
-        verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # unused; reading all roots takes 16 ms
+        verify=http_context(checked, tls),
     )
 
 
-def checked_address(address: str, *, option: str) -> None:
-    """A usage error naming ``option`` unless it is ``host:port``."""
-    try:
-        split_address(address)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+def http_context(address: BalancerAddress, tls: ClientTls) -> ssl.SSLContext:
+    """What httpx shall verify with; ConfigurationError."""
+    if address.is_tls:
+        return tls.context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # unused; reading all roots takes 16 ms
 
 
 def key_headers(key_file: Path | None) -> dict[str, str]:
@@ -76,6 +83,7 @@ def clear_errors(address: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        _refuse_tls(error, address)
         raise BalancerUnreachableError(
             f"cannot reach the balancer at {address}: {_cause(error)}; "
             "start one with `paddler-trio balancer`"
@@ -83,9 +91,17 @@ def clear_errors(address: str) -> Iterator[None]:
     except httpx.TimeoutException as error:
         raise BalancerUnreachableError(f"the balancer at {address} does not answer") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
+        _refuse_tls(error, address)
         raise BalancerUnreachableError(
             f"lost the balancer at {address}: {_cause(error)}"
         ) from error
+
+
+def _refuse_tls(error: Exception, address: str) -> None:
+    """BalancerUnreachableError with advice if it was about TLS."""
+    problem = tls_error_in(error)
+    if problem is not None:
+        raise BalancerUnreachableError(tls_problem(problem, parse_address(address))) from error
 
 
 def refuse_unless_success(answer: httpx.Response) -> None:
@@ -108,7 +124,7 @@ def refuse_unless_success(answer: httpx.Response) -> None:
 def _cause(error: BaseException) -> str:
     """The operating system's words if it was asked, else httpx's."""
     if isinstance(error, httpx.ConnectTimeout):
-        return f"no answer within {CONNECT_S:g} s"
+        return f"no connection, or no TLS handshake, within {CONNECT_S:g} s"
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (OSError, socket.gaierror)) and not isinstance(cause, ssl.SSLError):

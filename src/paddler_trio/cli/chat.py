@@ -26,8 +26,10 @@ from paddler_trio.cli.balancer_http import (
 )
 from paddler_trio.cli.options import InferenceAddrOption, KeyFileOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_INFERENCE_ADDR
 from paddler_trio.errors import PaddlerError
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 CONVERSATION_PATH = "/api/v1/continue_from_conversation_history"
 RAW_PROMPT_PATH = "/api/v1/continue_from_raw_prompt"
@@ -67,6 +69,7 @@ class Answer:
         return (self.completion_tokens - 1) / elapsed_s if elapsed_s > 0 else None
 
 
+@with_tls
 def chat(
     prompt: Annotated[str, typer.Argument(help="What to say; - reads it from standard input.")],
     system: Annotated[
@@ -87,6 +90,7 @@ def chat(
     ] = False,
     inference_addr: InferenceAddrOption = DEFAULT_INFERENCE_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Ask the model something; the answer is printed as it is generated."""
     if raw and (system is not None or thinking):
@@ -101,7 +105,7 @@ def chat(
     with one_line_errors():
         writer = _Writer(silent=as_json)
         try:
-            answer = _ask(inference_addr, key_file, path, body, writer)
+            answer = _ask(inference_addr, key_file, tls, path, body, writer)
         finally:
             writer.end()  # an error, or the prompt of the shell, starts on a line of its own
         if as_json:
@@ -111,14 +115,19 @@ def chat(
 
 
 def _ask(
-    address: str, key_file: Path | None, path: str, body: dict[str, object], writer: _Writer
+    address: str,
+    key_file: Path | None,
+    tls: ClientTls,
+    path: str,
+    body: dict[str, object],
+    writer: _Writer,
 ) -> Answer:
     """Send it and read the answer to its end; leaving early closes the connection, which stops
     the request."""
     answer = Answer()
     with (
         open_http(
-            address, option="--inference-addr", answer_s=SILENCE_S, key_file=key_file
+            address, option="--inference-addr", answer_s=SILENCE_S, key_file=key_file, tls=tls
         ) as http,
         clear_errors(address),
         http.stream("POST", path, json=body) as stream,

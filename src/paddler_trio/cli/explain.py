@@ -11,11 +11,14 @@ from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 PIPE_WIDTH = 120
 
 
+@with_tls
 def explain(
     request: Annotated[
         str,
@@ -28,13 +31,14 @@ def explain(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Show what a request waited for, where it went and why, and how long each step took."""
     from paddler_trio.cli.explain_text import waterfall
     from paddler_trio.cli.request_views import RequestDetail
     from paddler_trio.cli.requests_run import REQUESTS_PATH
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         try:
             raw = client.ask("GET", f"{REQUESTS_PATH}/{quote(request, safe='')}")
         except BalancerRefusedError as error:

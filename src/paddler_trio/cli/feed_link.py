@@ -6,7 +6,6 @@ The feed goes on where it was after a gap: the balancer sends what was missed, o
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,12 +20,14 @@ from paddler_trio.cli.balancer_http import (
     BalancerRefusedError,
     BalancerUnreachableError,
     BalancerVersionError,
-    checked_address,
     clear_errors,
+    http_context,
     key_headers,
     refuse_unless_success,
 )
 from paddler_trio.cli.management_client import SILENCE_S, Json
+from paddler_trio.cli.tls_options import checked_address
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 EVENTS_PATH: Final = "/api/v2/events"
 REQUESTS_PATH: Final = "/api/v2/requests"
@@ -43,18 +44,20 @@ class FeedLink:
     _http: httpx.AsyncClient
 
     @classmethod
-    def open(cls, address: str, key_file: Path | None = None) -> FeedLink:
-        """Nothing is sent yet; a usage error if ``address`` is not ``host:port``, a
-        ConfigurationError if ``key_file`` holds no key."""
-        checked_address(address, option="--management-addr")
+    def open(
+        cls, address: str, key_file: Path | None = None, tls: ClientTls = SYSTEM_TRUST
+    ) -> FeedLink:
+        """Nothing is sent yet, and no Trio needed; files are read, which blocks. A usage error if
+        ``address`` is not ``[https://]host:port``, a ConfigurationError if a file is wrong."""
+        checked = checked_address(address, tls, option="--management-addr")
         return cls(
             address,
             httpx.AsyncClient(
                 headers=key_headers(key_file),
-                base_url=f"http://{address}",
+                base_url=checked.url,
                 timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
                 trust_env=False,
-                verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # unused, and quickly made
+                verify=http_context(checked, tls),
             ),
         )
 

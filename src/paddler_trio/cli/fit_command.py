@@ -9,12 +9,15 @@ import typer
 from paddler_trio.cli import parameter_options as options
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 CANNOT_SAY: Final = 2
 FLAGS: Final = ("context_size", "n_gpu_layers", "k_cache_dtype", "v_cache_dtype")
 
 
+@with_tls
 def fit(
     context: typer.Context,
     source: Annotated[
@@ -46,6 +49,7 @@ def fit(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     if here and agent is not None:
         raise typer.BadParameter("give one of them", param_hint="--here / --agent")
@@ -68,5 +72,6 @@ def fit(
             as_json=as_json,
             management_addr=management_addr,
             key_file=key_file,
+            tls=tls,
         )
     raise typer.Exit(status)

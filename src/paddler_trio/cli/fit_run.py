@@ -24,6 +24,7 @@ from paddler_trio.cli.model_run import ModelRunOptions, state_of
 from paddler_trio.cli.terminal import print_json
 from paddler_trio.config import default_threads
 from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.tls.client_tls import ClientTls
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.desired_state import (
@@ -50,6 +51,7 @@ def run_fit(
     as_json: bool,
     management_addr: str,
     key_file: Path | None,
+    tls: ClientTls,
 ) -> int:
     """Ask and print the answers; returns the exit status. BalancerRefusedError and the like."""
     if isinstance(wish.model, NoModel):
@@ -57,7 +59,7 @@ def run_fit(
     if here:
         answers = [_of_this_machine(_question(wish, None, None, slots or 1))]
     else:
-        with ManagementClient.open(management_addr, key_file) as client:
+        with ManagementClient.open(management_addr, key_file, tls) as client:
             answers = _of_agents(client, wish, agent, slots)
     if as_json:
         print_json({"agents": [attrs.asdict(answer) for answer in answers]})

@@ -13,7 +13,9 @@ from paddler_trio.cli.exit_codes import FAILED, REFUSED
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 fleet = typer.Typer(
     no_args_is_help=True, help="Show or change everything that is served, by a TOML file."
@@ -41,6 +43,7 @@ def rollout_errors() -> AbstractContextManager[None]:
 
 
 @fleet.command()
+@with_tls
 def apply(
     file: FileArgument,
     dry_run: Annotated[
@@ -60,9 +63,10 @@ def apply(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Make the fleet what a file says; deployments that are not in it are removed."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.fleet_file import read_fleet_file
         from paddler_trio.cli.fleet_run import apply_fleet, preview_fleet
 
@@ -81,27 +85,31 @@ def apply(
 
 
 @fleet.command("show")
+@with_tls
 def show(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Print the revision in force and its deployments: what each serves, and on how many agents."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.fleet_run import show_fleet
 
         show_fleet(client, as_json=as_json)
 
 
 @fleet.command()
+@with_tls
 def diff(
     file: FileArgument,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Print what applying a file would change, field by field."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.fleet_file import read_fleet_file
         from paddler_trio.cli.fleet_run import diff_fleet
 
@@ -109,19 +117,22 @@ def diff(
 
 
 @fleet.command()
+@with_tls
 def history(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """List the revisions that are kept: when, by whom, and why."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.fleet_run import show_history
 
         show_history(client, as_json=as_json)
 
 
 @fleet.command()
+@with_tls
 def undo(
     to_revision: Annotated[
         int | None,
@@ -134,9 +145,10 @@ def undo(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Go back to an earlier revision; as a new revision, so that it can be undone as well."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.fleet_run import undo_fleet
 
         code = undo_fleet(

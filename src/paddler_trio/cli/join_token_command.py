@@ -9,7 +9,9 @@ import typer
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 join_token = typer.Typer(
     no_args_is_help=True, help="Make, list and revoke tokens with which new machines join."
@@ -17,6 +19,7 @@ join_token = typer.Typer(
 
 
 @join_token.command()
+@with_tls
 def new(
     ttl: Annotated[
         str, typer.Option(help="How long it is good for, such as 30m, 1h or 7d; at most 30d.")
@@ -45,37 +48,42 @@ def new(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Make a token and print the line to paste on the new machine, this once."""
     with one_line_errors():
         from paddler_trio.cli import join_token_run
 
         fields = join_token_run.order(ttl=ttl, uses=uses, label=label, name=name, address=address)
-        with ManagementClient.open(management_addr, key_file) as client:
+        with ManagementClient.open(management_addr, key_file, tls) as client:
             join_token_run.make_token(client, fields, as_json=as_json)
 
 
 @join_token.command("list")
+@with_tls
 def list_tokens(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """List the tokens that may still be used; their secrets are kept nowhere."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli import join_token_run
 
         join_token_run.list_tokens(client, as_json=as_json)
 
 
 @join_token.command()
+@with_tls
 def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As `join-token list` shows it.")],
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Make a token worthless; agents that joined with it stay."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli import join_token_run
 
         join_token_run.revoke_token(client, token_id)

@@ -27,6 +27,7 @@ from paddler_trio.cli.balancer_http import (
     open_http,
     refuse_unless_success,
 )
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 SILENCE_S = 15.0
 """The balancer sends a keep-alive every three seconds; this long without one, it is gone."""
@@ -126,10 +127,12 @@ class ManagementClient:
     _http: httpx.Client
 
     @classmethod
-    def open(cls, address: str, key_file: Path | None = None) -> ManagementClient:
-        """Nothing is sent yet; a usage error if ``address`` is not ``host:port``, a
-        ConfigurationError if ``key_file`` holds no key."""
-        return cls(address, open_http(address, option="--management-addr", key_file=key_file))
+    def open(
+        cls, address: str, key_file: Path | None = None, tls: ClientTls = SYSTEM_TRUST
+    ) -> ManagementClient:
+        """Nothing is sent yet; errors as of ``open_http``."""
+        http = open_http(address, option="--management-addr", key_file=key_file, tls=tls)
+        return cls(address, http)
 
     def __enter__(self) -> ManagementClient:
         return self

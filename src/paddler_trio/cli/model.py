@@ -16,7 +16,9 @@ from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model_push import pushed_sources
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 model = typer.Typer(no_args_is_help=True, help="Show or change the model that all agents serve.")
 
@@ -48,21 +50,24 @@ FLAGS = (
 
 
 @model.command("show")
+@with_tls
 def show(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Print the desired state: model, chat template, inference parameters, and extras if any."""
     from paddler_trio.cli.model_run import show_desired_state
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         show_desired_state(client, as_json=as_json)
 
 
 # decorators are applied from below: set is listed first
 @model.command(WAITING, help="Like set, then wait until every agent serves it or has failed.")
 @model.command("set", help="Store what to serve and return at once. What is not given stays.")
+@with_tls
 def change(
     context: typer.Context,
     source: Annotated[
@@ -146,6 +151,7 @@ def change(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     from paddler_trio.cli.model_run import ModelRunOptions, store_desired_state
 
@@ -156,9 +162,14 @@ def change(
         )
     if push:
         source, projection = pushed_sources(
-            source, projection, management_addr=management_addr, key_file=key_file, as_json=as_json
+            source,
+            projection,
+            management_addr=management_addr,
+            key_file=key_file,
+            tls=tls,
+            as_json=as_json,
         )
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         wish = ModelRunOptions.read(
             source=source,
             projection=projection,

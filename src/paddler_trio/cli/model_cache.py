@@ -10,7 +10,9 @@ import typer
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 AgentsOption = Annotated[
     list[str] | None,
@@ -26,6 +28,7 @@ def add_to(model: typer.Typer) -> None:
     model.command("list")(list_models)
 
 
+@with_tls
 def pull(
     source: Annotated[
         str,
@@ -45,20 +48,23 @@ def pull(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Have agents fetch a model now, and serve what they serve; Ctrl-C stops it."""
     from paddler_trio.cli.cache_run import pull_models
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         code = pull_models(client, source, projection, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
+@with_tls
 def list_models(
     agent: AgentsOption = None,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """List the models on the agents' machines and in the balancer's store: size, last use, when
     they were verified."""
@@ -67,13 +73,14 @@ def list_models(
 
     with (
         one_line_errors(),
-        ManagementClient.open(management_addr, key_file) as client,
-        StoreClient.open(management_addr, key_file) as store,
+        ManagementClient.open(management_addr, key_file, tls) as client,
+        StoreClient.open(management_addr, key_file, tls) as store,
     ):
         code = list_caches(client, None if agent else store, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
+@with_tls
 def verify(
     source: Annotated[
         list[str] | None,
@@ -87,15 +94,17 @@ def verify(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Hash cached models again; what does not match is quarantined."""
     from paddler_trio.cli.cache_run import verify_caches
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         code = verify_caches(client, source or [], agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
+@with_tls
 def prune(
     keep: Annotated[
         list[str] | None,
@@ -113,12 +122,13 @@ def prune(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Remove cached models, but none that is desired, in use or being fetched."""
     from paddler_trio.cli.cache_run import prune_caches
 
     rules = keep_rules(keep or [])
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         code = prune_caches(client, rules, dry_run=dry_run, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 

@@ -10,12 +10,15 @@ import typer
 
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 if TYPE_CHECKING:
     from paddler_trio.cli.push_run import PushedNames
 
 
+@with_tls
 def push(
     file: Annotated[
         Path,
@@ -38,6 +41,7 @@ def push(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Upload a model once, to the balancer's model store; `model swap` then serves it."""
     pushed = _push(
@@ -47,6 +51,7 @@ def push(
         as_json=as_json,
         management_addr=management_addr,
         key_file=key_file,
+        tls=tls,
     )
     if as_json:
         print_json({"source": pushed.model, "projection": pushed.projection})
@@ -63,6 +68,7 @@ def pushed_sources(
     *,
     management_addr: str,
     key_file: Path | None,
+    tls: ClientTls,
     as_json: bool,
 ) -> tuple[str, str | None]:
     """Upload the files that these texts name; how the desired state names them. A projection that
@@ -76,6 +82,7 @@ def pushed_sources(
         as_json=as_json,
         management_addr=management_addr,
         key_file=key_file,
+        tls=tls,
     )
     return pushed.model, pushed.projection if is_here else projection
 
@@ -88,12 +95,13 @@ def _push(
     as_json: bool,
     management_addr: str,
     key_file: Path | None,
+    tls: ClientTls,
 ) -> PushedNames:
     from paddler_trio.cli.push_display import push_display
     from paddler_trio.cli.push_run import push_model
     from paddler_trio.cli.store_client import StoreClient
 
-    with one_line_errors(), StoreClient.open(management_addr, key_file) as client:
+    with one_line_errors(), StoreClient.open(management_addr, key_file, tls) as client:
         try:
             with push_display(stderr(), as_json=as_json) as display:
                 return push_model(client, file, projection, name=name, display=display)

@@ -35,11 +35,19 @@ LogJsonOption = Annotated[
 ]
 ManagementAddrOption = Annotated[
     str,
-    typer.Option("--management-addr", help="host:port of the balancer's management service."),
+    typer.Option(
+        "--management-addr",
+        envvar="PADDLER_TRIO_MANAGEMENT_ADDR",
+        help="[https://]host:port of the balancer's management service.",
+    ),
 ]
 InferenceAddrOption = Annotated[
     str,
-    typer.Option("--inference-addr", help="host:port of the balancer's inference service."),
+    typer.Option(
+        "--inference-addr",
+        envvar="PADDLER_TRIO_INFERENCE_ADDR",
+        help="[https://]host:port of the balancer's inference service.",
+    ),
 ]
 KeyFileOption = Annotated[
     Path | None,

@@ -11,7 +11,9 @@ from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 
 class RequestState(StrEnum):
@@ -30,6 +32,7 @@ class RequestEnding(StrEnum):
     stopped = "stopped"
 
 
+@with_tls
 def requests(
     state: Annotated[
         RequestState,
@@ -65,11 +68,12 @@ def requests(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """List requests: where they are, what they waited for, how they ended."""
     if as_csv and as_json:
         raise typer.BadParameter("give --csv or --json, not both", param_hint="--csv")
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as management:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as management:
         from paddler_trio.cli.requests_run import (
             RequestsQuery,
             cancel_request,

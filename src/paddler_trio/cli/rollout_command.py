@@ -10,7 +10,9 @@ import typer
 from paddler_trio.cli.fleet_command import rollout_errors
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 rollout = typer.Typer(
     invoke_without_command=True,
@@ -26,6 +28,7 @@ DeploymentArgument = Annotated[
 
 
 @rollout.callback()
+@with_tls
 def show(
     context: typer.Context,
     watch: Annotated[
@@ -46,6 +49,7 @@ def show(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Show the rollouts: phase, reason, and how far each agent is."""
     if context.invoked_subcommand is not None:
@@ -53,7 +57,7 @@ def show(
         return
     if timeout is not None and not watch:
         raise typer.BadParameter("it needs --watch", param_hint="--timeout")
-    with rollout_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         from paddler_trio.cli.rollout_run import show_rollouts, watch_rollouts
 
         if watch:
@@ -64,53 +68,75 @@ def show(
 
 
 @rollout.command()
+@with_tls
 def pause(
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Begin with no further agent; those that have begun go on."""
-    _command("pause", deployment, as_json=as_json, address=management_addr, key_file=key_file)
+    _command(
+        "pause", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
+    )
 
 
 @rollout.command()
+@with_tls
 def resume(
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Go on with a rollout that is paused."""
-    _command("resume", deployment, as_json=as_json, address=management_addr, key_file=key_file)
+    _command(
+        "resume", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
+    )
 
 
 @rollout.command()
+@with_tls
 def abort(
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Give a rollout up: agents go back to what they served before it."""
-    _command("abort", deployment, as_json=as_json, address=management_addr, key_file=key_file)
+    _command(
+        "abort", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
+    )
 
 
 @rollout.command()
+@with_tls
 def undo(
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Go back to what the deployment served before its last rollout, also when that is over."""
-    _command("undo", deployment, as_json=as_json, address=management_addr, key_file=key_file)
+    _command(
+        "undo", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
+    )
 
 
 def _command(
-    command: str, deployment: str, *, as_json: bool, address: str, key_file: Path | None
+    command: str,
+    deployment: str,
+    *,
+    as_json: bool,
+    address: str,
+    key_file: Path | None,
+    tls: ClientTls,
 ) -> None:
-    with rollout_errors(), ManagementClient.open(address, key_file) as client:
+    with rollout_errors(), ManagementClient.open(address, key_file, tls) as client:
         from paddler_trio.cli.rollout_run import command_rollout
 
         command_rollout(client, deployment, command, as_json=as_json)

@@ -16,6 +16,7 @@ from paddler_trio.cli.balancer_http import (
     open_http,
     refuse_unless_success,
 )
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 STORE_PATH: Final = "/api/v2/store"
 ANSWER_S: Final = 30.0
@@ -35,9 +36,13 @@ class StoreClient:
     _http: httpx.Client
 
     @classmethod
-    def open(cls, address: str, key_file: Path | None = None) -> StoreClient:
+    def open(
+        cls, address: str, key_file: Path | None = None, tls: ClientTls = SYSTEM_TRUST
+    ) -> StoreClient:
         """Nothing is sent yet; errors as of ``open_http``."""
-        http = open_http(address, option="--management-addr", answer_s=ANSWER_S, key_file=key_file)
+        http = open_http(
+            address, option="--management-addr", answer_s=ANSWER_S, key_file=key_file, tls=tls
+        )
         return cls(address, http)
 
     def __enter__(self) -> StoreClient:

@@ -13,12 +13,15 @@ import typer
 
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 from paddler_trio.errors import leaves
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 HUNG_UP = 129
 
 
+@with_tls
 def top(
     once: Annotated[
         bool,
@@ -29,6 +32,7 @@ def top(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Watch agents, slots, queue and requests; sort, filter, cancel and drain by key."""
     import trio
@@ -40,7 +44,7 @@ def top(
         console = stdout()
         can_draw = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
         if once or as_json or not can_draw:
-            picture = trio.run(look_once, management_addr, key_file)
+            picture = trio.run(look_once, management_addr, key_file, tls)
             if as_json:
                 print_json(picture.document())
             else:
@@ -48,7 +52,7 @@ def top(
                     console.print(line, soft_wrap=True)
             return
         try:
-            code = trio.run(partial(run_top, management_addr, key_file, console))
+            code = trio.run(partial(run_top, management_addr, key_file, tls, console))
         except (OSError, BaseExceptionGroup) as error:
             if not _is_hang_up(error):
                 raise

@@ -41,6 +41,7 @@ from paddler_trio.cli.top_view import (
 )
 from paddler_trio.errors import PaddlerError
 from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.tls.client_tls import ClientTls
 
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 3.0
@@ -65,23 +66,23 @@ async def first_picture(feed: FeedLink) -> LivePicture:
     return picture
 
 
-async def look_once(address: str, key_file: Path | None) -> LivePicture:
+async def look_once(address: str, key_file: Path | None, tls: ClientTls) -> LivePicture:
     """The same, with a conversation of its own."""
-    feed = FeedLink.open(address, key_file)
+    feed = await trio.to_thread.run_sync(FeedLink.open, address, key_file, tls)
     try:
         return await first_picture(feed)
     finally:
         await _close(feed)
 
 
-async def run_top(address: str, key_file: Path | None, console: Console) -> int:
+async def run_top(address: str, key_file: Path | None, tls: ClientTls, console: Console) -> int:
     """Show the fleet until somebody has seen enough; the exit code.
 
     Errors:
       BalancerUnreachableError: the balancer cannot be reached at the beginning.
       BalancerRefusedError: it has no feed, or asks for another key.
     """
-    feed = FeedLink.open(address, key_file)
+    feed = await trio.to_thread.run_sync(FeedLink.open, address, key_file, tls)
     try:
         top = Top(feed, console, await first_picture(feed), sys.stdin.fileno())
         with single_keys(top.terminal):

@@ -11,9 +11,12 @@ from rich.tree import Tree
 from paddler_trio.cli.management_client import ManagementClient, TreeView
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 
+@with_tls
 def tree(
     agent: Annotated[
         str | None,
@@ -26,9 +29,10 @@ def tree(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Print every running task: what it waits for, its restarts, and its last crash."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as client:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         view, raw = client.tree(agent)
         if as_json:
             print_json(raw)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 from urllib.request import getproxies, proxy_bypass
@@ -21,7 +21,7 @@ import h11
 import httpx
 import trio
 
-from paddler_trio.models.hub_settings import Timeouts
+from paddler_trio.models.hub_settings import HubSettings, Timeouts
 
 PIECE_BYTES: Final = 256 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -137,6 +137,8 @@ class HttpClient:
 
     timeouts: Timeouts
     uses_proxies: bool = True
+    make_context: Callable[[], ssl.SSLContext] | None = None
+    """Called once, in a thread; None for what verifies public servers."""
     _idle: dict[tuple[str, str, int], list[Connection]] = attrs.field(factory=dict, init=False)
     _tls: ssl.SSLContext | None = attrs.field(default=None, init=False)
 
@@ -250,18 +252,31 @@ class HttpClient:
 
     async def _encrypted(self, stream: trio.abc.Stream, host: str) -> trio.abc.Stream:
         if self._tls is None:
-            self._tls = await trio.to_thread.run_sync(_tls_context)
+            self._tls = await trio.to_thread.run_sync(self.make_context or _tls_context)
         encrypted = trio.SSLStream(stream, self._tls, server_hostname=host, https_compatible=True)
         await encrypted.do_handshake()
         return encrypted
 
 
 @asynccontextmanager
-async def open_client(
-    timeouts: Timeouts, *, uses_proxies: bool = True
-) -> AsyncIterator[HttpClient]:
-    """A client whose connections end with the block."""
-    client = HttpClient(timeouts, uses_proxies)
+async def open_client(timeouts: Timeouts) -> AsyncIterator[HttpClient]:
+    """A client for the public network, whose connections end with the block."""
+    client = HttpClient(timeouts)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def open_client_of(settings: HubSettings) -> AsyncIterator[HttpClient]:
+    """The same for the server of these settings: a model store is on this network, and verified as
+    its balancer is."""
+    tls = settings.store_tls
+    if tls is None:
+        client = HttpClient(settings.timeouts)
+    else:
+        client = HttpClient(settings.timeouts, uses_proxies=False, make_context=tls.context)
     try:
         yield client
     finally:

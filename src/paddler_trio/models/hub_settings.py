@@ -18,6 +18,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 MAX_TOKEN_CHARS: Final = 4096
@@ -56,6 +57,7 @@ class HubSettings:
       env_token: of the environment; None if there is none.
       url_mirror: a model store's address for files of URLs; then ``endpoint`` is that store's, too,
         the token opens the store, and no proxy is used.
+      store_tls: how that store is verified; None where it is no store.
     """
 
     endpoint: str = DEFAULT_ENDPOINT
@@ -67,6 +69,7 @@ class HubSettings:
     env_token: str | None = attrs.field(default=None, repr=False)
     timeouts: Timeouts = Timeouts()
     url_mirror: str | None = None
+    store_tls: ClientTls | None = None
 
     @classmethod
     def from_environment(
@@ -102,17 +105,21 @@ class HubSettings:
             env_token=_clean(token) if implicit else None,
         )
 
-    def through_store(self, store: str, key_file: Path | None) -> HubSettings:
+    def through_store(
+        self, store: str, key_file: Path | None, tls: ClientTls = SYSTEM_TRUST
+    ) -> HubSettings:
         """The same cache, filled from a balancer's model store.
 
         Args:
           store: its address, without a slash at the end.
           key_file: holds the API key for it; None if it asks for none.
+          tls: how it is verified, if its address begins with ``https:``.
         """
         return attrs.evolve(
             self,
             endpoint=f"{store}/hf",
             url_mirror=f"{store}/url",
+            store_tls=tls,
             offline=False,
             token_file=key_file,
             token_path=None,

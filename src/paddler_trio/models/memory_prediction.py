@@ -26,7 +26,7 @@ from paddler_trio.models.download_errors import (
 )
 from paddler_trio.models.dry_run_process import DryRun, open_dry_run
 from paddler_trio.models.header_fetch import FIRST_BYTES, FIRST_BYTES_OF_PART, HeaderFetch
-from paddler_trio.models.http_client import HttpClient, open_client
+from paddler_trio.models.http_client import HttpClient, open_client_of
 from paddler_trio.models.http_exchange import Location
 from paddler_trio.models.hub_cache import HubCache, is_commit
 from paddler_trio.models.hub_choice import part_names
@@ -100,7 +100,7 @@ async def open_memory_questions(
     fetched but headers, of what is not here already, and nothing stays: the process and the sparse
     files end with the block.
     """
-    async with _scratch_folder() as folder, open_client(hub.timeouts) as client:
+    async with _scratch_folder() as folder, open_client_of(hub) as client:
         fetch = HeaderFetch(client)
         finder = _Finder(hub, client, fetch, folder)
         parts = await finder.find(model, "model")

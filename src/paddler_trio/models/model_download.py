@@ -36,7 +36,7 @@ from paddler_trio.models.download_errors import (
 )
 from paddler_trio.models.download_progress import DownloadProgress, ProgressMeter
 from paddler_trio.models.durable import sync
-from paddler_trio.models.http_client import HttpClient, open_client
+from paddler_trio.models.http_client import HttpClient, open_client_of
 from paddler_trio.models.http_exchange import Location
 from paddler_trio.models.hub_cache import HubCache, RepositoryCache, size_of
 from paddler_trio.models.hub_choice import part_names
@@ -134,7 +134,7 @@ class ModelDownload:
         try:
             async with (
                 one_error() as nursery,
-                open_client(settings.timeouts, uses_proxies=not self._is_through_store) as client,
+                open_client_of(settings) as client,
             ):
                 nursery.start_soon(self._meter.run, name="download progress")
                 yield client
@@ -156,9 +156,7 @@ class ModelDownload:
         if not self.settings.offline:
             token = await self._token(subject)
             try:
-                async with open_client(
-                    self.settings.timeouts, uses_proxies=not self._is_through_store
-                ) as client:
+                async with open_client_of(self.settings) as client:
                     return await list_repository(
                         client, self.settings.endpoint, repo_id, revision, token
                     )

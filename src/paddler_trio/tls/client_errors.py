@@ -7,8 +7,8 @@ import ssl
 from typing import Final
 
 from paddler_trio.tls.address import BalancerAddress
-from paddler_trio.tls.certificate import Certificate, MalformedCertificateError, date_of
-from paddler_trio.tls.client_tls import PinMismatchError, unverified_context
+from paddler_trio.tls.certificate import Certificate, date_of
+from paddler_trio.tls.client_tls import DistrustedError, PinMismatchError, unverified_context
 
 LOOK_S: Final = 3.0
 
@@ -48,11 +48,6 @@ def tls_error_in(error: BaseException) -> ssl.SSLError | None:
     return None
 
 
-def needs_look(error: ssl.SSLError) -> bool:
-    """Whether the certificate belongs in the text, and has to be fetched for it."""
-    return isinstance(error, ssl.SSLCertVerificationError)
-
-
 def seen_certificate(address: BalancerAddress, timeout_s: float = LOOK_S) -> Certificate:
     """What a service shows to whoever asks; nothing is sent to it. It blocks.
 
@@ -67,21 +62,7 @@ def seen_certificate(address: BalancerAddress, timeout_s: float = LOOK_S) -> Cer
         return Certificate.of(encrypted.getpeercert(binary_form=True) or b"")
 
 
-def certificate_for(
-    error: ssl.SSLError, address: BalancerAddress, timeout_s: float = LOOK_S
-) -> Certificate | None:
-    """The certificate that :func:`tls_problem` mentions, looked at again; it blocks."""
-    if not needs_look(error):
-        return None
-    try:
-        return seen_certificate(address, timeout_s)
-    except (OSError, MalformedCertificateError):
-        return None  # the text does without it
-
-
-def tls_problem(
-    error: ssl.SSLError, address: BalancerAddress, seen: Certificate | None = None
-) -> str:
+def tls_problem(error: ssl.SSLError, address: BalancerAddress) -> str:
     """One line: what is wrong, and what to do."""
     if isinstance(error, PinMismatchError):
         return (
@@ -90,8 +71,8 @@ def tls_problem(
             "certificate was replaced, give the new one, else somebody is in between. Nothing was "
             "sent"
         )
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _distrust(error, address, seen)
+    if isinstance(error, DistrustedError):
+        return _distrust(error, address)
     if error.reason in _NO_TLS:
         return (
             f"{address.authority} speaks no TLS: write {address.authority} without https://, or "
@@ -118,9 +99,8 @@ def tls_problem(
     return f"no TLS with {address}: {error.reason or error}"
 
 
-def _distrust(
-    error: ssl.SSLCertVerificationError, address: BalancerAddress, seen: Certificate | None
-) -> str:
+def _distrust(error: DistrustedError, address: BalancerAddress) -> str:
+    seen = error.seen
     pin = "--tls-fingerprint SHA256" if seen is None else f"--tls-fingerprint {seen.fingerprint}"
     match error.verify_code:
         case code if code == _EXPIRED:

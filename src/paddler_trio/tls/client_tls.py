@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +17,7 @@ import attrs
 import certifi
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.tls.certificate import Certificate
+from paddler_trio.tls.certificate import Certificate, MalformedCertificateError
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Of authorities, certificates and keys; a bundle of all public authorities has a quarter of it."""
@@ -32,6 +34,18 @@ class PinMismatchError(ssl.SSLError):
             f"its certificate has the fingerprint {seen}, and {expected} is pinned",
         )
         self.expected = expected
+        self.seen = seen
+
+
+class DistrustedError(ssl.SSLError):
+    """The balancer's certificate did not convince; OpenSSL's words, and what was shown."""
+
+    def __init__(self, error: ssl.SSLCertVerificationError, seen: Certificate | None) -> None:
+        super().__init__(
+            ssl.SSL_ERROR_SSL, f"its certificate is not trusted: {error.verify_message}"
+        )
+        self.verify_code = error.verify_code
+        self.verify_message = error.verify_message
         self.seen = seen
 
 
@@ -184,13 +198,15 @@ def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
 
 class _PinnedSocket(ssl.SSLSocket):
     def do_handshake(self, block: bool = False) -> None:
-        super().do_handshake(block)
+        with _clear_distrust(self):
+            super().do_handshake(block)
         _compare(self)
 
 
 class _PinnedObject(ssl.SSLObject):
     def do_handshake(self) -> None:
-        super().do_handshake()
+        with _clear_distrust(self):
+            super().do_handshake()
         _compare(self)
 
 
@@ -208,3 +224,21 @@ def _compare(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
     seen = Certificate.of(connection.getpeercert(binary_form=True) or b"").fingerprint
     if seen != context.pin:
         raise PinMismatchError(context.pin, seen)
+
+
+@contextmanager
+def _clear_distrust(connection: ssl.SSLSocket | ssl.SSLObject) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLCertVerificationError as error:
+        raise DistrustedError(error, _shown(connection)) from error
+
+
+def _shown(connection: ssl.SSLSocket | ssl.SSLObject) -> Certificate | None:
+    """The certificate of a handshake that failed. Before Python 3.13 only the object behind both
+    has it."""
+    chain = connection._sslobj.get_unverified_chain()  # type: ignore[union-attr]
+    try:
+        return Certificate.of(ssl.PEM_cert_to_DER_cert(chain[0].public_bytes()))
+    except (IndexError, TypeError, ValueError, MalformedCertificateError):
+        return None  # an error is reported without it

@@ -9,6 +9,7 @@ from paddler_trio.agent.embedding_in_flight import EmbeddingInFlight, Portion
 from paddler_trio.agent.preparation_worker import PreparationWorker
 from paddler_trio.agent.requests import AgentRequests, RunningRequest
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.tls.address import BalancerAddress
 
 NOTHING = cast("Any", None)
 
@@ -37,7 +38,7 @@ def test_a_worker_shows_whether_it_lives() -> None:
 def test_a_link_shows_its_balancer_and_no_token() -> None:
     status = AgentStatus(4)
     requests = AgentRequests(status)
-    link = BalancerLink("127.0.0.1", 8060, "a", status, NOTHING, requests)
+    link = BalancerLink(BalancerAddress("127.0.0.1", 8060), "a", status, NOTHING, requests)
     assert repr(link) == "<BalancerLink 127.0.0.1:8060 dialling>"
     assert repr(requests) == (
         "<AgentRequests: 0 generations, <EmbeddingRequests: 0 running, 0 portions>>"

@@ -17,7 +17,7 @@ from certificates import Authority, Pair
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.certificate import certificates_of, date_of
-from paddler_trio.tls.client_errors import certificate_for, seen_certificate, tls_problem
+from paddler_trio.tls.client_errors import seen_certificate, tls_problem
 from paddler_trio.tls.client_tls import ClientTls, PinMismatchError, parse_fingerprint
 
 PATIENCE_S = 10.0
@@ -117,9 +117,7 @@ def exchange(tls: ClientTls, address: BalancerAddress) -> bytes:
 def problem(tls: ClientTls, listener: Listener) -> str:
     with pytest.raises(ssl.SSLError) as caught:
         exchange(tls, listener.address)
-    text = tls_problem(
-        caught.value, listener.address, certificate_for(caught.value, listener.address)
-    )
+    text = tls_problem(caught.value, listener.address)
     assert "\n" not in text
     assert not listener.received
     return text

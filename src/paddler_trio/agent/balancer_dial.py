@@ -1,0 +1,42 @@
+"""Dialling the balancer, with TLS or without, and what went wrong with it in words."""
+
+from __future__ import annotations
+
+import ssl
+
+import trio
+
+from paddler_trio.errors import LinkError
+from paddler_trio.tls.address import BalancerAddress
+from paddler_trio.tls.client_errors import tls_error_in, tls_problem
+from paddler_trio.tls.client_tls import ClientTls
+
+
+async def dial(address: BalancerAddress, tls: ClientTls) -> trio.abc.Stream:
+    """A stream to the balancer. With TLS the handshake is over, and the balancer is verified: what
+    is written then goes to no one else. The files of ``tls`` are read for each dialling.
+
+    Errors:
+      OSError: no connection.
+      LinkError: no TLS, or not the balancer that was meant.
+      ConfigurationError: a file of ``tls`` cannot be used.
+    """
+    if not address.is_tls:
+        return await trio.open_tcp_stream(address.host, address.port)
+    context = await trio.to_thread.run_sync(tls.context)
+    stream = await trio.open_tcp_stream(address.host, address.port)
+    # compatible with HTTPS: a WebSocket has a goodbye of its own, so closing waits for nothing
+    encrypted = trio.SSLStream(stream, context, server_hostname=address.host, https_compatible=True)
+    try:
+        await encrypted.do_handshake()
+    except (trio.BrokenResourceError, ssl.SSLError) as error:
+        await trio.aclose_forcefully(stream)
+        problem = tls_error_in(error)
+        if problem is None:
+            raise
+        raise LinkError(tls_problem(problem, address)) from error
+    except BaseException:
+        with trio.CancelScope(shield=True):  # nothing in it waits
+            await trio.aclose_forcefully(stream)
+        raise
+    return encrypted
