@@ -92,6 +92,8 @@ class AgentRegistry:
     """When the secrets of credentials were replaced, for as long as the old ones count."""
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _is_unsaved: bool = attrs.field(default=False, init=False)
+    _is_urgent: bool = attrs.field(default=False, init=False)
+    """What is not saved is more than when an agent was seen."""
 
     @classmethod
     def read(cls, path: Path | None) -> AgentRegistry:
@@ -340,7 +342,7 @@ class AgentRegistry:
                 await trio.sleep(OVERLAP_S / 3)
                 now_s = trio.current_time()
                 self._look(now_s)
-                if self._is_unsaved and now_s >= saved_s + SAVE_S:
+                if self._is_urgent or (self._is_unsaved and now_s >= saved_s + SAVE_S):
                     await self._save()
                     saved_s = now_s
         finally:
@@ -372,6 +374,7 @@ class AgentRegistry:
             reason=reason,
             advice=f"paddler-trio agents revoke {credential.name}",
         )
+        self._is_urgent = True
         self._keep(attrs.evolve(credential, suspicious=f"{reason} ({when})"[:MAX_TEXT_CHARS]))
 
     def _seen(self, credential: StoredCredential, address: str) -> StoredCredential:
@@ -379,6 +382,7 @@ class AgentRegistry:
         return self._keep(seen)
 
     def _promoted(self, credential: StoredCredential, digest: bytes) -> StoredCredential:
+        self._is_urgent = True
         self._replaced_s[credential.id] = trio.current_time()
         log.info("an agent's secret was replaced", agent=credential.name, credential=credential.id)
         return attrs.evolve(
@@ -419,11 +423,11 @@ class AgentRegistry:
             raise ConfigurationError("this balancer keeps no agents' credentials")
         changed = change(self._stored)
         with trio.CancelScope(shield=True):
-            self._is_unsaved = False
+            self._is_unsaved = self._is_urgent = False
             try:
                 await trio.to_thread.run_sync(lambda: replace_private(path, changed.render()))
             except ConfigurationError:
-                self._is_unsaved = True
+                self._is_unsaved = True  # tried again, but not at once
                 raise
             self._stored = change(self._stored)  # links may have come and gone meanwhile
 
