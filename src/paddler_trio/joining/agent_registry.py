@@ -32,6 +32,7 @@ from paddler_trio.joining.stored_agents import (
     MAX_FILE_BYTES,
     MAX_TEXT_CHARS,
     MAX_TOKENS,
+    UNUSED_LIFE,
     StoredAgents,
     StoredCredential,
     StoredToken,
@@ -127,12 +128,12 @@ class AgentRegistry:
 
     def credentials(self) -> list[StoredCredential]:
         """All that are in force, the oldest first."""
-        now = self.now()
-        return [each for each in self._stored.credentials.values() if each.expires > now]
+        since = self.now() - UNUSED_LIFE
+        return [each for each in self._stored.credentials.values() if each.seen_or_made > since]
 
-    def is_connected(self, credential_id: str) -> bool:
-        """Whether an agent is connected with it."""
-        return bool(self._links.get(credential_id))
+    def connected(self) -> frozenset[str]:
+        """The ids of the credentials with which agents are connected."""
+        return frozenset(self._links)
 
     # ------------------------------------------------------------- tokens
 
