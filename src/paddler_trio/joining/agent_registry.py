@@ -84,8 +84,6 @@ class AgentRegistry:
 
     path: Path | None = None
     now: Callable[[], datetime] = attrs.field(default=lambda: datetime.now(UTC), kw_only=True)
-    refusals: int = attrs.field(default=0, init=False)
-    """How often somebody showed a credential that opens nothing."""
     _stored: StoredAgents = attrs.field(factory=StoredAgents)
     _links: dict[str, list[AgentLink]] = attrs.field(factory=dict, init=False)
     """By the ids of their credentials."""
@@ -264,7 +262,6 @@ class AgentRegistry:
         credential = self._stored.credentials.get(shown.id)
         if credential is None or credential.expires <= self.now():
             matches(shown.secret, None)
-            self.refusals += 1
             return None
         found = digest_of(shown.secret)
         if matches(shown.secret, credential.digest):
@@ -275,7 +272,6 @@ class AgentRegistry:
             if credential.earlier[0] == found and self._is_fresh(credential.id):
                 return credential
             self._suspect(credential, f"a secret that was replaced was shown again from {address}")
-        self.refusals += 1
         return None
 
     async def rotate(self, credential_id: str, digest: bytes, *, replaces: bytes) -> bool:
