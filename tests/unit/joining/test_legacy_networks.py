@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.legacy_networks import MAX_NETWORKS, is_within, legacy_networks
 
-
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
