@@ -64,6 +64,7 @@ async def test_a_credential_that_is_none_is_refused_with_advice(tmp_path: Path) 
         assert shown.secret not in answer.text
     await world.registry.revoke("gpu")
     assert (await world.ask("WS", SOCKET, key=shown.render())).status == 401
+    assert world.keys.refusals == 7
 
 
 @pytest.mark.parametrize(

@@ -171,11 +171,11 @@ async def test_revoking_ends_the_links(world: World) -> None:
             ended.set()
 
         await nursery.start(link)
-        assert world.registry.is_connected(shown.id)
+        assert shown.id in world.registry.connected()
         await world.registry.revoke("gpu")
         with trio.fail_after(5):
             await ended.wait()
-    assert not world.registry.is_connected(shown.id)
+    assert not world.registry.connected()
 
 
 async def test_two_processes_with_one_credential_are_noticed(
@@ -228,9 +228,20 @@ async def test_an_old_secret_counts_for_a_moment_and_is_suspicious_then(
 
 
 STEPS = st.lists(
-    st.sampled_from(["rotate", "answer", "store", "dial", "balancer crashes", "agent crashes"]),
-    max_size=30,
-)
+    st.sampled_from(
+        [
+            "rotate answer store",
+            "rotate answer",
+            "rotate",
+            "answer",
+            "store",
+            "dial",
+            "balancer-crashes",
+            "agent-crashes",
+        ]
+    ),
+    max_size=12,
+).map(lambda parts: " ".join(parts).split())
 
 
 @given(STEPS)
@@ -242,7 +253,7 @@ def test_no_crash_between_the_steps_of_a_rotation_locks_an_agent_out(steps: list
             world = World(Path(folder) / "agents.json")
             shown = await world.joined()
             secret, sent, answered = shown.secret, "", ""
-            for step in [*steps, "agent crashes", "balancer crashes", "dial"]:
+            for step in [*steps, "agent-crashes", "balancer-crashes", "dial"]:
                 if step == "rotate":
                     sent, answered = new_secret(), ""
                 elif step == "answer" and sent:
@@ -253,9 +264,9 @@ def test_no_crash_between_the_steps_of_a_rotation_locks_an_agent_out(steps: list
                     sent, answered = "", sent
                 elif step == "store" and answered:
                     secret, answered = answered, ""
-                elif step == "agent crashes":
+                elif step == "agent-crashes":
                     sent = answered = ""
-                elif step == "balancer crashes":
+                elif step == "balancer-crashes":
                     world.restart()
                 elif step == "dial":
                     assert world.registry.find(AgentCredential(shown.id, secret), HERE) is not None

@@ -215,6 +215,7 @@ def run(
         missing = "--management-addr" if management_addr is None else "--slots"
         raise typer.BadParameter(f"Missing option {missing!r}.")
     # what a daemon needs takes a second to import: `--help` and the client commands do without
+    import structlog
     import trio
 
     from paddler_trio.assembly.agent_daemon import serve_agent
@@ -279,8 +280,11 @@ def run(
         labels=labels,
     )
     notifier = SystemdNotifier.from_environment()
+    log = structlog.get_logger("agent")
 
     async def body(stop: trio.Event) -> None:
+        if member.ignored is not None:
+            log.warning("a credential that is here is not used", reason=member.ignored)
         await serve_agent(config, stop, notifier=notifier)
 
     run_daemon(body, log_level=log_level, log_json=log_json)

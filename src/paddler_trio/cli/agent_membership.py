@@ -9,7 +9,7 @@ import typer
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.agent_folder import AgentFolder, default_folder
-from paddler_trio.joining.join_token import TLS_SCHEME
+from paddler_trio.tls.address import parse_address
 from paddler_trio.tls.client_tls import ClientTls
 
 
@@ -94,4 +94,9 @@ def membership(
 
 
 def _is_same(one: str, other: str) -> bool:
-    return one.removeprefix(TLS_SCHEME).lower() == other.removeprefix(TLS_SCHEME).lower()
+    """Whether both are one service, with TLS or without."""
+    try:
+        found = [parse_address(text) for text in (one, other)]
+    except ConfigurationError:
+        return False  # which is refused where it is used
+    return len({(each.host.lower(), each.port) for each in found}) == 1

@@ -72,6 +72,11 @@ class AgentFolder:
     def ca(self) -> Path:
         return self.path / "balancer-ca.pem"
 
+    @property
+    def new_ca(self) -> Path:
+        """Where it is while the machine joins."""
+        return self.path / "joining-ca.pem"
+
     def make(self) -> None:
         """The folder itself; ConfigurationError."""
         try:
@@ -100,12 +105,12 @@ class AgentFolder:
                 "again with --replace"
             ) from error
 
-    def keep(self, joined: Joined, credential: AgentCredential, *, ca_pem: str | None) -> None:
+    def keep(self, joined: Joined, credential: AgentCredential, *, has_new_ca: bool) -> None:
         """Store what joining brought, the credential last; ConfigurationError."""
-        if ca_pem is None:
-            self.ca.unlink(missing_ok=True)
+        if has_new_ca:
+            self.new_ca.replace(self.ca)
         else:
-            replace_private(self.ca, ca_pem.encode())
+            self.ca.unlink(missing_ok=True)
         content = {"version": VERSION, **attrs.asdict(joined)}
         replace_private(self.path / "joined.json", json.dumps(content, indent=1).encode() + b"\n")
         replace_private(self.credential, f"{credential.render()}\n".encode())
@@ -133,6 +138,7 @@ class AgentFolder:
     def forget_pending(self) -> None:
         """There is an answer."""
         (self.path / "joining.json").unlink(missing_ok=True)
+        self.new_ca.unlink(missing_ok=True)
 
 
 @contextmanager

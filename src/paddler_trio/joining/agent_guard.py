@@ -99,6 +99,7 @@ class AgentGuard:
                     await app(scope, receive, send)
                     return
                 if not self.manage.requires_key:
+                    self.manage.keys.refusals += 1
                     problem = HttpProblem(
                         401, f"agents need a credential here: {_JOIN_ADVICE}", [_CHALLENGE]
                     )
@@ -135,6 +136,7 @@ class AgentGuard:
                 f"the credential of the agent {credential.name!r} opens the agents' socket and the "
                 "model store, and nothing else: operators need an API key of the scope management",
             )
+        self.manage.keys.refusals += 1
         log.warning(
             "refused: an agent's credential",
             status=problem.status,

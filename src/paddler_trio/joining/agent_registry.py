@@ -32,6 +32,7 @@ from paddler_trio.joining.stored_agents import (
     MAX_FILE_BYTES,
     MAX_TEXT_CHARS,
     MAX_TOKENS,
+    UNUSED_LIFE,
     StoredAgents,
     StoredCredential,
     StoredToken,
@@ -83,8 +84,6 @@ class AgentRegistry:
 
     path: Path | None = None
     now: Callable[[], datetime] = attrs.field(default=lambda: datetime.now(UTC), kw_only=True)
-    refusals: int = attrs.field(default=0, init=False)
-    """How often somebody showed a credential that opens nothing."""
     _stored: StoredAgents = attrs.field(factory=StoredAgents)
     _links: dict[str, list[AgentLink]] = attrs.field(factory=dict, init=False)
     """By the ids of their credentials."""
@@ -92,6 +91,8 @@ class AgentRegistry:
     """When the secrets of credentials were replaced, for as long as the old ones count."""
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _is_unsaved: bool = attrs.field(default=False, init=False)
+    _is_urgent: bool = attrs.field(default=False, init=False)
+    """What is not saved is more than when an agent was seen."""
 
     @classmethod
     def read(cls, path: Path | None) -> AgentRegistry:
@@ -125,12 +126,12 @@ class AgentRegistry:
 
     def credentials(self) -> list[StoredCredential]:
         """All that are in force, the oldest first."""
-        now = self.now()
-        return [each for each in self._stored.credentials.values() if each.expires > now]
+        since = self.now() - UNUSED_LIFE
+        return [each for each in self._stored.credentials.values() if each.seen_or_made > since]
 
-    def is_connected(self, credential_id: str) -> bool:
-        """Whether an agent is connected with it."""
-        return bool(self._links.get(credential_id))
+    def connected(self) -> frozenset[str]:
+        """The ids of the credentials with which agents are connected."""
+        return frozenset(self._links)
 
     # ------------------------------------------------------------- tokens
 
@@ -261,7 +262,6 @@ class AgentRegistry:
         credential = self._stored.credentials.get(shown.id)
         if credential is None or credential.expires <= self.now():
             matches(shown.secret, None)
-            self.refusals += 1
             return None
         found = digest_of(shown.secret)
         if matches(shown.secret, credential.digest):
@@ -272,7 +272,6 @@ class AgentRegistry:
             if credential.earlier[0] == found and self._is_fresh(credential.id):
                 return credential
             self._suspect(credential, f"a secret that was replaced was shown again from {address}")
-        self.refusals += 1
         return None
 
     async def rotate(self, credential_id: str, digest: bytes, *, replaces: bytes) -> bool:
@@ -340,7 +339,7 @@ class AgentRegistry:
                 await trio.sleep(OVERLAP_S / 3)
                 now_s = trio.current_time()
                 self._look(now_s)
-                if self._is_unsaved and now_s >= saved_s + SAVE_S:
+                if self._is_urgent or (self._is_unsaved and now_s >= saved_s + SAVE_S):
                     await self._save()
                     saved_s = now_s
         finally:
@@ -372,6 +371,7 @@ class AgentRegistry:
             reason=reason,
             advice=f"paddler-trio agents revoke {credential.name}",
         )
+        self._is_urgent = True
         self._keep(attrs.evolve(credential, suspicious=f"{reason} ({when})"[:MAX_TEXT_CHARS]))
 
     def _seen(self, credential: StoredCredential, address: str) -> StoredCredential:
@@ -379,6 +379,7 @@ class AgentRegistry:
         return self._keep(seen)
 
     def _promoted(self, credential: StoredCredential, digest: bytes) -> StoredCredential:
+        self._is_urgent = True
         self._replaced_s[credential.id] = trio.current_time()
         log.info("an agent's secret was replaced", agent=credential.name, credential=credential.id)
         return attrs.evolve(
@@ -419,11 +420,11 @@ class AgentRegistry:
             raise ConfigurationError("this balancer keeps no agents' credentials")
         changed = change(self._stored)
         with trio.CancelScope(shield=True):
-            self._is_unsaved = False
+            self._is_unsaved = self._is_urgent = False
             try:
                 await trio.to_thread.run_sync(lambda: replace_private(path, changed.render()))
             except ConfigurationError:
-                self._is_unsaved = True
+                self._is_unsaved = True  # tried again, but not at once
                 raise
             self._stored = change(self._stored)  # links may have come and gone meanwhile
 

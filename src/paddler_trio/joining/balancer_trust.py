@@ -14,16 +14,20 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import attrs
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.join_token import JoinToken
+from paddler_trio.joining.private_file import replace_private
+from paddler_trio.tls.address import parse_address
+from paddler_trio.tls.client_errors import tls_problem
+from paddler_trio.tls.client_tls import ClientTls, unverified_context
 
 ANSWER_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 262_144
@@ -31,86 +35,44 @@ MAX_CERTIFICATES: Final = 16
 PATH: Final = "/api/v2/join"
 
 
-@attrs.frozen
-class Trust:
-    """What makes a connection one to the balancer.
+def trust_in(token: JoinToken, ca_file: Path, shown: ClientTls) -> ClientTls | None:
+    """What makes a connection one to the balancer; None for one without TLS.
 
     Args:
-      context: None for a connection without TLS.
-      fingerprint: which the balancer's own certificate has to have; None if the context decides.
-      ca_pem: the authority that vouches for it; None for the system's.
+      ca_file: where the authority is written, if it is not one of the system's.
+      shown: the certificate that this client shows, if any.
+
+    Raises:
+      ConfigurationError: this is not the balancer that the token means; nothing secret was sent.
+      OSError, http.client.HTTPException: it cannot be reached, or is none.
     """
-
-    context: ssl.SSLContext | None = attrs.field(repr=False)
-    fingerprint: str | None = None
-    ca_pem: str | None = attrs.field(default=None, repr=False)
-
-
-def trust_in(token: JoinToken) -> Trust:
-    """Find out, or raise a ConfigurationError that names what is wrong. Nothing secret is sent."""
     if not token.has_tls:
-        return Trust(None)
+        return None
+    system = attrs.evolve(shown, ca_file=None, fingerprint=None)
     if token.certificate_hash is None:
-        return Trust(ssl.create_default_context())
-    own, shown = _shown(token)
-    certificates = {hashlib.sha256(der).hexdigest(): der for der in (own, *shown)}
-    meant = certificates.get(token.certificate_hash)
+        return system
+    own, others = _certificates(token, shown)
+    found = {hashlib.sha256(der).hexdigest(): der for der in (own, *others)}
+    meant = found.get(token.certificate_hash)
     if meant is None:
         raise ConfigurationError(
             f"the balancer at {token.address} shows other certificates than the token's: either "
             "somebody is between this machine and the balancer, or its certificate was replaced "
             "since the token was made; compare, and make a new token there. Nothing was sent"
         )
-    system = ssl.create_default_context()
     if _is_verified(token, system):
-        return Trust(system)
+        return system
     if meant == own:
-        return Trust(_unverified(), fingerprint=token.certificate_hash)
-    ca_pem = ssl.DER_cert_to_PEM_cert(meant)
-    return Trust(context_for(ca_pem), ca_pem=ca_pem)
-
-
-def context_for(ca_pem: str) -> ssl.SSLContext:
-    """Verifies that this authority, root or not, vouches for a certificate and its name."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    try:
-        context.load_verify_locations(cadata=ca_pem)
-    except ssl.SSLError as error:
-        raise ConfigurationError(f"the balancer's authority is no certificate: {error}") from error
-    return context
+        return attrs.evolve(system, fingerprint=token.certificate_hash)
+    replace_private(ca_file, ssl.DER_cert_to_PEM_cert(meant).encode())
+    return attrs.evolve(system, ca_file=ca_file)
 
 
 @contextmanager
-def connected(token: JoinToken, trust: Trust) -> Iterator[http.client.HTTPConnection]:
+def connected(token: JoinToken, tls: ClientTls | None) -> Iterator[http.client.HTTPConnection]:
     """A connection that is verified; ConfigurationError if it is not, OSError if there is none."""
-    host, port = token.host_and_port
-    if trust.context is None:
-        connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
-    else:
-        connection = http.client.HTTPSConnection(
-            host, port, timeout=ANSWER_S, context=trust.context
-        )
-    try:
-        try:
-            connection.connect()
-        except ssl.SSLCertVerificationError as error:
-            raise ConfigurationError(
-                f"the certificate of the balancer at {token.address} is not for it "
-                f"({error.verify_message}): make the token with an --address whose name the "
-                "certificate has. Nothing was sent"
-            ) from error
-        except ssl.SSLError as error:
-            raise ConfigurationError(_no_tls(token, error)) from error
-        if trust.fingerprint is not None and _fingerprint(connection.sock) != trust.fingerprint:
-            raise ConfigurationError(
-                f"the balancer at {token.address} shows another certificate than a moment ago. "
-                "Nothing was sent"
-            )
+    with _open(token, None if tls is None else tls.context()) as connection:
         yield connection
-    finally:
-        connection.close()
 
 
 def read_answer(response: http.client.HTTPResponse) -> bytes:
@@ -121,10 +83,31 @@ def read_answer(response: http.client.HTTPResponse) -> bytes:
     return body
 
 
-def _shown(token: JoinToken) -> tuple[bytes, Sequence[bytes]]:
+@contextmanager
+def _open(token: JoinToken, context: ssl.SSLContext | None) -> Iterator[http.client.HTTPConnection]:
+    host, port = token.host_and_port
+    if context is None:
+        connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    else:
+        connection = http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
+    try:
+        try:
+            connection.connect()
+        except ssl.SSLError as error:
+            raise ConfigurationError(f"{_tls_problem(token, error)}. Nothing was sent") from error
+        yield connection
+    finally:
+        connection.close()
+
+
+def _certificates(token: JoinToken, shown: ClientTls) -> tuple[bytes, Sequence[bytes]]:
     """The balancer's own certificate, and those that it says it shows."""
-    with connected(token, Trust(_unverified())) as connection:
-        own = _der(connection.sock)
+    context = unverified_context()
+    if shown.cert_file is not None:
+        context.load_cert_chain(shown.cert_file, shown.key_file)
+    with _open(token, context) as connection:
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        own = connection.sock.getpeercert(binary_form=True) or b""
         connection.request("GET", PATH, headers={"Accept": "application/json"})
         response = connection.getresponse()
         body = read_answer(response)
@@ -137,33 +120,20 @@ def _shown(token: JoinToken) -> tuple[bytes, Sequence[bytes]]:
         ) from error
 
 
-def _is_verified(token: JoinToken, context: ssl.SSLContext) -> bool:
+def _is_verified(token: JoinToken, tls: ClientTls) -> bool:
     try:
-        with connected(token, Trust(context)):
+        with connected(token, tls):
             return True
     except ConfigurationError:
         return False
 
 
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _der(sock: socket.socket | None) -> bytes:
-    assert isinstance(sock, ssl.SSLSocket)
-    return sock.getpeercert(binary_form=True) or b""
-
-
-def _fingerprint(sock: socket.socket | None) -> str:
-    return hashlib.sha256(_der(sock)).hexdigest()
-
-
-def _no_tls(token: JoinToken, error: ssl.SSLError) -> str:
+def _tls_problem(token: JoinToken, error: ssl.SSLError) -> str:
+    distrust = getattr(error, "verify_message", None)
+    if distrust is None:
+        return tls_problem(error, parse_address(token.address))
     return (
-        f"no TLS with the balancer at {token.address} ({error.reason or error}): is it the "
-        "management service, and was it started with --tls-cert? Nothing was sent"
+        f"the balancer at {token.address} shows a certificate that does not convince ({distrust}): "
+        "is this its name? `paddler-trio join-token new --address https://NAME:PORT` makes a token "
+        "with one that the certificate has"
     )

@@ -13,9 +13,10 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.advertised_address import is_loopback_host
 from paddler_trio.joining.agent_credential import AgentCredential
 from paddler_trio.joining.agent_folder import AgentFolder, Joined
-from paddler_trio.joining.balancer_trust import PATH, Trust, connected, read_answer, trust_in
+from paddler_trio.joining.balancer_trust import PATH, connected, read_answer, trust_in
 from paddler_trio.joining.join_token import ID, JoinToken, digest_of, new_secret
 from paddler_trio.joining.stored_agents import check_agent_name, text_of
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 ATTEMPTS: Final = 3
 """An answer that was lost on its way is asked for again; no further use is counted."""
@@ -39,8 +40,13 @@ def join(
     host_name: str | None,
     is_replacing: bool = False,
     is_insecure: bool = False,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> JoinResult:
     """Swap the token for a credential and store it.
+
+    Args:
+      host_name: what the agent is called if neither ``name`` nor the token says it.
+      tls: has the certificate that this client shows, if the balancer asks for one.
 
     Raises:
       ConfigurationError: refused, unreachable, or not the balancer that the token means; what is
@@ -76,7 +82,7 @@ def join(
         }
     )
     try:
-        trust = trust_in(token)
+        trust = trust_in(token, folder.new_ca, tls)
         status, text = _answer(token, trust, body)
     except (OSError, http.client.HTTPException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -94,13 +100,15 @@ def join(
             f"{token.address} does not answer as a balancer does: is it the management service?"
         )
     credential_id, joined_name, labels = found
-    joined = Joined(token.address, joined_name, trust.fingerprint, text_of(datetime.now(UTC)))
+    pin = None if trust is None else trust.fingerprint
+    joined = Joined(token.address, joined_name, pin, text_of(datetime.now(UTC)))
     credential = AgentCredential(credential_id, secret)
-    folder.keep(joined, credential, ca_pem=trust.ca_pem)
+    has_ca = trust is not None and trust.ca_file is not None
+    folder.keep(joined, credential, has_new_ca=has_ca)
     return JoinResult(joined, labels, credential_id)
 
 
-def _answer(token: JoinToken, trust: Trust, body: str) -> tuple[int, str]:
+def _answer(token: JoinToken, trust: ClientTls | None, body: str) -> tuple[int, str]:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with connected(token, trust) as connection:

@@ -10,6 +10,7 @@ from paddler_trio.errors import ConfigurationError
 
 FLAG: Final = "--legacy-agents"
 MAX_NETWORKS: Final = 64
+MAPPED_BITS: Final = 96
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -33,9 +34,19 @@ def is_within(networks: Sequence[Network], address: str) -> bool:
     return any(found in network for network in networks)
 
 
+def _unmapped(network: Network) -> Network:
+    """Of IPv4 addresses that are written as IPv6 ones: those themselves."""
+    if not isinstance(network, ipaddress.IPv6Network) or network.prefixlen < MAPPED_BITS:
+        return network
+    mapped = network.network_address.ipv4_mapped
+    if mapped is None:
+        return network
+    return ipaddress.IPv4Network((mapped, network.prefixlen - MAPPED_BITS))
+
+
 def _network(text: str) -> Network:
     try:
-        return ipaddress.ip_network(text)
+        return _unmapped(ipaddress.ip_network(text))
     except ValueError:
         pass
     try:

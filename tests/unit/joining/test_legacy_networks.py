@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.legacy_networks import MAX_NETWORKS, is_within, legacy_networks
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 
 @pytest.mark.parametrize(
     ("address", "is_in"),
@@ -48,11 +50,14 @@ def test_there_is_a_limit() -> None:
         legacy_networks(["10.0.0.1"] * (MAX_NETWORKS + 1))
 
 
+def plain(address: Address) -> Address:
+    """An IPv4 address that is written as one of IPv6 is that address."""
+    return getattr(address, "ipv4_mapped", None) or address
+
+
 @given(st.ip_addresses(), st.ip_addresses())
-def test_one_address_is_a_network_of_itself(
-    one: ipaddress.IPv4Address, other: ipaddress.IPv4Address
-) -> None:
+def test_one_address_is_a_network_of_itself(one: Address, other: Address) -> None:
     networks = legacy_networks([str(one)])
     assert is_within(networks, str(one))
-    if other != one:
+    if plain(other) != plain(one):
         assert not is_within(networks, str(other))

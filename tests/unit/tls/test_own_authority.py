@@ -89,9 +89,7 @@ def test_names_of_authorities_that_openssl_would_interpret_are_refused(
         new_authority(tmp_path, name)
 
 
-def test_without_openssl_there_is_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_openssl_there_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match="apt install openssl"):
         new_authority(tmp_path / "new", "ours")
