@@ -200,6 +200,8 @@ export interface RequestView {
   deployment: string;
   kind: "generation" | "embedding" | "rank";
   route: string | null;
+  /** The W3C trace that it belongs to, 32 hexadecimal digits. */
+  trace?: string | null;
   phase: RequestPhase;
   arrived_ms: number;
   position: number | null;
@@ -320,11 +322,22 @@ export interface LogList {
   entries: LogEntry[];
 }
 
-export interface ApiKey {
+/** What a key may use; null for no limit. */
+export interface KeyLimits {
+  requests_per_minute: number | null;
+  max_concurrent: number | null;
+  tokens_per_day: number | null;
+}
+
+export interface ApiKey extends KeyLimits {
   name: string;
   scopes: string[];
   deployments: string[];
   requests: number;
+  /** RFC 3339; null for never. */
+  expires: string | null;
+  expired: boolean;
+  used: { requests_last_minute: number; concurrent: number; tokens_today: number };
 }
 
 export interface KeyList {
@@ -389,4 +402,65 @@ export interface Info {
   addresses: Record<"inference" | "management" | "openai" | "panel", string | string[] | null>;
   join: { address: string | null; problem: string | null; needs_key: boolean };
   capture: boolean;
+}
+
+/** A token with which machines may join; its secret is shown once, when it is made. */
+export interface JoinToken {
+  id: string;
+  created: string;
+  expires: string;
+  uses_left: number;
+  labels: Record<string, string>;
+  name: string | null;
+  by: string;
+}
+
+export interface JoinTokenList {
+  tokens: JoinToken[];
+  /** Why none can be made. */
+  problem: string | null;
+}
+
+export interface NewJoinToken {
+  id: string;
+  token: string;
+  command: string;
+  expires: string;
+  address: string;
+}
+
+/** What an agent joined with, and goes on with. */
+export interface AgentCredential {
+  name: string;
+  id: string;
+  created: string;
+  rotated: string | null;
+  last_seen: string | null;
+  address: string | null;
+  connected: boolean;
+  /** Why it may have been copied. */
+  suspicious: string | null;
+  labels: Record<string, string>;
+  token: string | null;
+  expires: string | null;
+}
+
+/** One thing that somebody did to the fleet. */
+export interface AuditEntry {
+  seq: number;
+  time: string;
+  who: string;
+  source: string;
+  action: string;
+  target: string;
+  before: string | null;
+  after: string | null;
+  revision: number | null;
+  outcome: string;
+  details: Record<string, unknown>;
+}
+
+export interface AuditList {
+  entries: AuditEntry[];
+  file: { path: string; dropped: number; problem: string | null } | null;
 }

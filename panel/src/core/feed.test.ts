@@ -135,6 +135,17 @@ test("a stream that ends is resumed where it ended", async () => {
   world.feed.stop();
 });
 
+test("a feed that is paused has no stream, and goes on after its last event", async () => {
+  const { world, stream } = await live();
+  world.feed.pause();
+  assert.equal(stream.isAborted, true);
+  assert.equal(world.feed.connection.value.state, "live", "nobody looks, so nothing is lost");
+  world.feed.resume();
+  const next = await world.stream();
+  assert.equal(next.lastEventId, "e.1");
+  world.feed.stop();
+});
+
 test("a balancer that began anew is followed from its full event on", async () => {
   const { world, stream } = await live();
   const lost = world.lost();

@@ -41,6 +41,7 @@ export class Feed {
   readonly #reader: FeedReader;
   readonly #wanted = new Map<Topic, number>();
   #running = false;
+  #isPaused = false;
   #topics: readonly Topic[] = [];
   /** Open streams by their number; events count only if no newer stream had one. */
   readonly #open = new Map<number, AbortController>();
@@ -83,10 +84,31 @@ export class Feed {
 
   stop(): void {
     this.#running = false;
+    this.#isPaused = false;
     this.#topics = [];
     clearTimeout(this.#retry);
     clearTimeout(this.#settle);
     this.#abortBefore(Number.POSITIVE_INFINITY);
+  }
+
+  /** Nobody looks: let go of the stream, and keep what it has shown. */
+  pause(): void {
+    if (this.#running && !this.#isPaused) {
+      this.#isPaused = true;
+      clearTimeout(this.#retry);
+      this.#abortBefore(Number.POSITIVE_INFINITY);
+    }
+  }
+
+  /** Somebody looks again: go on after the last event that came. */
+  resume(): void {
+    if (this.#isPaused) {
+      this.#isPaused = false;
+      this.#attempt = 0;
+      if (this.#running && this.#topics.length) {
+        this.#connect(this.#topics, true);
+      }
+    }
   }
 
   /** Try at once: the viewer asked for it, or the network is back. */
@@ -104,7 +126,9 @@ export class Feed {
       const topics = [...this.#wanted.keys()].sort();
       if (this.#running && topics.length && topics.join() !== this.#topics.join()) {
         this.#topics = topics;
-        this.#connect(topics, false);
+        if (!this.#isPaused) {
+          this.#connect(topics, false);
+        }
       }
     }, TOPICS_SETTLE_MS);
   }

@@ -2,6 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { info, loadInfo } from "../../core/api";
 import type { Info } from "../../types";
 import { Copy, Dialog, Field, Input, Note, Problem } from "../../ui";
+import { JoinTokens } from "./join_tokens";
 
 const MAX_SLOTS = 4096;
 const NAME = /^[\w.~-]{1,128}$/;
@@ -48,17 +49,16 @@ export function AddAgent({ close }: { close: () => void }) {
               <Input type="number" min={1} max={MAX_SLOTS} value={slots} onValue={setSlots} />
             </Field>
           </div>
-          {found.join.address === null ? null : nameIsWrong || slotsAreWrong ? null : (
+          {nameIsWrong || slotsAreWrong ? null : found.join.needs_key ? (
+            <JoinTokens name={name} slots={slots} />
+          ) : found.join.address === null ? null : (
             <Copy text={commandOf(found, name, slots)} label="Copy the command" />
           )}
-          {found.join.needs_key ? (
-            <Note>
-              This balancer asks agents for a key: put one with the scope management into the file <code>management.key</code> on
-              that machine. <code>paddler-trio key new NAME --scope management --file KEYS</code> makes one.
-            </Note>
-          ) : null}
           <p class="muted">
-            Run one agent for each device. A Paddler 4.1 agent works too, with the same address.
+            Run one agent for each device.{" "}
+            {found.join.needs_key
+              ? "Paddler 4.1 agents have no key: --legacy-agents names the networks that they may dial in from."
+              : "A Paddler 4.1 agent works too, with the same address."}
           </p>
         </>
       )}
@@ -72,7 +72,6 @@ export function commandOf(found: Info, name: string, slots: string): string {
     `--management-addr ${found.join.address}`,
     `--slots ${slots}`,
     name ? `--name ${name}` : "",
-    found.join.needs_key ? "--token-file management.key" : "",
   ]
     .filter(Boolean)
     .join(" ");

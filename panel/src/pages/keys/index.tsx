@@ -2,11 +2,12 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, api, session } from "../../core/api";
-import { formatCount } from "../../core/format";
+import { formatCount, formatDate } from "../../core/format";
 import { store, useTopics } from "../../core/store";
 import type { ApiKey, KeyList, NewKey } from "../../types";
-import { Badge, Button, Checkbox, Confirm, Copy, Dialog, Empty, Field, Input, Note, Page, Problem, Table, toast } from "../../ui";
-import { type KeyForm, SCOPES, SCOPE_HELP, readKeyForm } from "./key_form";
+import { Badge, Button, Checkbox, Confirm, Copy, Dialog, Empty, Field, Input, Note, Page, Problem, Select, Table, toast } from "../../ui";
+import { Credentials } from "./credentials";
+import { EMPTY_FORM, type KeyForm, LIFETIMES, LIMITS, SCOPES, SCOPE_HELP, readKeyForm } from "./key_form";
 
 export default function KeysPage() {
   const [list, setList] = useState<KeyList | null>(null);
@@ -39,6 +40,7 @@ export default function KeysPage() {
     >
       {problem === null ? null : <Problem error={problem} title="The keys cannot be loaded" retry={() => void load()} />}
       {list === null ? null : !list.file ? <NoFile /> : <KeyTable list={list} revoke={setRevoked} />}
+      <Credentials />
       {isMaking && list !== null ? (
         <MakeKey
           list={list}
@@ -66,6 +68,9 @@ export default function KeysPage() {
 }
 
 // ------------------------------------------------------------------------------------- inside
+
+const FIELDS = new Set(["name", "scopes", "deployments", "ttl_s", ...LIMITS.map((limit) => limit.name)]);
+/** Of the form: what is wrong with them is shown beside them. */
 
 function NoFile() {
   return (
@@ -125,6 +130,19 @@ function KeyTable({ list, revoke }: { list: KeyList; revoke: (key: ApiKey) => vo
           render: (key) => (key.deployments.length === 0 ? <span class="muted">all</span> : key.deployments.join(", ")),
         },
         {
+          id: "limits",
+          title: "limits, used",
+          hide: "narrow",
+          render: (key) => <Limits of={key} />,
+        },
+        {
+          id: "expires",
+          title: "expires",
+          hide: "narrow",
+          value: (key) => key.expires ?? "9999",
+          render: (key) => <Expiry of={key} />,
+        },
+        {
           id: "requests",
           title: "requests",
           align: "right",
@@ -148,9 +166,39 @@ function KeyTable({ list, revoke }: { list: KeyList; revoke: (key: ApiKey) => vo
   );
 }
 
+/** How much of each limit is used; empty without any. */
+function Limits({ of: key }: { of: ApiKey }) {
+  const shown = [
+    ["a minute", key.used.requests_last_minute, key.requests_per_minute],
+    ["at once", key.used.concurrent, key.max_concurrent],
+    ["tokens today", key.used.tokens_today, key.tokens_per_day],
+  ] as const;
+  const limited = shown.filter(([, , most]) => most !== null);
+  if (limited.length === 0) {
+    return <span class="muted">none</span>;
+  }
+  return (
+    <span class="key-limits">
+      {limited.map(([label, used, most]) => (
+        <span key={label} class={used >= (most ?? 0) ? "at-limit" : undefined}>
+          {formatCount(used)} of {formatCount(most)} {label}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+function Expiry({ of: key }: { of: ApiKey }) {
+  if (key.expires === null) {
+    return <span class="muted">never</span>;
+  }
+  const date = <span title={formatDate(new Date(key.expires))}>{key.expires.slice(0, 10)}</span>;
+  return key.expired ? <Badge tone="bad">expired {date}</Badge> : date;
+}
+
 function MakeKey({ list, close, done }: { list: KeyList; close: () => void; done: (made: NewKey) => void }) {
   useTopics("deployments");
-  const [form, setForm] = useState<KeyForm>({ name: "", scopes: ["inference"], deployments: "" });
+  const [form, setForm] = useState<KeyForm>(EMPTY_FORM);
   const [isTried, setTried] = useState(false);
   const [isBusy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
@@ -223,7 +271,22 @@ function MakeKey({ list, close, done }: { list: KeyList; close: () => void; done
         >
           <Input value={form.deployments} placeholder="all" onValue={(deployments) => setForm({ ...form, deployments })} />
         </Field>
-        {error !== null && !(error instanceof ApiError && ["name", "scopes", "deployments"].includes(error.field ?? "")) ? (
+        <Field label="Valid" help="After that it opens nothing any more." error={wrong("ttl_s")}>
+          <Select value={form.lifetime} options={LIFETIMES} onValue={(lifetime) => setForm({ ...form, lifetime })} />
+        </Field>
+        <div class="key-limit-fields">
+          {LIMITS.map((limit) => (
+            <Field key={limit.name} label={limit.label} error={wrong(limit.name)}>
+              <Input
+                inputMode="numeric"
+                value={form.limits[limit.name]}
+                placeholder="no limit"
+                onValue={(value) => setForm({ ...form, limits: { ...form.limits, [limit.name]: value } })}
+              />
+            </Field>
+          ))}
+        </div>
+        {error !== null && !(error instanceof ApiError && FIELDS.has(error.field ?? "")) ? (
           <Problem error={error} title="The key is not made" />
         ) : null}
         <button type="submit" class="unseen" tabIndex={-1} aria-hidden="true" />

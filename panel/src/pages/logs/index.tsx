@@ -7,6 +7,7 @@ import { formatDate, formatTime, plural } from "../../core/format";
 import { store, useTopics } from "../../core/store";
 import type { LogEntry, LogList } from "../../types";
 import { Badge, Button, Checkbox, Copy, Empty, Input, Page, Problem, Segmented } from "../../ui";
+import { Audit } from "./audit";
 import { type Level, fieldsOf, isError, lineOf, matching, merged } from "./log_lines";
 
 const entries = signal<readonly LogEntry[]>([]);
@@ -17,6 +18,29 @@ const follows = signal(true);
 let started: string | null = null;
 
 export default function LogsPage() {
+  const [view, setView] = useState<"warnings" | "audit">("warnings");
+  return (
+    <Page
+      title="Logs"
+      wide
+      actions={
+        <Segmented
+          label="View"
+          value={view}
+          options={[
+            { value: "warnings", label: "warnings" },
+            { value: "audit", label: "audit" },
+          ]}
+          onValue={setView}
+        />
+      }
+    >
+      {view === "audit" ? <Audit /> : <Warnings />}
+    </Page>
+  );
+}
+
+function Warnings() {
   useTopics("balancer", "logs");
   const [problem, setProblem] = useState<unknown>(null);
   const [isLoaded, setLoaded] = useState(false);
@@ -60,11 +84,8 @@ export default function LogsPage() {
   );
   const errors = entries.value.filter(isError).length;
   return (
-    <Page
-      title="Logs"
-      wide
-      actions={
-        <>
+    <div class="stack">
+      <div class="row">
           <Segmented
             label="Level"
             value={level.value}
@@ -95,9 +116,7 @@ export default function LogsPage() {
             }}
           />
           <Button icon="retry" aria-label="Load the logs again" onClick={() => void load()} />
-        </>
-      }
-    >
+      </div>
       {problem === null ? null : <Problem error={problem} title="The logs cannot be loaded" retry={() => void load()} />}
       {entries.value.length === 0 ? (
         isLoaded && problem === null ? (
@@ -112,7 +131,7 @@ export default function LogsPage() {
       ) : (
         <Lines entries={shown} />
       )}
-    </Page>
+    </div>
   );
 }
 

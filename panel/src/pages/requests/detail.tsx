@@ -5,7 +5,7 @@ import { info } from "../../core/api";
 import { store } from "../../core/store";
 import { now, wallTime } from "../../core/time";
 import type { RequestDetail, RequestView } from "../../types";
-import { Badge, Button, Card, Dialog, Empty, Facts, Figure, Figures, Note, Page, Problem, Segmented, toast } from "../../ui";
+import { Badge, Button, Card, Copy, Dialog, Empty, Facts, Figure, Figures, Note, Page, Problem, Segmented, toast } from "../../ui";
 import { CancelRequest } from "./cancel";
 import { agentsOf, cachedPart, durationMs, firstTokenMs, outcomeOf, promptTokens, queueMs, tokensPerSecond } from "./figures";
 import { isGone, useRequest } from "./use_request";
@@ -98,6 +98,7 @@ export function RequestPage({ name }: { name: string }) {
                   ["Deployment", view.deployment],
                   ["Route", view.route ?? "–"],
                   ["Kind", view.kind],
+                  ["Trace", view.trace == null ? "–" : <Copy key="trace" text={view.trace} label="Copy the trace id" inline />],
                   ["Arrived", formatDate(wallTime(view.arrived_ms))],
                   ["Agents", agentsOf(view).join(" → ") || "none yet"],
                   ["Continuations", formatInteger(view.continuations)],
