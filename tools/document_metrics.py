@@ -29,6 +29,8 @@ VALUES: Mapping[tuple[str, str], Sequence[str]] = {
     ("generation_tokens_total", "class"): label_values.TOKEN_CLASSES,
     ("agent_slots", "state"): label_values.SLOT_STATES,
     ("deployment_agents", "state"): label_values.AGENT_STATES,
+    ("agent_phase", "phase"): label_values.AGENT_PHASES,
+    ("rollout_phase", "phase"): label_values.ROLLOUT_PHASES,
     ("kv_bytes", "kind"): label_values.KV_KINDS,
     ("kv_cells", "state"): label_values.KV_CELL_STATES,
     ("engine_restarts_total", "reason"): label_values.RESTART_REASONS,

@@ -27,6 +27,14 @@ from paddler_trio.http.router import WEBSOCKET
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.scheduler.fleet.fleet_values import (
+    FleetView,
+    Host,
+    Instance,
+    Rollout,
+    RolloutPhase,
+)
+from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.telemetry.label_values import (
     QUEUE_OUTCOMES,
     REQUEST_OUTCOMES,
@@ -255,6 +263,17 @@ async def test_an_agent_goes_by_its_name_unless_another_one_has_it() -> None:
         assert found["agent_connections_total"][(("agent", "gpu"),)] == 2
 
 
+async def test_a_name_that_utf_8_does_not_have_spoils_no_text() -> None:
+    async with world() as here:
+        measures = measured(here)
+        here.agent(name="gpu \ud800")
+        here.agent(name='"} 1\n#' + "x" * 1000)
+        text = (await Exposition("paddler_", measures.collect).text()).decode()
+    assert 'paddler_agent_up{agent="gpu ?"} 1.0\n' in text
+    assert 'paddler_agent_up{agent="\\"} 1\\n#xx' in text
+    assert max(map(len, text.splitlines())) < 400
+
+
 async def test_a_lost_agent_is_down_for_an_hour_and_one_that_said_goodbye_is_not_shown(
     autojump_clock: MockClock,
 ) -> None:
@@ -304,7 +323,7 @@ async def test_what_an_agent_reports_is_bounded_and_added_up() -> None:
         here.dispatcher.update(agent)
         found = shown(measures)
         a1 = ("agent", "a1")
-        assert found["agent_phase"] == {(a1, ("phase", "p" * 32)): 1}
+        assert found["agent_phase"] == {(a1, ("phase", "other")): 1}
         assert found["kv_cache_usage_ratio"] == {(a1,): 1}
         assert found["batch_width"] == {(a1,): 0}
         restarts = found["engine_restarts_total"]
@@ -336,6 +355,46 @@ async def test_a_load_counts_once_and_not_when_an_agent_comes_back() -> None:
         again.report = Report("serving", "s", "s", "m", None, None, load_s=4.0)
         here.dispatcher.leave(again)
         assert shown(measures)["model_load_seconds_sum"] == {(): 5.0}
+
+
+async def test_a_rollout_under_way_shows_who_does_what_and_for_how_long_nobody_advanced(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        measures = measured(here)
+        fleet = measures.fleet
+        hosts = tuple(
+            Host(
+                id=f"id{number}",
+                name=f"h{number}",
+                instances={name: Instance(deployment=name, phase=phase, assigned="t")},
+            )
+            for number, (name, phase) in enumerate(
+                [("coder", "loading"), ("coder", "invented"), ("default", "serving")]
+            )
+        )
+        fleet.view = FleetView(now_s=0, hosts=hosts)
+        begun = Rollout(
+            deployment="coder",
+            good=None,
+            target="t",
+            phase=RolloutPhase.ROLLING,
+            started_s=trio.current_time(),
+            advanced_s=trio.current_time(),
+        )
+        over = attrs.evolve(begun, deployment="default", phase=RolloutPhase.COMPLETE)
+        fleet.rollouts = {"coder": begun, "default": over}
+        await trio.sleep(7)
+        found = shown(measures)
+    assert found["rollout_state"] == {
+        (("deployment", "coder"), ("phase", "rolling")): 1,
+        (("deployment", "default"), ("phase", "complete")): 1,
+    }
+    assert found["rollout_stalled_seconds"] == {(("deployment", "coder"),): pytest.approx(7)}
+    assert found["rollout_phase"] == {
+        (("agent", "h0"), ("phase", "loading")): 1,
+        (("agent", "h1"), ("phase", "other")): 1,
+    }
 
 
 async def test_the_families_are_those_of_the_registry_in_its_order() -> None:

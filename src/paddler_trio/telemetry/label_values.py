@@ -45,3 +45,28 @@ system without memory does; ``unknown``: the agent is older than these words."""
 KV_CELL_STATES: Final = ("used", "resident", "free")
 AGENT_STATES: Final = ("serving", "not_serving")
 """Of a deployment; those that serve get work."""
+AGENT_PHASES: Final = (
+    "waiting",
+    "resolving",
+    "downloading",
+    "draining",
+    "loading",
+    "probing",
+    "serving",
+    "failed",
+    "leaving",
+)
+"""Those that agents report; whatever else one reports is ``other``."""
+ROLLOUT_PHASES: Final = (
+    "waiting",
+    "prefetching",
+    "prefetched",
+    "draining",
+    "loading",
+    "probing",
+    "serving",
+    "failed",
+    "leaving",
+    "rolled_back",
+)
+"""What an agent does for a rollout; the same."""

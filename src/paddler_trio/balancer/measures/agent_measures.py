@@ -34,7 +34,7 @@ from paddler_trio.telemetry.balancer_metrics import (
     PREFILL_TOKENS_PER_SECOND,
 )
 from paddler_trio.telemetry.engine_rates import EngineRates
-from paddler_trio.telemetry.label_values import KV_KINDS, RESTART_REASONS
+from paddler_trio.telemetry.label_values import AGENT_PHASES, KV_KINDS, RESTART_REASONS
 from paddler_trio.telemetry.metric_kind import OTHER, MetricDefinition
 from paddler_trio.telemetry.recording import (
     BoundedValues,
@@ -47,7 +47,6 @@ from paddler_trio.telemetry.recording import (
 from paddler_trio.wire.trio.trio_link import RESTARTS
 
 REMEMBERED_S: Final = 3600.0
-MAX_PHASE_CHARS: Final = 32
 MAX_LABEL_CHARS: Final = 256
 
 Values: TypeAlias = Iterator[tuple[tuple[str, ...], float]]
@@ -135,9 +134,10 @@ class AgentMeasures:
 
     def _free_label(self, agent: AgentConnection) -> str:
         """Its name, unless another agent that is here has it."""
-        kept = self._kept.get(agent.label[:MAX_LABEL_CHARS])
+        name = writable(agent.label)
+        kept = self._kept.get(name)
         is_taken = kept is not None and kept.holder is not None and kept.agent_id != agent.id
-        return (agent.id if is_taken else agent.label)[:MAX_LABEL_CHARS]
+        return writable(agent.id) if is_taken else name
 
     def _left(self, agent: AgentConnection, now_s: float) -> None:
         here = self._here.pop(agent.key, None)
@@ -227,10 +227,17 @@ class AgentMeasures:
         yield single(FLEET_KV_CACHE_USAGE_RATIO, used / total if total else 0.0)
 
 
+def writable(name: str) -> str:
+    """As a label: not too long, and without halves of surrogate pairs, which UTF-8 does not have:
+    one would spoil the text."""
+    return name[:MAX_LABEL_CHARS].encode(errors="replace").decode()
+
+
 def _phase(agent: AgentConnection) -> Values:
     """A Paddler agent reports none."""
     if agent.report is not None:
-        yield (agent.report.phase[:MAX_PHASE_CHARS],), 1
+        phase = agent.report.phase
+        yield (phase if phase in AGENT_PHASES else OTHER,), 1
 
 
 def _slots(agent: AgentConnection) -> Values:

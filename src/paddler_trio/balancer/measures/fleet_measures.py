@@ -9,6 +9,7 @@ import trio
 
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.rollout_document import phase_of
+from paddler_trio.balancer.measures.agent_measures import writable
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
@@ -24,7 +25,7 @@ from paddler_trio.telemetry.balancer_metrics import (
     ROLLOUT_STATE,
     SLOTS_USABLE,
 )
-from paddler_trio.telemetry.label_values import AGENT_STATES
+from paddler_trio.telemetry.label_values import AGENT_STATES, ROLLOUT_PHASES
 from paddler_trio.telemetry.metric_kind import MAX_LABEL_VALUES, OTHER, MetricDefinition
 from paddler_trio.telemetry.recording import Family, family, single
 
@@ -91,19 +92,20 @@ class FleetMeasures:
         """The same."""
         phases, states, stalled = _Sums(), _Sums(), _Sums()
         view, now_s = self.fleet.view, trio.current_time()
-        hosts = () if view is None else view.hosts
-        rollouts = sorted(self.fleet.rollouts.values(), key=lambda each: each.deployment)
-        for place, rollout in enumerate(rollouts):
-            name = rollout.deployment if place < MAX_LABEL_VALUES else OTHER
-            states.add(1, name, rollout.phase.value)
-            if rollout.phase in _OVER:
-                continue
-            stalled.add(max(0.0, now_s - rollout.advanced_s), name)
-            for number, host in enumerate(hosts):
-                instance = host.instances.get(rollout.deployment)
-                if instance is not None:
-                    agent = (host.name or host.id) if number < MAX_LABEL_VALUES else OTHER
-                    phases.add(1, agent, phase_of(rollout, host, instance))
+        rollouts = self.fleet.rollouts
+        for place, deployment in enumerate(sorted(rollouts)):
+            rollout = rollouts[deployment]
+            label = deployment if place < MAX_LABEL_VALUES else OTHER
+            states.add(1, label, rollout.phase.value)
+            if rollout.phase not in _OVER:
+                stalled.add(max(0.0, now_s - rollout.advanced_s), label)
+        for place, host in enumerate(() if view is None else view.hosts):
+            label = writable(host.name or host.id) if place < MAX_LABEL_VALUES else OTHER
+            for deployment, instance in host.instances.items():
+                found = rollouts.get(deployment)
+                if found is not None and found.phase not in _OVER:
+                    phase = phase_of(found, host, instance)
+                    phases.add(1, label, phase if phase in ROLLOUT_PHASES else OTHER)
         yield phases.of(ROLLOUT_PHASE)
         yield states.of(ROLLOUT_STATE)
         yield stalled.of(ROLLOUT_STALLED_SECONDS)
