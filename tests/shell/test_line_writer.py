@@ -1,4 +1,4 @@
-"""The access log's file: appended in the background, opened anew, and nobody waits for it."""
+"""The access log's file: appended in the background, opened anew, and never waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines to a file or to standard output, written by a thread: a slow disk makes nobody wait.
+"""Lines to a file or to standard output, written by a thread: a slow disk holds up no request.
 
 The queue is bounded; a line that does not fit is dropped and counted, and the log has the count.
 Lines are whole: those of one write are appended together.
