@@ -1,4 +1,4 @@
-"""The access log's file: appended in the background, opened anew, and nobody waits for it."""
+"""The access log's file: appended in the background, opened anew, and never waited for."""
 
 from __future__ import annotations
 
@@ -139,3 +139,28 @@ async def test_a_pipe_without_a_reader_is_refused_and_not_waited_for(tmp_path: P
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigurationError, match="cannot be written"):
         LineWriter(tmp_path / "pipe")
+
+
+async def test_standard_output_that_would_block_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, descriptor = os.pipe()
+    os.set_blocking(descriptor, False)
+    monkeypatch.setattr(line_writer_module, "STANDARD_OUTPUT", descriptor)
+    writer = LineWriter(None)
+    lines = [b"%d" % number * 1000 + b"\n" for number in range(200)]
+    read = b""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        for line in lines:
+            writer.put(line)
+        with trio.fail_after(10):
+            while len(read) < sum(map(len, lines)):
+                read += await trio.to_thread.run_sync(os.read, reader, 65_536)
+        await written(writer, 200)
+        await writer.reopen()
+        nursery.cancel_scope.cancel()
+    os.close(reader)
+    os.close(descriptor)
+    assert read == b"".join(lines)
+    assert writer.num_dropped == 0

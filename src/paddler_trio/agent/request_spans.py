@@ -18,6 +18,7 @@ import trio
 
 from paddler_trio.telemetry.span_data import SpanData, filled
 from paddler_trio.telemetry.span_export import SpanExport
+from paddler_trio.wire.engine.engine_pipe import Progress
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import Kind, RequestFrame
@@ -58,6 +59,24 @@ class RequestTimes:
         """A request that has just come in."""
         return cls(frame.id, frame.kind, frame.tag, frame.trace, agent)
 
+    def computed(self, report: Progress | None) -> PromptStages | None:
+        """There are results; how the prompt was computed, once, if the engine has reported it:
+        after a preemption it is computed again."""
+        now_s = trio.current_time()
+        if self.first_s is None:
+            self.first_s = now_s
+        if report is None or self.prepared_s is None or self.stages is not None:
+            return None
+        since_sent_ms = round(1000 * (now_s - self.prepared_s))
+        self.stages = PromptStages(
+            tokens=report.total,
+            cached=report.cached,
+            template_ms=round(1000 * (self.prepared_s - self.began_s)),
+            wait_ms=max(0, since_sent_ms - report.since_ms),
+            prefill_ms=report.since_ms,
+        )
+        return self.stages
+
     def log_begin(self, frame: RequestFrame) -> None:
         """One line; from here on the context of this task names the request in each of them."""
         structlog.contextvars.bind_contextvars(**frame.log_fields)
@@ -76,7 +95,7 @@ class RequestTimes:
         )
 
     def export(self, spans: SpanExport | None) -> None:
-        """Send its spans, if the balancer wants its trace to be sent."""
+        """Send its spans, if its trace is sampled."""
         trace = None if self.trace is None else self.trace.context()
         if spans is not None and trace is not None and trace.is_sampled:
             spans.put(partial(_spans, self, trace))

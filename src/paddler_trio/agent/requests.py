@@ -105,8 +105,6 @@ class RunningRequest:
     output: OutputProcessor | None = None
     prompt: Progress | None = None
     """How far its prompt was, at the last report; None once the balancer was informed."""
-    has_stages: bool = False
-    """The balancer was informed."""
     over: Future[None] = attrs.field(factory=Future)
 
     def __repr__(self) -> str:
@@ -120,22 +118,10 @@ class RunningRequest:
 
     def prompt_stages(self) -> PromptStages | None:
         """With the first results: how the prompt was computed. None later, or without a report."""
+        if self.prompt is None and self.times.first_s is not None:
+            return None  # as with nearly every token
         report, self.prompt = self.prompt, None
-        times = self.times
-        if times.first_s is None:
-            times.first_s = trio.current_time()
-        if report is None or times.prepared_s is None or self.has_stages:
-            return None  # after a preemption, prompts are computed again
-        self.has_stages = True
-        since_sent_ms = round(1000 * (trio.current_time() - times.prepared_s))
-        times.stages = PromptStages(
-            tokens=report.total,
-            cached=report.cached,
-            template_ms=round(1000 * (times.prepared_s - times.began_s)),
-            wait_ms=max(0, since_sent_ms - report.since_ms),
-            prefill_ms=report.since_ms,
-        )
-        return times.stages
+        return self.times.computed(report)
 
     def finish(self, tokens: list[int], results: list[RawResult], *, preemptions: int = 0) -> None:
         """Queue the last results; the caller flushes."""

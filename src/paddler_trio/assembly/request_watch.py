@@ -36,7 +36,7 @@ class RequestWatch:
         """Nothing observes a request if neither traces nor an access log are wanted.
 
         Args:
-          addresses: of the inference port, which tell balancers apart in traces.
+          addresses: of the inference port: the name of this balancer in traces.
 
         Errors:
           ConfigurationError: a bad endpoint, no OpenTelemetry, a file that cannot be written.

@@ -58,6 +58,8 @@ def _head(request: RequestView, clock: Clock) -> Iterator[str]:
         times = "once" if request.continuations == 1 else f"{request.continuations} times"
         words.append(f"continued {times} on another agent")
     yield ", ".join(words)
+    if request.trace is not None:
+        yield f"trace {printable(request.trace)}"
 
 
 def _line(stage: Stage, began_ms: int, end_ms: int, bar: int) -> str:

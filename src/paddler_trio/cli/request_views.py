@@ -72,6 +72,7 @@ class RequestView:
     deployment: str = "default"
     kind: str = "generation"
     route: str | None = None
+    trace: str | None = None
     phase: str = ""
     arrived_ms: int
     position: int | None = None

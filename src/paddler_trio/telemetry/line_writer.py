@@ -1,4 +1,4 @@
-"""Lines to a file or to standard output, written by a thread: a slow disk makes nobody wait.
+"""Lines to a file or to standard output, written by a thread: a slow disk holds up no request.
 
 The queue is bounded; a line that does not fit is dropped and counted, and the log has the count.
 Lines are whole: those of one write are appended together.
@@ -7,6 +7,7 @@ Lines are whole: those of one write are appended together.
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from pathlib import Path
 from typing import Final
@@ -157,7 +158,12 @@ def _write(descriptor: int, data: bytes) -> str | None:
     left = memoryview(data)
     try:
         while left:
-            left = left[os.write(descriptor, left) :]
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:  # somebody who shares standard output made it so
+                writable = select.poll()
+                writable.register(descriptor, select.POLLOUT)
+                writable.poll()
     except OSError as error:
         return error.strerror
     return None

@@ -108,6 +108,11 @@ def test_the_waterfall_has_everything_in_its_place() -> None:
     assert lines[-1] == "It waited because all slots were busy."
 
 
+def test_the_trace_is_named_where_there_is_one() -> None:
+    assert explained(request(17, trace="4" * 32))[3] == "trace " + "4" * 32
+    assert not any(line.startswith("trace") for line in explained(request(17)))
+
+
 def test_an_ending_says_what_the_client_got() -> None:
     lines = explained(CONTINUED)
     assert lines[0] == "request 9  chatcmpl-9"

@@ -2,7 +2,7 @@
 
 It is outside of all other checks, so a request that they refuse has its line in the access log,
 too. From here on every line of the log about a request has its id and its trace, and the response
-shows the id. Probes pass without a name: there are many of them, and they say nothing.
+shows the id. Probes pass without a name: there are many of them, and each is like the one before.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ def num_pieces(request: Request, results: Results) -> int:
 
 
 def _note_usage(placement: PlacementRecord, done: object) -> None:
-    """What the last result says of the prompt; that of Paddler's agents says it, too."""
+    """Counts of the prompt in the last result, which Paddler's agents send, too."""
     usage = done.get("usage") if isinstance(done, Mapping) else None
     if not isinstance(usage, Mapping):
         return

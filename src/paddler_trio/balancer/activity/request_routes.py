@@ -71,6 +71,7 @@ COLUMNS: Final = (
     "code",
     "text",
     "why",
+    "trace",
 )
 
 
@@ -340,6 +341,7 @@ def _row(record: RequestRecord) -> list[object]:
         "" if failure is None else failure.code,
         "" if failure is None else _cell(failure.description),
         "" if last is None else last.why,
+        record.trace or "",
     ]
 
 

@@ -1,7 +1,7 @@
 """What names a request in the logs and traces of an agent: a member of the frame that starts it.
 
 An agent that reads it offers :data:`FEATURE` in the header :data:`FEATURES_HEADER` when it dials;
-the others are not sent it, since they refuse what they do not know.
+the others are not sent it, since an unknown member is an error for them.
 """
 
 from __future__ import annotations
