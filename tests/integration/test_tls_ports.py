@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked_processes
 import httpx
 import pytest
 import trio
@@ -233,6 +234,28 @@ def test_a_new_certificate_is_in_use_within_two_seconds_and_after_sighup(
             balancer.daemon.wait_for_log("certificate not read again, the old one stays")
             assert _shown(balancer) == _fingerprint(third)
             assert kept.get(balancer.url("inference", "/health")).status_code == 200
+
+
+def test_the_cookie_of_a_session_is_for_tls_only_and_clients_show_certificates(
+    authority: Authority, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.json"
+    made = forked_processes.run("key", "new", "ops", "--scope=management", f"--file={keys}")
+    clients = Authority.make(tmp_path / "clients")
+    shown = clients.sign("alice")
+    options = (f"--api-key-file={keys}", f"--tls-client-ca={clients.cert}")
+    with tls_balancer(authority, authority.sign("keyed"), *options) as balancer:
+        url = balancer.url("web_admin_panel", "/session")
+        secret = {"key": made.stdout.strip()}
+        with pytest.raises(httpx.TransportError):
+            httpx.post(
+                url, json=secret, verify=authority.client_context(), trust_env=False, timeout=10
+            )
+        balancer.daemon.wait_for_line("--tls-client-auth requires one of the client")
+        context = authority.client_context(shown)
+        answer = httpx.post(url, json=secret, verify=context, trust_env=False, timeout=PATIENCE_S)
+        assert answer.status_code == 200, answer.text
+        assert "; Secure" in answer.headers["set-cookie"]
 
 
 @pytest.mark.parametrize(
