@@ -251,11 +251,35 @@ def test_the_cookie_of_a_session_is_for_tls_only_and_clients_show_certificates(
             httpx.post(
                 url, json=secret, verify=authority.client_context(), trust_env=False, timeout=10
             )
-        balancer.daemon.wait_for_line("--tls-client-auth requires one of the client")
+        balancer.daemon.wait_for_line("clients must show one here")
         context = authority.client_context(shown)
         answer = httpx.post(url, json=secret, verify=context, trust_env=False, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         assert "; Secure" in answer.headers["set-cookie"]
+
+
+def test_the_metrics_of_an_agent_have_tls_and_ask_for_a_certificate(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair, shown = authority.sign("agent"), authority.sign("prometheus")
+    daemon = Daemon.start(
+        "agent",
+        ["agent", "--management-addr=127.0.0.1:9", "--slots=1", "--metrics-addr=127.0.0.1:0",
+         f"--metrics-tls-cert={pair.cert}", f"--metrics-tls-key={pair.key}",
+         f"--metrics-tls-client-ca={authority.cert}", "--log-json"],
+        {"PADDLER_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    try:
+        (address,) = daemon.wait_for_log("metrics")["addresses"]  # type: ignore[misc]
+        url = f"https://{address}/metrics"
+        with pytest.raises(httpx.TransportError):
+            httpx.get(url, verify=authority.client_context(), trust_env=False, timeout=PATIENCE_S)
+        context = authority.client_context(shown)
+        answer = httpx.get(url, verify=context, trust_env=False, timeout=PATIENCE_S)
+        assert answer.status_code == 200
+        assert "paddler_build_info" in answer.text
+    finally:
+        daemon.end()
 
 
 @pytest.mark.parametrize(
