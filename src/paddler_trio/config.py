@@ -135,6 +135,11 @@ class AgentConfig:
     """What deployments choose this host by."""
     metrics_addr: str | None = None
     """``host:port`` where the agent shows its own metrics; None for nowhere."""
+    metrics_tls_cert: Path | None = None
+    """With ``metrics_tls_key``, TLS on that port, as on a balancer's."""
+    metrics_tls_key: Path | None = None
+    metrics_tls_client_ca: Path | None = None
+    """Authorities of the scrapers' certificates, which are then required."""
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked_processes
 import httpx
 import pytest
 import trio
@@ -233,6 +234,52 @@ def test_a_new_certificate_is_in_use_within_two_seconds_and_after_sighup(
             balancer.daemon.wait_for_log("certificate not read again, the old one stays")
             assert _shown(balancer) == _fingerprint(third)
             assert kept.get(balancer.url("inference", "/health")).status_code == 200
+
+
+def test_the_cookie_of_a_session_is_for_tls_only_and_clients_show_certificates(
+    authority: Authority, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.json"
+    made = forked_processes.run("key", "new", "ops", "--scope=management", f"--file={keys}")
+    clients = Authority.make(tmp_path / "clients")
+    shown = clients.sign("alice")
+    options = (f"--api-key-file={keys}", f"--tls-client-ca={clients.cert}")
+    with tls_balancer(authority, authority.sign("keyed"), *options) as balancer:
+        url = balancer.url("web_admin_panel", "/session")
+        secret = {"key": made.stdout.strip()}
+        with pytest.raises(httpx.TransportError):
+            httpx.post(
+                url, json=secret, verify=authority.client_context(), trust_env=False, timeout=10
+            )
+        balancer.daemon.wait_for_line("clients must show one here")
+        context = authority.client_context(shown)
+        answer = httpx.post(url, json=secret, verify=context, trust_env=False, timeout=PATIENCE_S)
+        assert answer.status_code == 200, answer.text
+        assert "; Secure" in answer.headers["set-cookie"]
+
+
+def test_the_metrics_of_an_agent_have_tls_and_ask_for_a_certificate(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair, shown = authority.sign("agent"), authority.sign("prometheus")
+    daemon = Daemon.start(
+        "agent",
+        ["agent", "--management-addr=127.0.0.1:9", "--slots=1", "--metrics-addr=127.0.0.1:0",
+         f"--metrics-tls-cert={pair.cert}", f"--metrics-tls-key={pair.key}",
+         f"--metrics-tls-client-ca={authority.cert}", "--log-json"],
+        {"PADDLER_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    try:
+        (address,) = daemon.wait_for_log("metrics")["addresses"]  # type: ignore[misc]
+        url = f"https://{address}/metrics"
+        with pytest.raises(httpx.TransportError):
+            httpx.get(url, verify=authority.client_context(), trust_env=False, timeout=PATIENCE_S)
+        context = authority.client_context(shown)
+        answer = httpx.get(url, verify=context, trust_env=False, timeout=PATIENCE_S)
+        assert answer.status_code == 200
+        assert "paddler_build_info" in answer.text
+    finally:
+        daemon.end()
 
 
 @pytest.mark.parametrize(

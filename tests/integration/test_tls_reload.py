@@ -13,7 +13,6 @@ import trio
 from fleet import BUNDLED_MODEL, Daemon
 from streams import CONVERSATION, Heard, listen, story
 from tls_balancer import PATIENCE_S, TlsBalancer, install, tls_balancer
-from tls_forwarder import forwarder
 
 from certificates import Authority, Pair
 
@@ -40,18 +39,16 @@ async def test_no_request_fails_while_certificates_are_replaced(
     install(pairs[0], used)
     waiting = ("--max-buffered-requests=300", "--buffered-request-timeout=90000")
     with tls_balancer(authority, used, *waiting) as balancer:
-        management = balancer.addresses["management"]
-        async with forwarder(management, authority.client_context()) as plain:
-            agent = await trio.to_thread.run_sync(_serving_agent, plain)
-            tally, context = Tally(), authority.client_context()
-            try:
-                async with trio.open_nursery() as nursery:
-                    stop_s = trio.current_time() + duration_s
-                    for number in range(streams):
-                        nursery.start_soon(_ask, balancer, context, tally, number, stop_s)
-                    replaced = await _replace(balancer, pairs, used, stop_s)
-            finally:
-                agent.end()
+        agent = await trio.to_thread.run_sync(_serving_agent, balancer)
+        tally, context = Tally(), authority.client_context()
+        try:
+            async with trio.open_nursery() as nursery:
+                stop_s = trio.current_time() + duration_s
+                for number in range(streams):
+                    nursery.start_soon(_ask, balancer, context, tally, number, stop_s)
+                replaced = await _replace(balancer, pairs, used, stop_s)
+        finally:
+            agent.end()
         read_again = [line for line in balancer.daemon.log if "certificate read again" in line]
     print(f"{tally.done} requests over {replaced} certificates, {len(read_again)} readings")
     assert tally.failed == []
@@ -59,31 +56,37 @@ async def test_no_request_fails_while_certificates_are_replaced(
     assert len(read_again) >= replaced - 1 >= duration_s - 2, "the last one may come too late"
 
 
-def _serving_agent(management: str) -> Daemon:
-    """An agent with the bundled model, serving."""
+def _serving_agent(balancer: TlsBalancer) -> Daemon:
+    """An agent with the bundled model, serving; it dials over TLS."""
+    management, context = balancer.url("management", ""), balancer.authority.client_context()
     with httpx.Client(
-        base_url=f"http://{management}", trust_env=False, timeout=PATIENCE_S
+        base_url=management, verify=context, trust_env=False, timeout=PATIENCE_S
     ) as client:
         state = client.get("/api/v1/balancer_desired_state").raise_for_status().json()
         state["model"] = {"LocalToAgent": str(BUNDLED_MODEL)}
         state["inference_parameters"] |= {"context_size": 1024 * SLOTS}
         client.put("/api/v1/balancer_desired_state", json=state).raise_for_status()
-    agent = Daemon.start(
-        "agent",
-        ["agent", f"--management-addr={management}", f"--slots={SLOTS}", "--fit=off", "--log-json"],
-        {},
-    )
-    try:
-        with httpx.stream(
-            "GET", f"http://{management}/api/v2/agents/stream", trust_env=False, timeout=PATIENCE_S
-        ) as answer:
-            for line in answer.iter_lines():
-                if '"is_accepting":true' in line and f'"slots_total":{SLOTS}' in line:
-                    return agent
-        raise AssertionError("the agent does not serve")
-    except BaseException:
-        agent.end()
-        raise
+        agent = Daemon.start(
+            "agent",
+            [
+                "agent",
+                f"--management-addr={management}",
+                f"--tls-ca={balancer.authority.cert}",
+                f"--slots={SLOTS}",
+                "--fit=off",
+                "--log-json",
+            ],
+            {},
+        )
+        try:
+            with client.stream("GET", "/api/v2/agents/stream") as answer:
+                for line in answer.iter_lines():
+                    if '"is_accepting":true' in line and f'"slots_total":{SLOTS}' in line:
+                        return agent
+            raise AssertionError("the agent does not serve")
+        except BaseException:
+            agent.end()
+            raise
 
 
 async def _replace(balancer: TlsBalancer, pairs: list[Pair], used: Pair, stop_s: float) -> int:

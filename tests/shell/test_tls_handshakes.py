@@ -123,7 +123,7 @@ async def test_a_handshake_over_its_size_is_refused(caplog: pytest.LogCaptureFix
         for _ in range(3):
             await stream.send_all(record + bytes(0x4000))
         await until(lambda: served.server.statistics().dropped_for_abuse == 1)
-    assert f"more than {MAX_BYTES} bytes" in caplog.text or "no TLS" in caplog.text
+    assert f"more than {MAX_BYTES} bytes" in caplog.text
 
 
 async def test_connections_over_the_cap_are_closed_before_their_handshake(world: WorldTls) -> None:
@@ -192,6 +192,25 @@ async def test_the_answer_comes_in_order_when_it_is_written_in_pieces(world: Wor
         assert received.partition(b"\r\n\r\n")[2] == b"".join(parts)
 
 
+async def test_a_request_and_its_body_may_come_with_the_last_of_the_handshake() -> None:
+    async with serving(hello) as served:
+        stream = (await served.connect(handshake=False)).stream
+        client = OpensslClient()
+        while not client.handshake():
+            if output := client.output():
+                await stream.send_all(output)
+            client.feed(bytes(await stream.receive_some(65_536)))
+        client.write(b"POST /all HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n")
+        for _ in range(20):
+            client.write(bytes(10_000))
+        await stream.send_all(client.output())
+        received = b""
+        while b"hello /all" not in received:
+            client.feed(bytes(await stream.receive_some(65_536)))
+            received += client.read() + client.read()
+        client.close()
+
+
 async def test_a_flood_of_key_updates_slows_its_sender(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -210,9 +229,8 @@ async def test_a_flood_of_key_updates_slows_its_sender(
         await stream.send_all(sent + client.output())
         (connection,) = served.server._open
         began_s = trio.current_time()
-        with trio.move_on_after(0.3):
-            await until(lambda: connection._next_read_s > began_s + 10)
-        assert connection._next_read_s > began_s + 10, "3,000 at 100 a second"
+        # 3,000 at 100 a second
+        await until(lambda: connection._next_read_s > began_s + 10)
         client.close()
 
 

@@ -22,6 +22,7 @@ from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.agent_folder import in_use
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_prediction import open_memory_questions
@@ -61,9 +62,12 @@ async def serve_agent(
     open_metrics = None
     if config.metrics_addr is not None:
         # an HTTP server, which takes 7 MiB and a third of a second: most agents do without
-        from paddler_trio.assembly.agent_metrics_port import AgentMetricsPort, bind_metrics
+        from paddler_trio.assembly.agent_metrics_port import AgentMetricsPort, bind_metrics, tls_of
 
-        open_metrics = partial(AgentMetricsPort, bind_metrics(config.metrics_addr))
+        tls = tls_of(config)
+        open_metrics = partial(AgentMetricsPort, bind_metrics(config.metrics_addr), tls=tls)
+    elif config.metrics_tls_cert or config.metrics_tls_key or config.metrics_tls_client_ca:
+        raise ConfigurationError("--metrics-tls-* needs the port: give --metrics-addr HOST:PORT")
     lock = (
         in_use(config.token_file) if config.has_credential and config.token_file else nullcontext()
     )

@@ -12,6 +12,7 @@ import trio
 
 from paddler_trio.agent.disk_space import DiskSpace
 from paddler_trio.agent.instance_measures import InstanceMeasures
+from paddler_trio.config import AgentConfig
 from paddler_trio.http.allowed_hosts import AllowedHosts
 from paddler_trio.http.asgi import App
 from paddler_trio.http.connection_limits import HttpLimits
@@ -21,6 +22,8 @@ from paddler_trio.http.router import Router
 from paddler_trio.http.server import HttpServer
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.telemetry.metric_kind import AGENT_PREFIX
+from paddler_trio.tls.server_context import TlsFiles
+from paddler_trio.tls.server_tls import ServerTls
 
 log = structlog.get_logger("agent")
 
@@ -42,24 +45,42 @@ def bind_metrics(address: str | None) -> list[socket.socket]:
     return sockets
 
 
+def tls_of(config: AgentConfig) -> ServerTls | None:
+    """The TLS of the port, None for none; ConfigurationError."""
+    files = TlsFiles.of(
+        config.metrics_tls_cert,
+        config.metrics_tls_key,
+        config.metrics_tls_client_ca,
+        flags="--metrics-tls",
+    )
+    return None if files is None else ServerTls.read(files)
+
+
 @attrs.frozen(eq=False)
 class AgentMetricsPort:
     """One life of it; see the module docstring.
 
     Args:
       sockets: from :func:`bind_metrics`; closed at the end.
+      tls: from :func:`tls_of`.
     """
 
     sockets: Sequence[socket.socket]
     measures: InstanceMeasures
     disk: DiskSpace
+    tls: ServerTls | None = None
 
     async def run(self) -> None:
         """Serve, and sample what is served, until cancelled; then every connection ends at once."""
         server = HttpServer(
-            self._app(), name="metrics", limits=HttpLimits(max_connections=MAX_CONNECTIONS)
+            self._app(),
+            name="metrics",
+            limits=HttpLimits(max_connections=MAX_CONNECTIONS),
+            tls=self.tls,
         )
         async with trio.open_nursery() as connections:
+            if self.tls is not None:
+                connections.start_soon(self.tls.run, name="certificate watch")
             connections.start_soon(self.measures.run, name="metrics samples")
             connections.start_soon(self.disk.run, name="disk space")
             log.info("metrics", addresses=[bound_address(each) for each in self.sockets])

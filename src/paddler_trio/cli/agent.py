@@ -168,6 +168,19 @@ def run(
             show_default="nowhere",
         ),
     ] = None,
+    metrics_tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="Certificate (PEM) for TLS on --metrics-addr; read anew when it changes."
+        ),
+    ] = None,
+    metrics_tls_key: Annotated[
+        Path | None, typer.Option(help="The certificate's key (PEM, not encrypted).")
+    ] = None,
+    metrics_tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(help="Authorities (PEM): who scrapes must show a certificate of theirs."),
+    ] = None,
     fit: FitOption = FitCheck.on,
     load_beside: LoadBesideOption = LoadBeside.auto,
     memory_limit: MemoryLimitOption = None,
@@ -242,6 +255,9 @@ def run(
         slots=slots,
         name=name,
         metrics_addr=metrics_addr,
+        metrics_tls_cert=metrics_tls_cert,
+        metrics_tls_key=metrics_tls_key,
+        metrics_tls_client_ca=metrics_tls_client_ca,
         threads=threads or default_threads(),
         trusts_messages=trust_messages,
         engine=EngineSettings(

@@ -193,8 +193,8 @@ _ADVICE: Final = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client sees this certificate as expired; are the "
     "clocks right?",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client refused this certificate",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "--tls-client-auth requires one of the client",
-    "CERTIFICATE_VERIFY_FAILED": "the client's certificate is not of --tls-client-ca, or expired",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "clients must show one here",
+    "CERTIFICATE_VERIFY_FAILED": "the client's is of no authority that is trusted here, or expired",
     "UNSUPPORTED_PROTOCOL": "the client is too old; TLS 1.2 is the oldest that is served",
     "NO_SHARED_CIPHER": "the client and this OpenSSL have no cipher suite in common",
 }

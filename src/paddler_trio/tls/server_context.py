@@ -44,6 +44,8 @@ class TlsFiles:
     key: Path
     client_ca: Path | None = None
     client_auth: ClientAuth = ClientAuth.OFF
+    flags: str = "--tls"
+    """What the flags begin with, for errors."""
 
     @classmethod
     def of(
@@ -52,32 +54,37 @@ class TlsFiles:
         key: Path | None,
         client_ca: Path | None = None,
         client_auth: str | None = None,
+        *,
+        flags: str = "--tls",
     ) -> TlsFiles | None:
-        """From the flags ``--tls-*``; None without any. ConfigurationError for some that do not go
-        together. A ``client_ca`` alone means that certificates are required."""
+        """From the flags that begin with ``flags``; None without any. ConfigurationError for some
+        that do not go together. A ``client_ca`` alone means that certificates are required."""
         if cert is None and key is None:
-            for flag, given in (("--tls-client-ca", client_ca), ("--tls-client-auth", client_auth)):
+            for flag, given in (("ca", client_ca), ("auth", client_auth)):
                 if given is not None and given != ClientAuth.OFF:
                     raise ConfigurationError(
-                        f"{flag} {given} needs TLS: give --tls-cert FILE and --tls-key FILE too"
+                        f"{flags}-client-{flag} {given} needs TLS: give {flags}-cert FILE and "
+                        f"{flags}-key FILE too"
                     )
             return None
         if cert is None or key is None:
-            given, missing = ("--tls-key", "cert") if cert is None else ("--tls-cert", "key")
-            raise ConfigurationError(f"{given} needs the other half: give --tls-{missing} FILE too")
+            had, missing = ("key", "cert") if cert is None else ("cert", "key")
+            raise ConfigurationError(
+                f"{flags}-{had} needs the other half: give {flags}-{missing} FILE too"
+            )
         default = ClientAuth.OFF if client_ca is None else ClientAuth.REQUIRED
         try:
             auth = default if client_auth is None else ClientAuth(client_auth)
         except ValueError as error:
             raise ConfigurationError(
-                f"--tls-client-auth {client_auth!r} is not off, optional or required"
+                f"{flags}-client-auth {client_auth!r} is not off, optional or required"
             ) from error
         if auth is not ClientAuth.OFF and client_ca is None:
             raise ConfigurationError(
-                f"--tls-client-auth {auth} needs --tls-client-ca FILE: the authorities whose "
+                f"{flags}-client-auth {auth} needs {flags}-client-ca FILE: the authorities whose "
                 "certificates clients may show"
             )
-        return cls(cert, key, client_ca, auth)
+        return cls(cert, key, client_ca, auth, flags)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -100,13 +107,13 @@ class ServerCertificate:
 
 def read_server_certificate(files: TlsFiles) -> ServerCertificate:
     """Read, check and try out; blocks for some milliseconds. ConfigurationError."""
-    chain = _chain(files.cert)
-    _check_validity(chain[0], files.cert, time.time())
+    chain = _chain(files.cert, f"{files.flags}-cert")
+    _check_validity(chain[0], files, time.time())
     context = server_context(files)
     served = _served_certificate(context, files)
     if served != chain[0].der:
         raise ConfigurationError(
-            f"--tls-cert {files.cert} changed while it was read; it is read again"
+            f"{files.flags}-cert {files.cert} changed while it was read; it is read again"
         )
     return ServerCertificate(context, chain)
 
@@ -122,8 +129,8 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     _load_pair(context, files)
     if files.client_auth is not ClientAuth.OFF:
         assert files.client_ca is not None
-        _chain(files.client_ca, flag="--tls-client-ca")
-        _load_authorities(context, files.client_ca)
+        _chain(files.client_ca, f"{files.flags}-client-ca")
+        _load_authorities(context, files.client_ca, f"{files.flags}-client-ca")
         is_required = files.client_auth is ClientAuth.REQUIRED
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
         # a resumed session would skip the check of a certificate that has expired meanwhile
@@ -131,7 +138,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _chain(path: Path, *, flag: str = "--tls-cert") -> tuple[Certificate, ...]:
+def _chain(path: Path, flag: str) -> tuple[Certificate, ...]:
     pem = _read(path, flag)
     try:
         chain = certificates_of(pem)
@@ -158,15 +165,15 @@ def _read(path: Path, flag: str) -> bytes:
     return data
 
 
-def _check_validity(certificate: Certificate, path: Path, now_s: float) -> None:
+def _check_validity(certificate: Certificate, files: TlsFiles, now_s: float) -> None:
     if certificate.not_after_s <= now_s:
         raise ConfigurationError(
-            f"the certificate in --tls-cert {path} expired at "
+            f"the certificate in {files.flags}-cert {files.cert} expired at "
             f"{date_of(certificate.not_after_s)}: clients refuse it; renew it"
         )
     if certificate.not_before_s > now_s:
         raise ConfigurationError(
-            f"the certificate in --tls-cert {path} is valid from "
+            f"the certificate in {files.flags}-cert {files.cert} is valid from "
             f"{date_of(certificate.not_before_s)} on, and it is {date_of(now_s)} here: set this "
             "machine's clock, or wait"
         )
@@ -180,48 +187,50 @@ def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
         asked = True
         return ""
 
-    _read(files.key, "--tls-key")
+    _read(files.key, f"{files.flags}-key")
     try:
         context.load_cert_chain(files.cert, files.key, password)
     except ssl.SSLError as error:
         raise ConfigurationError(_pair_problem(error, files, is_encrypted=asked)) from error
     except OSError as error:  # replaced meanwhile
         raise ConfigurationError(
-            f"cannot read --tls-cert {files.cert} or --tls-key {files.key}: {error.strerror}"
+            f"cannot read {files.flags}-cert {files.cert} or {files.flags}-key {files.key}: "
+            f"{error.strerror}"
         ) from error
 
 
-def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
+def _load_authorities(context: ssl.SSLContext, path: Path, flag: str) -> None:
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"--tls-client-ca {path} cannot be used ({error.reason or error}): it must be PEM, "
+            f"{flag} {path} cannot be used ({error.reason or error}): it must be PEM, "
             "with certificates of authorities"
         ) from error
     except OSError as error:  # replaced meanwhile
-        raise ConfigurationError(f"cannot read --tls-client-ca {path}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot read {flag} {path}: {error.strerror}") from error
 
 
 def _pair_problem(error: ssl.SSLError, files: TlsFiles, *, is_encrypted: bool) -> str:
     if is_encrypted:
         return (
-            f"--tls-key {files.key} is encrypted, and a daemon has nobody to ask for its "
+            f"{files.flags}-key {files.key} is encrypted, and a daemon has nobody to ask for its "
             f"passphrase: `openssl pkey -in {files.key} -out plain.pem` decrypts it; keep it "
             "readable by this user only"
         )
     if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}:
         return (
-            f"--tls-key {files.key} is not the key of the first certificate in --tls-cert "
-            f"{files.cert}: give the pair, with the server's own certificate before its chain"
+            f"{files.flags}-key {files.key} is not the key of the first certificate in "
+            f"{files.flags}-cert {files.cert}: give the pair, with the server's own certificate "
+            "before its chain"
         )
     if error.reason in {"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"}:
         return (
-            f"--tls-cert {files.cert} is too weak for today's clients ({error.reason}): make one "
-            "with a P-256 key, or RSA of 2048 bits at least, and SHA-256"
+            f"{files.flags}-cert {files.cert} is too weak for today's clients ({error.reason}): "
+            "make one with a P-256 key, or RSA of 2048 bits at least, and SHA-256"
         )
     return (
-        f"--tls-key {files.key} with --tls-cert {files.cert} cannot be used "
+        f"{files.flags}-key {files.key} with {files.flags}-cert {files.cert} cannot be used "
         f"({error.reason or error}): both must be PEM, the key with a line "
         "'-----BEGIN PRIVATE KEY-----'"
     )
@@ -243,7 +252,7 @@ def _served_certificate(context: ssl.SSLContext, files: TlsFiles) -> bytes:
                 continue
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"no client could use --tls-cert {files.cert} with --tls-key {files.key}: "
-            f"{error.reason or error}"
+            f"no client could use {files.flags}-cert {files.cert} with {files.flags}-key "
+            f"{files.key}: {error.reason or error}"
         ) from error
     return client.getpeercert(binary_form=True) or b""

@@ -64,7 +64,7 @@ class ServerTls:
         current = read_server_certificate(files)
         _warn_about_key(files)
         log.info(
-            "TLS on every port",
+            "TLS",
             fingerprint=current.own.fingerprint,
             until=date_of(current.own.not_after_s),
             client_certificates=files.client_auth.value,
@@ -163,7 +163,9 @@ def _warn_about_key(files: TlsFiles) -> None:
     try:
         mode = files.key.stat().st_mode & 0o777
     except OSError as error:
-        raise ConfigurationError(f"cannot read --tls-key {files.key}: {error.strerror}") from error
+        raise ConfigurationError(
+            f"cannot read {files.flags}-key {files.key}: {error.strerror}"
+        ) from error
     if mode & 0o077:
         log.warning(
             "the TLS key can be read by other users: chmod 600 it",
