@@ -182,6 +182,22 @@ def test_commands_say_what_is_wrong_and_what_to_do(site: Site, tmp_path: Path) -
     assert "use https://" in ran.stderr, ran.stderr
 
 
+def test_the_fingerprint_to_pin_is_printed_and_is_the_one_in_the_log(site: Site) -> None:
+    ran = paddler_trio("tls", "fingerprint", site.management)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == fingerprint_of(site.pair) + "\n"
+    assert "not verified" in ran.stderr
+    logged = site.running.daemon.wait_for_log("TLS on every port")
+    assert logged["fingerprint"] == ran.stdout.strip()
+    assert json.loads(paddler_trio("tls", "fingerprint", site.management, "--json").stdout)
+    plain = paddler_trio("tls", "fingerprint", site.running.addresses["management"])
+    assert plain.returncode == 2
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    nobody = paddler_trio("tls", "fingerprint", f"https://127.0.0.1:{port}")
+    assert "connection refused" in nobody.stderr
+
+
 def test_what_the_environment_says_counts(site: Site) -> None:
     environment = {
         "PADDLER_TRIO_MANAGEMENT_ADDR": site.management,

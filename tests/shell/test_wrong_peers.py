@@ -7,7 +7,7 @@ import hashlib
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import attrs
 import pytest
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from certificates import Authority
 from effort import examples
 from paddler_trio.agent import balancer_connection, balancer_link
 from paddler_trio.agent.balancer_link import BalancerLink
@@ -25,6 +26,7 @@ from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.tls.address import BalancerAddress
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.messages import RegisterAgent, parse_balancer_message
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
@@ -215,6 +217,60 @@ async def test_an_agent_dials_again_after(name: str) -> None:
     assert all(ends), "every end says why"
 
 
+async def agrees_and_is_silent(stream: trio.SocketStream) -> None:
+    await _agreed(stream)
+    await _until_gone(stream)
+
+
+async def agrees_and_reads_nothing(stream: trio.SocketStream) -> None:
+    await _agreed(stream)
+    await trio.sleep_forever()
+
+
+async def never_shakes_hands(stream: trio.SocketStream) -> None:
+    assert isinstance(stream, trio.SSLStream)
+    await _until_gone(cast("trio.SocketStream", stream.transport_stream))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def context(authority: Authority) -> ssl.SSLContext:
+    pair = authority.sign()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("peer", "reason"),
+    [
+        (closes_at_once, "closed the connection during the TLS handshake"),
+        (never_shakes_hands, "TooSlowError"),
+        (says(OK), "ConnectionRejected"),
+        (PEERS["a page without end"], "no WebSocket"),
+        (agrees_and_is_silent, "no answer to a ping"),
+        (agrees_and_reads_nothing, "no answer to a ping"),
+        (agrees_on(SUBPROTOCOL), "1006"),
+    ],
+)
+async def test_over_tls_too(
+    peer: Peer,
+    reason: str,
+    authority: Authority,
+    context: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Deadlines of silence and of closing hold, and no end waits for a goodbye of TLS."""
+    monkeypatch.setattr(balancer_link, "CLOSE_S", 0.2)
+    with trio.fail_after(10):
+        (first, *_) = reasons(await dial(peer, context, ClientTls(ca_file=authority.cert)))
+    assert reason in first
+
+
 @settings(max_examples=examples(25))
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.booleans())
 def test_an_agent_dials_again_after_any_bytes(parts: list[bytes], is_agreed: bool) -> None:
@@ -271,10 +327,16 @@ class WrongPeer:
     """The first connection gets the wrong peer, each later one a balancer that takes agents."""
 
     peer: Peer
+    context: ssl.SSLContext | None = None
     dials: int = 0
     registered: trio.Event = attrs.field(factory=trio.Event)
 
     async def serve(self, stream: trio.SocketStream) -> None:
+        if self.context is not None:
+            stream = cast(
+                "trio.SocketStream",
+                trio.SSLStream(stream, self.context, server_side=True, https_compatible=True),
+            )
         self.dials += 1
         if self.dials == 1:
             await self._misbehave(stream)
@@ -300,9 +362,14 @@ class WrongPeer:
             await trio.aclose_forcefully(stream)
 
 
-async def dial(peer: Peer) -> list[EventDict]:
-    """An agent that meets this peer first is with a balancer later; what it logged until then."""
-    wrong_peer = WrongPeer(peer)
+async def dial(
+    peer: Peer, context: ssl.SSLContext | None = None, tls: ClientTls = SYSTEM_TRUST
+) -> list[EventDict]:
+    """An agent that meets this peer first is with a balancer later; what it logged until then.
+
+    With a ``context`` both are behind TLS.
+    """
+    wrong_peer = WrongPeer(peer, context)
     status = AgentStatus(1)
     requests = AgentRequests(status)
     models = ModelServer(
@@ -321,7 +388,8 @@ async def dial(peer: Peer) -> list[EventDict]:
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listener.socket.getsockname()[1]
             nursery.start_soon(trio.serve_listeners, wrong_peer.serve, [listener])
-            link = BalancerLink(BalancerAddress("127.0.0.1", port), "a1", status, models, requests)
+            address = BalancerAddress("127.0.0.1", port, is_tls=context is not None)
+            link = BalancerLink(address, "a1", status, models, requests, tls=tls)
             nursery.start_soon(link.run)
             with trio.fail_after(60):
                 await wrong_peer.registered.wait()
