@@ -140,6 +140,7 @@ def test_a_fleet_lives_over_tls(site: Site) -> None:
             ["requests", "--json"],
             ["model", "show"],
             ["model", "list"],
+            ["audit", "--json"],
             ["model", "fit", source, "--agent=by-pin"],
             ["agent", "drain", "by-pin"],
         ):
@@ -306,7 +307,8 @@ def test_a_handshake_has_a_deadline(site: Site) -> None:
             )
             assert 4 < time.monotonic() - began_s < 20
             assert "no connection, or no TLS handshake, within 5 s" in ran.stderr
-            agent.wait_for_log("no link to the balancer", within_s=30)
+            record = agent.wait_for_log("no link to the balancer", within_s=30)
+            assert "no connection with TLS and WebSocket handshakes" in str(record["reason"])
         finally:
             agent.end()
         key = site.key_file.read_bytes()

@@ -249,7 +249,7 @@ def context(authority: Authority) -> ssl.SSLContext:
     ("peer", "reason"),
     [
         (closes_at_once, "closed the connection during the TLS handshake"),
-        (never_shakes_hands, "TooSlowError"),
+        (never_shakes_hands, "TLS and WebSocket handshakes to https://127.0.0.1:"),
         (says(OK), "ConnectionRejected"),
         (PEERS["a page without end"], "no WebSocket"),
         (agrees_and_is_silent, "no answer to a ping"),
