@@ -29,7 +29,7 @@ from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 
 __all__ = ["impatient"]  # a fixture
 
-pytestmark = pytest.mark.usefixtures("impatient")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("impatient")]
 
 
 async def agrees_and_is_silent(stream: trio.SocketStream) -> None:
