@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from tls_balancer import tls_balancer
 from typer.testing import CliRunner
 
+from certificates import Authority
 from paddler_trio.cli.doctor import (
     doctor,
     judge_cores,
@@ -117,6 +119,17 @@ def test_a_balancer_that_is_already_running_is_fine(answers: dict[str, str], who
     with answering(answers) as address:
         finding = look_at_address("inference address", "--inference-addr", address)
     assert (finding.state, finding.seen) == ("ok", f"{who} is serving on {address}")
+
+
+def test_one_with_tls_is_fine_too(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path)
+    with tls_balancer(authority, authority.sign()) as balancer:
+        address = balancer.addresses["inference"]
+        finding = look_at_address("inference address", "--inference-addr", address)
+    assert (finding.state, finding.seen) == (
+        "ok",
+        f"a paddler-trio balancer with TLS is serving on {address}",
+    )
 
 
 @pytest.mark.parametrize("address", ["8061", ":8061", "127.0.0.1:", "127.0.0.1:99999", "host:x"])

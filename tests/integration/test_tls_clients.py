@@ -140,6 +140,7 @@ def test_a_fleet_lives_over_tls(site: Site) -> None:
             ["requests", "--json"],
             ["model", "show"],
             ["model", "list"],
+            ["audit", "--json"],
             ["model", "fit", source, "--agent=by-pin"],
             ["agent", "drain", "by-pin"],
         ):
@@ -180,6 +181,22 @@ def test_commands_say_what_is_wrong_and_what_to_do(site: Site, tmp_path: Path) -
     plain = site.running.addresses["management"]
     ran = paddler_trio("agents", f"--management-addr={plain}")
     assert "use https://" in ran.stderr, ran.stderr
+
+
+def test_the_fingerprint_to_pin_is_printed_and_is_the_one_in_the_log(site: Site) -> None:
+    ran = paddler_trio("tls", "fingerprint", site.management)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == fingerprint_of(site.pair) + "\n"
+    assert "not verified" in ran.stderr
+    logged = site.running.daemon.wait_for_log("TLS on every port")
+    assert logged["fingerprint"] == ran.stdout.strip()
+    assert json.loads(paddler_trio("tls", "fingerprint", site.management, "--json").stdout)
+    plain = paddler_trio("tls", "fingerprint", site.running.addresses["management"])
+    assert plain.returncode == 2
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    nobody = paddler_trio("tls", "fingerprint", f"https://127.0.0.1:{port}")
+    assert "connection refused" in nobody.stderr
 
 
 def test_what_the_environment_says_counts(site: Site) -> None:
@@ -290,7 +307,8 @@ def test_a_handshake_has_a_deadline(site: Site) -> None:
             )
             assert 4 < time.monotonic() - began_s < 20
             assert "no connection, or no TLS handshake, within 5 s" in ran.stderr
-            agent.wait_for_log("no link to the balancer", within_s=30)
+            record = agent.wait_for_log("no link to the balancer", within_s=30)
+            assert "no connection with TLS and WebSocket handshakes" in str(record["reason"])
         finally:
             agent.end()
         key = site.key_file.read_bytes()

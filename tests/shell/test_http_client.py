@@ -22,8 +22,11 @@ from paddler_trio.models.http_client import (
     Connection,
     NoAnswerError,
     open_client,
+    open_client_of,
 )
-from paddler_trio.models.hub_settings import Timeouts
+from paddler_trio.models.hub_settings import HubSettings, Timeouts
+from paddler_trio.tls.certificate import certificates_of
+from paddler_trio.tls.client_tls import ClientTls
 
 TIMEOUTS = Timeouts(connect_s=5, silence_s=5)
 
@@ -218,6 +221,29 @@ async def test_a_certificate_of_the_environment_is_trusted_and_another_one_is_no
             await get(f"https://localhost:{port}/")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert await get(f"https://localhost:{port}/") == b"secret"
+
+
+@pytest.fixture
+def pin(certificate: Path) -> str:
+    return certificates_of(certificate.read_bytes())[0].fingerprint
+
+
+async def test_a_model_store_is_verified_as_its_balancer_is_and_no_proxy_asked(
+    certificate: Path, pin: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    hub = HubSettings(cache=tmp_path, url_cache=tmp_path, timeouts=TIMEOUTS)
+    async with served(encrypted(certificate, saying(OK))) as port:
+        url = f"https://localhost:{port}"
+        for tls in (ClientTls(ca_file=certificate), ClientTls(fingerprint=pin)):
+            async with open_client_of(hub.through_store(url, None, tls)) as client:
+                answer = await client.send("GET", httpx.URL(url), {})
+                assert await body_of(answer) == b"secret"
+                await answer.close()
+        another = hub.through_store(url, None, ClientTls(fingerprint="0" * 64))
+        async with open_client_of(another) as client:
+            with pytest.raises(NoAnswerError, match=f"has the fingerprint {pin}, and 0000"):
+                await client.send("GET", httpx.URL(url), {"Authorization": "Bearer secret"})
 
 
 async def test_a_proxy_tunnels_to_https_and_forwards_http(

@@ -221,7 +221,15 @@ class BalancerLink:
     def _describe(self, error: BaseException) -> str:
         # TLS 1.3 refuses a client's certificate, or the lack of one, after the handshake
         problem = tls_error_in(error)
-        return _describe(error) if problem is None else tls_problem(problem, self.address)
+        if problem is not None:
+            return tls_problem(problem, self.address)
+        if isinstance(error, trio.TooSlowError):
+            what = "TLS and WebSocket handshakes" if self.address.is_tls else "WebSocket handshake"
+            return (
+                f"no connection with {what} to {self.address} within {CONNECT_S:g} s: is this the "
+                "balancer's management address, and does a firewall let this machine through?"
+            )
+        return _describe(error)
 
 
 def _describe(error: BaseException) -> str:

@@ -29,6 +29,7 @@ from paddler_trio.cli import (
     rpc_server,
     template,
     tls_command,
+    tls_fingerprint,
     top,
     tree,
 )
@@ -50,6 +51,7 @@ app.add_typer(fleet_command.fleet, name="fleet")
 app.add_typer(rollout_command.rollout, name="rollout")
 app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")
+tls_command.tls.command()(tls_fingerprint.fingerprint)
 app.add_typer(tls_command.tls, name="tls")
 app.add_typer(join_token_command.join_token, name="join-token")
 app.command()(join_command.join)

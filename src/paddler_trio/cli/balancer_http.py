@@ -85,7 +85,7 @@ def clear_errors(address: str) -> Iterator[None]:
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         _refuse_tls(error, address)
         raise BalancerUnreachableError(
-            f"cannot reach the balancer at {address}: {_cause(error)}; "
+            f"cannot reach the balancer at {address}: {_cause(error, address)}; "
             "start one with `paddler-trio balancer`"
         ) from error
     except httpx.TimeoutException as error:
@@ -93,7 +93,7 @@ def clear_errors(address: str) -> Iterator[None]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         _refuse_tls(error, address)
         raise BalancerUnreachableError(
-            f"lost the balancer at {address}: {_cause(error)}"
+            f"lost the balancer at {address}: {_cause(error, address)}"
         ) from error
 
 
@@ -121,10 +121,13 @@ def refuse_unless_success(answer: httpx.Response) -> None:
     )
 
 
-def _cause(error: BaseException) -> str:
+def _cause(error: BaseException, address: str) -> str:
     """The operating system's words if it was asked, else httpx's."""
     if isinstance(error, httpx.ConnectTimeout):
-        return f"no connection, or no TLS handshake, within {CONNECT_S:g} s"
+        what = (
+            "no connection, or no TLS handshake," if parse_address(address).is_tls else "no answer"
+        )
+        return f"{what} within {CONNECT_S:g} s"
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (OSError, socket.gaierror)) and not isinstance(cause, ssl.SSLError):

@@ -33,6 +33,7 @@ from paddler_trio.config import split_address
 from paddler_trio.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.machine import available_memory_bytes, granted_cores, read_cpu_flags
+from paddler_trio.tls.client_tls import unverified_context
 
 BUNDLED_SHA256 = "f1e18e5bb688c08a6f4682eda2c89205b7bce4ef80a39de7e95a0d76f4ca20fd"
 ENOUGH_FILES = 4096
@@ -223,7 +224,7 @@ def look_at_address(service: str, option: str, address: str) -> Finding:
             trial.bind((host, port))
             trial.listen(1)
     except OSError as error:
-        answer = _ask_who_answers(f"http://{address}")
+        answer = _ask_who_answers(address)
         if answer is not None:
             return Finding(service, "ok", f"{answer} is serving on {address}")
         todo = f"stop what uses it (`ss -ltnp`), or start with another {option}"
@@ -231,11 +232,22 @@ def look_at_address(service: str, option: str, address: str) -> Finding:
     return Finding(service, "ok", f"{address} is free")
 
 
-def _ask_who_answers(url: str) -> str | None:
-    """Ours knows ``/livez``; every Paddler balancer answers ``/health`` with ``OK``."""
-    for path, name in (("/livez", "a paddler-trio balancer"), ("/health", "a Paddler balancer")):
+def _ask_who_answers(address: str) -> str | None:
+    """Ours knows ``/livez``; every Paddler balancer answers ``/health`` with ``OK``. A service with
+    TLS answers plain HTTP with another status; nothing secret is sent, so nothing is verified."""
+    asked = (
+        ("http", "/livez", "a paddler-trio balancer"),
+        ("http", "/health", "a Paddler balancer"),
+        ("https", "/livez", "a paddler-trio balancer with TLS"),
+    )
+    for scheme, path, name in asked:
         try:
-            answer = httpx.get(url + path, timeout=ANSWER_LIMIT_S, trust_env=False)
+            answer = httpx.get(
+                f"{scheme}://{address}{path}",
+                timeout=ANSWER_LIMIT_S,
+                trust_env=False,
+                verify=unverified_context(),
+            )
         except (httpx.HTTPError, httpx.InvalidURL):
             return None  # no HTTP there at all: the finding says that the address is taken
         if answer.status_code == 200 and (path == "/livez" or answer.text == "OK"):
