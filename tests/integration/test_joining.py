@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +27,7 @@ from fleet import Daemon
 from trio_websocket import open_websocket_url
 
 from certificates import Authority, Pair
+from cli_in_process import invoke
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.joining.join_token import JoinToken
 from paddler_trio.wire.paddler.messages import RegisterAgent, render
@@ -51,7 +55,7 @@ class Place:
     logs: list[Daemon] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        made = forked_processes.run(
+        made = invoke(
             "key", "new", "ops", "--scope=management", f"--file={self.folder / 'keys.json'}"
         )
         self.key = made.stdout.strip()
@@ -96,9 +100,9 @@ class Place:
     def run(self, *arguments: str, code: int = 0) -> str:
         """A command of an operator's; what it printed on both streams."""
         where = (f"--management-addr={self.address}", f"--key-file={self.folder / 'key'}")
-        ran = forked_processes.run(*arguments, *where)
-        assert ran.returncode == code, ran.stderr
-        return ran.stdout + ran.stderr
+        ran = invoke(*arguments, *where)
+        assert ran.exit_code == code, ran.stderr
+        return ran.output
 
     def token(self, *options: str) -> str:
         printed = self.run("join-token", "new", *options)
@@ -108,12 +112,10 @@ class Place:
 
     def join(self, token: str, state: str, *options: str, code: int = 0) -> str:
         """As a person does on a new machine; what it printed."""
-        ran = forked_processes.run(
-            "join", f"--state-dir={self.folder / state}", *options, stdin=f"{token}\n"
-        )
-        assert ran.returncode == code, ran.stderr
-        assert token.split(".")[2] not in ran.stdout + ran.stderr
-        return ran.stdout + ran.stderr
+        ran = invoke("join", f"--state-dir={self.folder / state}", *options, stdin=f"{token}\n")
+        assert ran.exit_code == code, ran.stderr
+        assert not token or token.split(".")[2] not in ran.output
+        return ran.output
 
     def get(self, path: str) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.key}"}
@@ -258,6 +260,24 @@ def test_a_copied_credential_is_noticed(tmp_path: Path) -> None:
         assert copy.strip().rpartition(".")[2] not in "\n".join(here.balancer.log)
 
 
+@pytest.mark.slow
+def test_a_credential_that_two_machines_use_at_once_is_noticed(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        here.join(here.token(), "one", "--name=gpu")
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        one, two = here.agent("one"), here.agent("two")
+        one.wait_for_log("linked to the balancer")
+        two.wait_for_log("linked to the balancer")
+        here.balancer.wait_for_line("processes use it at once")
+        assert "SUSPICIOUS" in here.run("agents", "credentials")
+        assert len(here.get("/api/v2/agents")["agents"]) == 2  # to cut one could cut the right one
+        here.run("agents", "revoke", "gpu")
+        one.wait_for_line("(401)")
+        two.wait_for_line("(401)")
+        here.join(here.token(), "one", "--name=gpu", "--replace")
+        here.wait(lambda: "gpu" in here.agents(), "it is back, without a restart")
+
+
 def paths_in_the_sources() -> list[str]:
     """Every path that a source file mentions, with a value for each parameter."""
     found = set()
@@ -310,6 +330,61 @@ async def test_an_agent_of_paddlers_is_admitted_from_its_network_only(tmp_path: 
         with httpx.Client(base_url=f"http://{here.address}", trust_env=False) as client:
             denied = await trio.to_thread.run_sync(client.get, "/api/v1/agents")
         assert denied.status_code == 401
+
+
+def test_what_operators_see_and_what_is_refused(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        assert "no join token is in force" in here.run("join-token", "list")
+        assert "no agent has joined" in here.run("agents", "credentials")
+        made = json.loads(here.run("join-token", "new", "--name=gpu-7", "--ttl=90s", "--json"))
+        assert set(made) == {"id", "token", "command", "expires", "address"}
+        listed = here.run("join-token", "list")
+        assert made["id"] in listed
+        assert made["token"].split(".")[2] not in listed
+        printed = here.run("join-token", "new")
+        assert "only this machine reaches" in printed
+        assert "good once until" in printed
+        elsewhere = here.run("join-token", "new", "--address=192.0.2.1:8060")
+        assert "has no TLS" in elsewhere
+        assert "is worthless" in here.run("join-token", "revoke", made["id"])
+        assert "there is no join token" in here.run("join-token", "revoke", made["id"], code=1)
+        assert "opens nothing here" in here.join(made["token"], "one", code=1)
+        assert "no agent has joined under" in here.run("agents", "revoke", "gpu-7", code=1)
+        for option in ("--ttl=soon", "--ttl=0", "--label=x", "--uses=0"):
+            here.run("join-token", "new", option, code=2)
+        assert "ttl_s" in here.run("join-token", "new", "--ttl=31d", code=1)
+        ran = invoke("join", f"--state-dir={tmp_path / 'x'}", stdin="pt-secret\n")
+        assert (ran.exit_code, "no join token" in ran.stderr) == (1, True)
+        assert "pt-secret" not in ran.stderr
+        assert "no join token on standard input" in here.join("", "x", code=1)
+
+
+@pytest.mark.slow
+def test_one_pasted_line_makes_a_running_agent(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        made = json.loads(here.run("join-token", "new", "--json"))
+        command = made["command"].replace("paddler-trio", f"{sys.executable} -m paddler_trio", 1)
+        pasted = Daemon(
+            "pasted",
+            subprocess.Popen(
+                ["bash", "-c", command],
+                env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            ),
+        )
+        here.logs.append(pasted)
+        here.balancer.wait_for_log("agent joined")
+        (agent,) = here.get("/api/v2/agents")["agents"]
+        assert agent["desired_slots_total"] == 4
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = entry.read_bytes()
+            except OSError:
+                continue  # it has ended
+            if b"bash\0-c\0" not in line:  # the paste itself: a shell that people type into
+                assert made["token"].encode() not in line
 
 
 # --------------------------------------------------------------------------------- over TLS
@@ -395,10 +470,8 @@ def test_a_certificate_that_stands_alone_is_pinned(tmp_path: Path) -> None:
 def test_without_tls_nothing_is_sent_beyond_this_machine(tmp_path: Path) -> None:
     token = JoinToken("0" * 12, "s" * 43, None, "192.0.2.1:8060")
     (tmp_path / "token").write_text(token.render())
-    ran = forked_processes.run(
-        "join", f"--state-dir={tmp_path / 'state'}", f"--token-file={tmp_path / 'token'}"
-    )
-    assert ran.returncode == 1
+    ran = invoke("join", f"--state-dir={tmp_path / 'state'}", f"--token-file={tmp_path / 'token'}")
+    assert ran.exit_code == 1
     assert "without TLS" in ran.stderr
     assert "--insecure" in ran.stderr
     assert not (tmp_path / "state").exists()
