@@ -97,9 +97,10 @@ class Place:
         for daemon in reversed(self.logs):
             daemon.end()
 
-    def run(self, *arguments: str, code: int = 0) -> str:
+    def run(self, *arguments: str, code: int = 0, with_tls: bool = False) -> str:
         """A command of an operator's; what it printed on both streams."""
-        where = (f"--management-addr={self.address}", f"--key-file={self.folder / 'key'}")
+        address = f"https://{self.address}" if with_tls else self.address
+        where = (f"--management-addr={address}", f"--key-file={self.folder / 'key'}")
         ran = invoke(*arguments, *where)
         assert ran.exit_code == code, ran.stderr
         return ran.output
@@ -437,6 +438,8 @@ def test_joining_over_tls_sends_the_secret_to_the_balancer_alone(tmp_path: Path)
         assert (tmp_path / "one" / "balancer-ca.pem").read_text() == as_pem(authority.cert)
         joined = json.loads((tmp_path / "one" / "joined.json").read_text())
         assert (joined["address"], joined["fingerprint"]) == (token.address, None)
+        here.agent("one").wait_for_log("linked to the balancer")
+        assert set(here.agents()) == {"gpu-1"}
 
         other = Authority.make(tmp_path / "other").sign("impostor")
         certificates = [as_pem(other.cert), as_pem(authority.cert)]
@@ -465,6 +468,24 @@ def test_a_certificate_that_stands_alone_is_pinned(tmp_path: Path) -> None:
         joined = json.loads((tmp_path / "one" / "joined.json").read_text())
         assert joined["fingerprint"] == token.certificate_hash
         assert not (tmp_path / "one" / "balancer-ca.pem").exists()
+        here.agent("one").wait_for_log("linked to the balancer")
+
+
+def test_a_balancer_that_asks_for_certificates_is_joined_with_one(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "ca")
+    pair, client = authority.sign(), authority.sign("client")
+    shown = (f"--tls-client-cert={client.cert}", f"--tls-client-key={client.key}")
+    options = (
+        f"--tls-cert={pair.cert}",
+        f"--tls-key={pair.key}",
+        f"--tls-client-ca={authority.cert}",
+    )
+    with place(tmp_path, *options, scheme="https") as here:
+        made = here.run("join-token", "new", f"--tls-ca={authority.cert}", *shown, with_tls=True)
+        token = made.split("'")[1]
+        assert "--tls-client-cert" in here.join(token, "one", "--name=gpu", code=1)
+        here.join(token, "one", "--name=gpu", *shown)
+        here.agent("one", *shown).wait_for_log("linked to the balancer")
 
 
 def test_without_tls_nothing_is_sent_beyond_this_machine(tmp_path: Path) -> None:
