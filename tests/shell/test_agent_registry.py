@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining import agent_registry
 from paddler_trio.joining.agent_credential import AgentCredential
+from paddler_trio.joining.agent_links import OVERLAP_S
 from paddler_trio.joining.agent_registry import (
     GRACE_S,
-    OVERLAP_S,
     AgentRegistry,
     JoinConflictError,
     JoinRefusedError,

@@ -15,7 +15,7 @@ from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
 from paddler_trio.config import BalancerConfig
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.http import input_budget as budget
-from paddler_trio.http import json_body
+from paddler_trio.http import json_body, login_limit
 from paddler_trio.http.app_tasks import HTTP_INBOX_BYTES
 from paddler_trio.http.asgi import BODY_DEADLINE_S
 from paddler_trio.http.bounded_websocket import (
@@ -25,6 +25,8 @@ from paddler_trio.http.bounded_websocket import (
 )
 from paddler_trio.http.connection import RECEIVE_BYTES
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.joining import join_exchange
+from paddler_trio.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
 from paddler_trio.model_store import arrival, store_connection, upload_file, upload_routes
 from paddler_trio.models.transfer import TransferLimits
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
@@ -63,6 +65,14 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
     assert TransferLimits().workers == 4
     assert MAX_WORK_BYTES + CONTINUATION_BYTES == MAX_FRAME_BYTES
     expected = {
+        "join tokens in force; credentials of agents": f"{MAX_TOKENS}; {MAX_CREDENTIALS}",
+        "a body at `/api/v2/join`": (
+            f"{join_exchange.MAX_BODY_BYTES // KIB} KiB in {join_exchange.BODY_S:.0f} s"
+        ),
+        "failures to join, or to sign in": (
+            f"{login_limit.BURST} from one address, then one in {1 / login_limit.PER_S:.0f} s; "
+            f"{login_limit.ALL_BURST} from all, then {login_limit.ALL_PER_S:.0f} a second"
+        ),
         "connections per port": f"`--max-connections` ({config.max_connections})",
         "bytes held of all requests and messages of the balancer": (
             f"`--input-memory` ({config.input_memory_bytes // MIB} MiB); "

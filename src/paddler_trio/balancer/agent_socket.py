@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from paddler_trio.balancer.agent_frames import FAMILIES, AgentFrame, decode, deliver, take_step
+from paddler_trio.balancer.link_credential import LinkCredential
 from paddler_trio.balancer.status_limits import (
     bounded_progress,
     bounded_reason,
@@ -31,13 +32,13 @@ from paddler_trio.balancer.status_limits import (
     restarts_in,
 )
 from paddler_trio.daemon.logs import FirstTimes
-from paddler_trio.errors import ConfigurationError, WireError, leaves
+from paddler_trio.errors import WireError, leaves
 from paddler_trio.http.arrivals import Arrivals, arrivals_of
 from paddler_trio.http.asgi import Receive, Scope, Send, header
 from paddler_trio.http.bounded_websocket import take_texts_to, text_sender
 from paddler_trio.http.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.http.json_body import input_of
-from paddler_trio.joining.agent_identity import AgentIdentity, identity_of
+from paddler_trio.joining.agent_identity import identity_of
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -55,7 +56,6 @@ from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
-    DEFAULT_DEPLOYMENT,
     SUBPROTOCOL,
     TAG,
     Answer,
@@ -63,7 +63,6 @@ from paddler_trio.wire.trio.trio_link import (
     Placement,
     Report,
     Rotate,
-    Rotated,
     Store,
     Tree,
     UnknownExtension,
@@ -109,7 +108,7 @@ class AgentSocket:
             speaks_trio,
             outgoing,
             input_of(scope),
-            identity_of(scope),
+            LinkCredential(identity_of(scope), agent_id),
         )
         offered = (header(scope, FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
         link.reads_traces = speaks_trio and FEATURE in offered
@@ -153,8 +152,7 @@ class _Link:
     speaks_trio: bool
     outgoing: trio.MemorySendChannel[bytes]
     room: Reservation
-    identity: AgentIdentity | None
-    """By the credential that it came with, if it came with one."""
+    credential: LinkCredential
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     agent: AgentConnection | None = attrs.field(default=None, init=False)
     placement: Placement | None = attrs.field(default=None, init=False)
@@ -173,7 +171,6 @@ class _Link:
     """What was wrong with the last frame."""
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-    _is_rotating: bool = attrs.field(default=False, init=False)
 
     async def run(
         self,
@@ -339,7 +336,8 @@ class _Link:
         dispatcher = self.socket.dispatcher
         if (problem := identity_problem(self.agent_id, registration.name)) is not None:
             raise WireError(problem)
-        if (problem := self._name_problem(registration.name)) is not None:
+        problem = self.credential.name_problem(registration.name, self.placement)
+        if problem is not None:
             raise WireError(problem)
         if self.agent is not None:
             raise WireError(f"agent {self.agent_id} registered twice on one connection")
@@ -348,7 +346,7 @@ class _Link:
         agent = AgentConnection(
             key=self.key,
             id=self.agent_id,
-            name=self._name(registration.name),
+            name=self.credential.name(registration.name),
             speaks_trio=self.speaks_trio,
             status=bounded_status(registration.slot_aggregated_status_snapshot),
             scope=self.scope,
@@ -360,8 +358,7 @@ class _Link:
             agent.deployment = self.placement.deployment
             agent.host, agent.labels = self.placement.host, self.placement.labels
             agent.instances = self.placement.instances
-        if self.identity is not None:
-            agent.labels = self.identity.labels_with(agent.labels)
+        agent.labels = self.credential.labels(agent.labels)
         self.agent = agent
         assert self._task is not None
         self._task.name = f"agent {agent.label}"
@@ -376,35 +373,6 @@ class _Link:
             speaks_trio=self.speaks_trio,
             **({} if self.placement is None else {"deployment": agent.deployment}),
         )
-
-    def _name(self, name: str | None) -> str | None:
-        return name or (None if self.identity is None else self.identity.name)
-
-    def _name_problem(self, name: str | None) -> str | None:
-        """Why an agent with this credential may not register so; None if it may."""
-        placement = self.placement
-        deployment = DEFAULT_DEPLOYMENT if placement is None else placement.deployment
-        return None if self.identity is None else self.identity.name_problem(name, deployment)
-
-    def _rotate(self, agent: AgentConnection, wish: Rotate) -> None:
-        """The agent wants another secret; one at a time, without answer if it cannot be stored."""
-        identity, nursery = self.identity, self._nursery
-        if identity is None or nursery is None or self._is_rotating:
-            log.warning("no credential is rotated on this link", agent=self.agent_id)
-            return
-
-        async def rotate() -> None:
-            try:
-                new, old = bytes.fromhex(wish.sha256), bytes.fromhex(wish.replaces)
-                if await identity.rotate(new, old):
-                    agent.send(render_extension(Rotated(wish.sha256)))
-            except ConfigurationError as error:
-                log.error("an agent's new secret was not stored", reason=str(error))
-            finally:
-                self._is_rotating = False
-
-        self._is_rotating = True
-        nursery.start_soon(rotate, name="credential rotation")
 
     def _place(self, message: object) -> None:
         """The only message of ours that may come before the registration."""
@@ -478,7 +446,7 @@ class _Link:
             case CacheProgress() as progress:
                 agent.progressed(bounded_progress(progress))
             case Rotate() as wish:
-                self._rotate(agent, wish)
+                self.credential.rotate(wish, agent.send, self._nursery)
             case UnknownExtension(name):
                 self._ignore(name)
             case other:

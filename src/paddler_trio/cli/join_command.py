@@ -9,7 +9,9 @@ import typer
 
 from paddler_trio.cli.options import JsonOption
 from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import MAX_SLOTS
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 StateDirOption = Annotated[
     Path | None,
@@ -22,6 +24,7 @@ StateDirOption = Annotated[
 ]
 
 
+@with_tls
 def join(
     name: Annotated[
         str | None,
@@ -51,11 +54,13 @@ def join(
         typer.Option("--insecure", help="Send secrets without TLS beyond this machine."),
     ] = False,
     as_json: JsonOption = False,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Join a balancer with a token of `join-token new`, from standard input or a file.
 
     The token is never an argument, which every user of the machine could read. Later starts of
-    `paddler-trio agent` need no token and no address.
+    `paddler-trio agent` need no token and no address. What verifies the balancer is in the token;
+    --tls-ca and --tls-fingerprint count where it has no hash.
     """
     with one_line_errors():
         from paddler_trio.cli import join_run
@@ -68,4 +73,5 @@ def join(
             is_replacing=replace,
             is_insecure=insecure,
             as_json=as_json,
+            tls=tls,
         )

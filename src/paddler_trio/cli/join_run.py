@@ -18,6 +18,7 @@ from paddler_trio.joining.agent_folder import AgentFolder, default_folder
 from paddler_trio.joining.join_request import JoinResult
 from paddler_trio.joining.join_request import join as request_joining
 from paddler_trio.joining.join_token import JoinToken
+from paddler_trio.tls.client_tls import ClientTls
 
 
 def join_here(
@@ -29,6 +30,7 @@ def join_here(
     is_replacing: bool,
     is_insecure: bool,
     as_json: bool,
+    tls: ClientTls,
 ) -> None:
     """Join, print what came of it, and become the agent if ``slots`` says so.
 
@@ -43,6 +45,7 @@ def join_here(
         host_name=host_name(),
         is_replacing=is_replacing,
         is_insecure=is_insecure,
+        tls=tls,
     )
     if as_json:
         print_json(
@@ -54,7 +57,7 @@ def join_here(
         )
     else:
         _show(result, folder)
-    command = _agent_command(folder, state_dir, slots)
+    command = _agent_command(folder, state_dir, slots, tls)
     if slots is None:
         stderr().print(f"start it with `{' '.join(command)}`")
         return
@@ -95,6 +98,13 @@ def _show(result: JoinResult, folder: AgentFolder) -> None:
     stderr().print(f"its credential is in {folder.credential}, for this user only")
 
 
-def _agent_command(folder: AgentFolder, state_dir: Path | None, slots: int | None) -> list[str]:
-    where = [] if state_dir is None else ["--state-dir", str(folder.path)]
-    return ["paddler-trio", "agent", "--slots", str(slots or 4), *where]
+def _agent_command(
+    folder: AgentFolder, state_dir: Path | None, slots: int | None, tls: ClientTls
+) -> list[str]:
+    given = {
+        "--state-dir": None if state_dir is None else folder.path,
+        "--tls-client-cert": tls.cert_file,
+        "--tls-client-key": tls.key_file,
+    }
+    more = [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+    return ["paddler-trio", "agent", "--slots", str(slots or 4), *more]

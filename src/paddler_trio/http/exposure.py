@@ -42,7 +42,8 @@ def check_exposure(
         raise ConfigurationError(
             f"management on {', '.join(exposed)} would be open to everybody who reaches it: give "
             "--api-key-file with a key of the scope management (`paddler-trio key new`), bind it "
-            "to 127.0.0.1, or say --insecure-management if it is meant, as Paddler 4.1 agents need"
+            "to 127.0.0.1, or say --insecure-management if it is meant; agents of Paddler 4.1 are "
+            "let in by --legacy-agents"
         )
     _check_panel(keys, beyond_loopback(panel), insecure_management=insecure_management)
     exposed = beyond_loopback(inference)

@@ -30,6 +30,7 @@ from paddler_trio.http.authentication import (
 from paddler_trio.http.router import refuse_upgrade
 from paddler_trio.joining.agent_credential import AgentCredential, looks_like_one
 from paddler_trio.joining.agent_identity import AgentIdentity, put_identity
+from paddler_trio.joining.agent_links import REVOKED
 from paddler_trio.joining.agent_registry import AgentRegistry
 from paddler_trio.joining.legacy_networks import FLAG, Network, is_within
 from paddler_trio.joining.stored_agents import StoredCredential
@@ -163,8 +164,7 @@ class AgentGuard:
             await app(scope, receive, send)
         if link.scope.cancelled_caught:
             with trio.move_on_after(CLOSE_S, shield=True):
-                reason = "its credential was revoked"
-                await send({"type": "websocket.close", "code": 1008, "reason": reason})
+                await send({"type": "websocket.close", "code": 1008, "reason": REVOKED})
 
     def _opens(self, scope: Scope) -> bool:
         """Whether a credential opens this."""

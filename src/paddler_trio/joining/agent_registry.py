@@ -24,6 +24,7 @@ import trio
 
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.joining.agent_credential import AgentCredential
+from paddler_trio.joining.agent_links import OVERLAP_S, REVOKED, AgentLink, AgentLinks
 from paddler_trio.joining.join_token import digest_of, matches, new_id, new_secret
 from paddler_trio.joining.private_file import read_private, replace_private
 from paddler_trio.joining.stored_agents import (
@@ -44,9 +45,6 @@ log = structlog.get_logger("joining")
 GRACE_S: Final = 120.0
 """How long a secret that was replaced still counts, and raises no suspicion: an agent has several
 links, and one may have read its file just before."""
-OVERLAP_S: Final = 15.0
-"""How long two processes may show one credential: the link of one that crashed may look alive until
-it is silent for too long."""
 SAVE_S: Final = 300.0
 """Between two savings of what a crash may lose."""
 
@@ -63,21 +61,6 @@ class JoinConflictError(PaddlerError):
     """The token is good, and what was asked with it cannot be; the text says why."""
 
 
-@attrs.define(eq=False)
-class AgentLink:
-    """One open connection of an agent with a credential.
-
-    Args:
-      process: the same for all links of one process of an agent.
-      scope: ends it.
-    """
-
-    process: str
-    address: str
-    since_s: float
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
-
-
 @attrs.define(eq=False, repr=False)
 class AgentRegistry:
     """See the module docstring. Nothing is made without a ``path``."""
@@ -85,8 +68,7 @@ class AgentRegistry:
     path: Path | None = None
     now: Callable[[], datetime] = attrs.field(default=lambda: datetime.now(UTC), kw_only=True)
     _stored: StoredAgents = attrs.field(factory=StoredAgents)
-    _links: dict[str, list[AgentLink]] = attrs.field(factory=dict, init=False)
-    """By the ids of their credentials."""
+    _links: AgentLinks = attrs.field(factory=AgentLinks, init=False)
     _replaced_s: dict[str, float] = attrs.field(factory=dict, init=False)
     """When the secrets of credentials were replaced, for as long as the old ones count."""
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -111,8 +93,7 @@ class AgentRegistry:
             ) from error
 
     def __repr__(self) -> str:
-        links = sum(map(len, self._links.values()))
-        return f"<AgentRegistry {self.path}: {self._stored!r}, {links} links>"
+        return f"<AgentRegistry {self.path}: {self._stored!r}, {len(self._links)} links>"
 
     @property
     def guards(self) -> bool:
@@ -131,7 +112,7 @@ class AgentRegistry:
 
     def connected(self) -> frozenset[str]:
         """The ids of the credentials with which agents are connected."""
-        return frozenset(self._links)
+        return self._links.connected()
 
     # ------------------------------------------------------------- tokens
 
@@ -307,25 +288,20 @@ class AgentRegistry:
                 return None
             await self._store(lambda stored: stored.without_credential(credential.id))
             self._replaced_s.pop(credential.id, None)
-            for link in self._links.get(credential.id, ()):
-                link.scope.cancel(reason="its credential was revoked")
+            self._links.cut(credential.id)
         return credential
 
     @contextmanager
     def link(self, credential_id: str, process: str, address: str) -> Iterator[AgentLink]:
         """Around a connection: it is cancelled when the credential is revoked."""
-        link = AgentLink(process, address, trio.current_time())
-        links = self._links.setdefault(credential_id, [])
-        links.append(link)
+        link = self._links.open(credential_id, process, address)
         try:
             with link.scope:
                 if credential_id not in self._stored.credentials:
-                    link.scope.cancel(reason="its credential was revoked")
+                    link.scope.cancel(reason=REVOKED)
                 yield link
         finally:
-            links.remove(link)
-            if not links and self._links.get(credential_id) is links:
-                del self._links[credential_id]
+            self._links.close(credential_id, link)
             credential = self._stored.credentials.get(credential_id)
             if credential is not None:
                 self._seen(credential, address)
@@ -349,16 +325,10 @@ class AgentRegistry:
     # ------------------------------------------------------------ private
 
     def _look(self, now_s: float) -> None:
-        """A credential of which two processes have had links for long enough is a copied one."""
-        for credential_id, links in self._links.items():
-            steady = [each for each in links if each.since_s + OVERLAP_S <= now_s]
-            processes = {each.process: each for each in steady}
+        for credential_id, reason in self._links.in_two_places(now_s):
             credential = self._stored.credentials.get(credential_id)
-            if len(processes) > 1 and credential is not None:
-                places = " and ".join(sorted({each.address for each in processes.values()}))
-                self._suspect(
-                    credential, f"{len(processes)} processes use it at once, from {places}"
-                )
+            if credential is not None:
+                self._suspect(credential, reason)
 
     def _suspect(self, credential: StoredCredential, reason: str) -> None:
         if credential.suspicious is not None:

@@ -27,7 +27,7 @@ from paddler_trio.joining.join_token import JoinToken
 from paddler_trio.joining.private_file import replace_private
 from paddler_trio.tls.address import parse_address
 from paddler_trio.tls.client_errors import tls_problem
-from paddler_trio.tls.client_tls import ClientTls, unverified_context
+from paddler_trio.tls.client_tls import ClientTls, check_readable, unverified_context
 
 ANSWER_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 262_144
@@ -35,12 +35,13 @@ MAX_CERTIFICATES: Final = 16
 PATH: Final = "/api/v2/join"
 
 
-def trust_in(token: JoinToken, ca_file: Path, shown: ClientTls) -> ClientTls | None:
+def trust_in(token: JoinToken, ca_file: Path, given: ClientTls) -> ClientTls | None:
     """What makes a connection one to the balancer; None for one without TLS.
 
     Args:
       ca_file: where the authority is written, if it is not one of the system's.
-      shown: the certificate that this client shows, if any.
+      given: the certificate that this client shows, if any; and what decides where the token has no
+        hash.
 
     Raises:
       ConfigurationError: this is not the balancer that the token means; nothing secret was sent.
@@ -48,10 +49,14 @@ def trust_in(token: JoinToken, ca_file: Path, shown: ClientTls) -> ClientTls | N
     """
     if not token.has_tls:
         return None
-    system = attrs.evolve(shown, ca_file=None, fingerprint=None)
+    system = attrs.evolve(given, ca_file=None, fingerprint=None)
     if token.certificate_hash is None:
-        return system
-    own, others = _certificates(token, shown)
+        if given.ca_file is None:
+            return given
+        check_readable(given.ca_file, "--tls-ca")
+        replace_private(ca_file, given.ca_file.read_bytes())
+        return attrs.evolve(given, ca_file=ca_file)
+    own, others = _certificates(token, given)
     found = {hashlib.sha256(der).hexdigest(): der for der in (own, *others)}
     meant = found.get(token.certificate_hash)
     if meant is None:
@@ -100,11 +105,11 @@ def _open(token: JoinToken, context: ssl.SSLContext | None) -> Iterator[http.cli
         connection.close()
 
 
-def _certificates(token: JoinToken, shown: ClientTls) -> tuple[bytes, Sequence[bytes]]:
+def _certificates(token: JoinToken, given: ClientTls) -> tuple[bytes, Sequence[bytes]]:
     """The balancer's own certificate, and those that it says it shows."""
     context = unverified_context()
-    if shown.cert_file is not None:
-        context.load_cert_chain(shown.cert_file, shown.key_file)
+    if given.cert_file is not None:
+        context.load_cert_chain(given.cert_file, given.key_file)
     with _open(token, context) as connection:
         assert isinstance(connection.sock, ssl.SSLSocket)
         own = connection.sock.getpeercert(binary_form=True) or b""

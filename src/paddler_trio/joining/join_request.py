@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,6 +17,8 @@ from paddler_trio.joining.agent_folder import AgentFolder, Joined
 from paddler_trio.joining.balancer_trust import PATH, connected, read_answer, trust_in
 from paddler_trio.joining.join_token import ID, JoinToken, digest_of, new_secret
 from paddler_trio.joining.stored_agents import check_agent_name, text_of
+from paddler_trio.tls.address import parse_address
+from paddler_trio.tls.client_errors import tls_problem
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 ATTEMPTS: Final = 3
@@ -84,6 +87,8 @@ def join(
     try:
         trust = trust_in(token, folder.new_ca, tls)
         status, text = _answer(token, trust, body)
+    except ssl.SSLError as error:
+        raise ConfigurationError(tls_problem(error, parse_address(token.address))) from error
     except (OSError, http.client.HTTPException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigurationError(

@@ -6,7 +6,11 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+import structlog
+
 from paddler_trio.errors import ConfigurationError
+
+log = structlog.get_logger("joining")
 
 FLAG: Final = "--legacy-agents"
 MAX_NETWORKS: Final = 64
@@ -18,6 +22,12 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 def legacy_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """ConfigurationError for one that is no network, or if there are too many."""
     found = tuple(_network(text) for text in texts)
+    everywhere = [str(network) for network in found if network.prefixlen == 0]
+    if everywhere:
+        log.warning(
+            "AGENTS NEED NO KEY FROM ANYWHERE: who reaches the management port may pose as one",
+            networks=everywhere,
+        )
     if len(found) > MAX_NETWORKS:
         raise ConfigurationError(f"{FLAG} is given {len(found)} times, the limit is {MAX_NETWORKS}")
     return found
