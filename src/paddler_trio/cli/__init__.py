@@ -11,6 +11,7 @@ import typer
 from paddler_trio.cli import (
     agent,
     agents,
+    audit,
     balancer,
     chat,
     demo,
@@ -58,6 +59,7 @@ app.command()(requests_command.requests)
 app.command()(explain.explain)
 app.command()(chat.chat)
 app.command()(tree.tree)
+app.command()(audit.audit)
 app.command()(rpc_server.rpc_server)
 app.command()(doctor.doctor)
 app.command()(demo.demo)

@@ -1,0 +1,212 @@
+"""The limits of keys around applications that end in every way there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+import structlog
+import trio
+import trio.testing
+
+from paddler_trio.apis.limit_headers import api_limit_headers
+from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
+from paddler_trio.http.asgi import App, Message, Receive, Scope, Send, send_text
+from paddler_trio.http.client_identity import LIMITED_KEY
+from paddler_trio.http.key_accounts import Admission, KeyAccounts, Refusal
+from paddler_trio.http.key_limiter import KeyLimiter, admit
+from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.key_terms import KeyTerms
+from paddler_trio.scheduler.limits.key_limits import KeyLimits
+
+MIDNIGHT_S = 20_000.0 * 86_400
+
+
+@attrs.define
+class World:
+    """One key ``k`` with limits, and what its requests were answered."""
+
+    folder: Path
+    limits: KeyLimits
+    unix_s: float = MIDNIGHT_S
+    ring: KeyRing = attrs.field(init=False)
+    accounts: KeyAccounts = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.write(self.limits)
+        self.ring = KeyRing.read(self.folder / "keys.json")
+        self.accounts = KeyAccounts(self.ring, lambda: self.unix_s)
+
+    def write(self, limits: KeyLimits | None) -> None:
+        content = KeyFile(guarded=frozenset({KeyScope.INFERENCE}))
+        if limits is not None:
+            scopes = frozenset({KeyScope.INFERENCE})
+            terms = KeyTerms(limits=limits)
+            content = content.having(
+                StoredKey.of("pt-k", name="k", scopes=scopes, created="", terms=terms)
+            )
+        write_key_file(self.folder / "keys.json", content)
+
+    async def ask(
+        self, app: App, path: str = "/v1/chat/completions", method: str = "POST", key: str = "k"
+    ) -> tuple[int, dict[str, str], bytes]:
+        said: list[Message] = []
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        async def receive() -> Message:
+            raise AssertionError("nothing is read")
+
+        scope = {"type": "http", "method": method, "path": path, LIMITED_KEY: key}
+        await KeyLimiter(self.accounts)(app, fields=api_limit_headers)(scope, receive, send)
+        headers = {name.decode(): value.decode() for name, value in said[0]["headers"]}
+        return said[0]["status"], headers, said[1]["body"]
+
+
+async def ok(scope: Scope, receive: Receive, send: Send) -> None:
+    await send_text(send, 200, "ok")
+
+
+async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RuntimeError("broken")
+
+
+async def test_a_request_is_under_way_until_its_task_ends_however_it_ends(tmp_path: Path) -> None:
+    world = World(tmp_path, KeyLimits(max_concurrent=1))
+    assert (await world.ask(ok))[0] == 200
+    assert world.accounts.used("k")["concurrent"] == 0
+    with pytest.raises(RuntimeError, match="broken"):
+        await world.ask(broken)
+    assert world.accounts.used("k")["concurrent"] == 0
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.ask, waits)
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.accounts.used("k")["concurrent"] == 1
+        status, headers, text = await world.ask(ok)
+        assert status == 429
+        assert headers["retry-after"] == "1"
+        assert b"'k' is at its limit of 1 request at once (max_concurrent)" in text
+        nursery.cancel_scope.cancel()
+    assert world.accounts.used("k")["concurrent"] == 0
+    assert world.accounts.refused == {("k", "max_concurrent"): 1}
+
+
+async def test_only_what_asks_a_model_counts(tmp_path: Path) -> None:
+    world = World(tmp_path, KeyLimits(requests_per_minute=1))
+    for method in ("GET", "DELETE", "OPTIONS"):
+        for _ in range(3):
+            assert (await world.ask(ok, method=method))[0] == 200
+    assert (await world.ask(ok, key="unknown"))[0] == 401
+    assert (await world.ask(ok))[0] == 200
+    assert (await world.ask(ok))[0] == 429
+
+
+async def test_each_api_has_its_headers(tmp_path: Path, autojump_clock: object) -> None:
+    world = World(tmp_path, KeyLimits(requests_per_minute=2, max_concurrent=3, tokens_per_day=100))
+    world.accounts.charge("k", 40)
+    _, headers, _ = await world.ask(ok)
+    policy = (
+        '"requests_per_minute";q=2;w=60, "max_concurrent";q=3;qu="concurrent-requests", '
+        '"tokens_per_day";q=100;qu="tokens";w=86400'
+    )
+    assert headers["ratelimit-policy"] == policy
+    assert headers["ratelimit"] == (
+        '"requests_per_minute";r=1;t=60, "max_concurrent";r=2, "tokens_per_day";r=60;t=86400'
+    )
+    assert headers["x-ratelimit-limit-requests"] == "2"
+    assert headers["x-ratelimit-remaining-requests"] == "1"
+    assert headers["x-ratelimit-reset-requests"] == "1m0s"
+    assert headers["x-ratelimit-remaining-tokens"] == "60"
+    assert headers["x-ratelimit-reset-tokens"] == "24h0m0s"
+    assert not any(name.startswith("anthropic") for name in headers)
+    _, headers, _ = await world.ask(ok, "/v1/messages")
+    assert headers["anthropic-ratelimit-requests-remaining"] == "0"
+    assert headers["anthropic-ratelimit-tokens-limit"] == "100"
+    assert headers["anthropic-ratelimit-tokens-reset"] == "2024-10-05T00:00:00Z"
+    assert not any(name.startswith("x-ratelimit") for name in headers)
+    status, headers, _ = await world.ask(ok)
+    assert (status, headers["retry-after"]) == (429, "60")
+    assert "x-should-retry" not in headers
+    world.accounts.charge("k", 60)
+    status, headers, _ = await world.ask(ok)
+    assert (status, headers["retry-after"], headers["x-should-retry"]) == (429, "86400", "false")
+
+
+async def test_a_key_without_limits_has_no_headers_of_them(tmp_path: Path) -> None:
+    world = World(tmp_path, KeyLimits())
+    _, headers, _ = await world.ask(ok)
+    assert set(headers) == {"content-type", "content-length"}
+    assert world.accounts.used("k")["requests_last_minute"] == 1
+
+
+async def test_a_reload_keeps_what_was_used_and_takes_the_new_limits(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    world = World(tmp_path, KeyLimits(requests_per_minute=2))
+    held = world.accounts.begin("k")
+    assert isinstance(held, Admission)
+    world.accounts.charge("k", 7)
+    world.write(KeyLimits(requests_per_minute=1, max_concurrent=5))
+    await world.ring.reload()
+    assert world.accounts.used("k") == {
+        "requests_last_minute": 1,
+        "concurrent": 1,
+        "tokens_today": 7,
+    }
+    assert (await world.ask(ok))[0] == 429
+    held.end()
+    held.end()
+    assert world.accounts.used("k")["concurrent"] == 0
+    await trio.sleep(60)
+    assert (await world.ask(ok))[0] == 200
+
+    other = world.accounts.begin("k")
+    assert isinstance(other, Refusal)
+    await trio.sleep(60)
+    other = world.accounts.begin("k")
+    assert isinstance(other, Admission)
+    world.write(None)
+    await world.ring.reload()
+    refused = world.accounts.begin("k")
+    assert isinstance(refused, Refusal)
+    assert (refused.status, refused.text) == (401, "the API key 'k' is revoked")
+    other.end()  # of a key that is gone
+    assert world.accounts.used("k")["concurrent"] == 0
+    assert world.accounts.tokens_today() == {}
+
+
+async def test_a_key_at_its_limit_is_in_the_log_once_until_it_is_below(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    world = World(tmp_path, KeyLimits(requests_per_minute=1))
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(5):
+            await world.ask(ok)
+        await trio.sleep(60)
+        for _ in range(5):
+            await world.ask(ok)
+    assert [each["limit"] for each in logged] == ["requests_per_minute"] * 2
+    assert world.accounts.refused == {("k", "requests_per_minute"): 8}
+
+
+async def test_messages_of_a_socket_are_admitted_one_by_one(tmp_path: Path) -> None:
+    world = World(tmp_path, KeyLimits(requests_per_minute=2))
+    seen: list[object] = []
+
+    async def socket(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend(admit(scope) for _ in range(3))
+
+    async def nothing(*_: object) -> Message:
+        raise AssertionError("nothing is said")
+
+    scope = {"type": "websocket", "path": "/api/v1/inference_socket", LIMITED_KEY: "k"}
+    app = KeyLimiter(world.accounts)(socket)
+    await app(scope, nothing, nothing)  # type: ignore[arg-type]
+    assert [type(each) for each in seen] == [Admission, Admission, Refusal]
+    assert admit({"type": "websocket"}) is None
