@@ -4,7 +4,9 @@ when a request is over."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,17 @@ class Limited:
             timeout=60,
         )
 
+    def wait_until_buffered(self, number: int) -> None:
+        url = f"{self.fleet.management_url}/api/v1/buffered_requests/stream"
+        headers = {"x-api-key": self.secrets["ops"]}
+        with httpx.stream("GET", url, headers=headers, trust_env=False, timeout=20) as stream:
+            give_up_s = time.monotonic() + 20
+            for line in stream.iter_lines():
+                if line == f'data: {{"buffered_requests_current":{number}}}':
+                    return
+                assert time.monotonic() < give_up_s, line
+        raise AssertionError("the stream has ended")
+
     def used(self, name: str) -> dict[str, int]:
         keys = self.manage("GET", "/api/v2/keys").json()["keys"]
         (used,) = [key["used"] for key in keys if key["name"] == name]
@@ -90,6 +103,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
         f"--api-key-file={folder / 'keys.json'}",
         f"--audit-log={folder / 'audit.log'}",
         "--insecure-management",
+        "--buffered-request-timeout=60000",
     ]
     with Fleet.start(agents=1, slots=1, balancer_options=options) as fleet:
         yield Limited(fleet, secrets, folder / "audit.log")
@@ -211,6 +225,40 @@ def test_each_message_of_a_socket_is_a_request(limited: Limited) -> None:
         return errors
 
     assert trio.run(main) == {"bad": 400, "good": 200, "third": 429}
+
+
+def test_users_of_one_key_take_turns_on_every_surface(limited: Limited) -> None:
+    """Four requests for one user arrive before those for two others, on three surfaces."""
+    generate = story(1, max_tokens=2)
+    asked: list[tuple[str, str, Any, dict[str, str]]] = [
+        *((f"anna-{n}", CONVERSATION, generate, {"x-paddler-user": "anna"}) for n in range(4)),
+        ("ben-0", "/v1/chat/completions", {**CHAT, "user": "ben"}, {}),
+        ("carl-0", "/v1/messages", {**CHAT, "metadata": {"user_id": "carl"}}, {}),
+    ]
+
+    def post(name: str, path: str, body: object, more: dict[str, str]) -> int:
+        headers = {"x-api-key": limited.secrets["free"], "x-request-id": name, **more}
+        url = limited.fleet.inference_url + path
+        answer = httpx.post(url, json=body, headers=headers, trust_env=False, timeout=60)
+        return answer.status_code
+
+    drain = "/api/v2/agents/a1/drain"
+    assert limited.manage("POST", drain).status_code == 200
+    with ThreadPoolExecutor(len(asked)) as threads:
+        answers = []
+        try:
+            for number, each in enumerate(asked, start=1):
+                answers.append(threads.submit(post, *each))
+                limited.wait_until_buffered(number)
+        finally:
+            assert limited.manage("DELETE", drain).status_code == 200
+        assert [answer.result() for answer in answers] == [200] * len(asked)
+    records = limited.manage("GET", "/api/v2/requests?client=free&state=finished").json()
+    served = sorted(records["requests"], key=lambda each: each["placements"][0]["at_ms"])
+    names = [each["id"] for each in served if "-" in each["id"]]
+    assert names[:3] == ["anna-0", "ben-0", "carl-0"]
+    assert names[3:] == ["anna-1", "anna-2", "anna-3"]
+    assert "anna" not in limited.fleet.balancer.tail(5000).replace("anna-", "")
 
 
 def test_an_expired_key_says_since_when(limited: Limited) -> None:
