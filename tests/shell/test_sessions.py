@@ -42,6 +42,21 @@ async def test_a_session_lasts_an_hour_after_its_last_use_and_twelve_in_all(
     assert sessions.find(token) is None
 
 
+async def test_a_session_ends_with_its_key_and_so_do_its_requests(
+    autojump_clock: MockClock,
+) -> None:
+    sessions = Sessions()
+    token = sessions.open(key(), valid_s=600).encode()
+    session = sessions.find(token)
+    assert session is not None
+    began_s = trio.current_time()
+    with session.in_use() as use:
+        await trio.sleep_forever()
+    assert use.cancelled_caught
+    assert trio.current_time() == began_s + 600
+    assert sessions.find(token) is None
+
+
 async def test_memory_holds_no_token(mock_clock: MockClock) -> None:
     sessions = Sessions()
     token = sessions.open(key())

@@ -74,7 +74,9 @@ def panel_site(
     return PanelSite(
         PanelAssets.read(),
         own=by_path(
-            "/info".__eq__, access(info, otherwise=operators), otherwise=pages(audited(own, audit))
+            "/info".__eq__,
+            access(info, otherwise=operators),
+            otherwise=pages(audited(own, audit, changes=lambda scope: False)),
         ),
         management=pages(access(management, otherwise=operators)),
         inference=by_path(

@@ -4,7 +4,8 @@ A record has the time, the name of the key, the address it came from, what was d
 it ended; for a changed state also digests before and after, or its revision. Each is rendered once,
 with bounds for every part, and what looks like a secret is left out. Nothing here waits.
 
-Refusals are kept in a ring of their own: somebody who tries keys cannot push out what was done.
+Refusals are kept in a ring of their own, and in the file only so many of them: somebody who tries
+keys pushes out nothing that was done.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import Final
 
 import attrs
 import structlog
+import trio
 
 from paddler_trio.balancer.audit_file import AuditFile
 from paddler_trio.daemon.log_ring import redacted
 from paddler_trio.http.asgi import Scope
 from paddler_trio.http.audit_trail import DONE, note_recorded
 from paddler_trio.http.client_identity import KEY_NAME
+from paddler_trio.http.token_bucket import TokenBucket
 
 log = structlog.get_logger("audit")
 
@@ -34,6 +37,9 @@ ANONYMOUS: Final = "anonymous"
 MAX_ENTRIES: Final = 1000
 MAX_REFUSALS: Final = 200
 MAX_TEXT_CHARS: Final = 200
+REFUSALS_BURST: Final = 100
+REFUSALS_PER_S: Final = 0.1
+"""In the file; the log has all of them."""
 MAX_FIELDS: Final = 8
 _NAMED: Final = ("before", "after", "revision")
 
@@ -51,6 +57,7 @@ class AuditLog:
     _refused: deque[tuple[int, bytes]] = attrs.field(
         factory=lambda: deque(maxlen=MAX_REFUSALS), init=False
     )
+    _refusals: TokenBucket | None = attrs.field(default=None, init=False)
 
     @classmethod
     def of(cls, path: Path | None) -> AuditLog:
@@ -94,10 +101,17 @@ class AuditLog:
         }
         line = _dumps(entry)
         (self._done if outcome == DONE else self._refused).append((self.seq, line))
-        if self.file is not None:
+        if self.file is not None and (outcome == DONE or self._may_refuse()):
             self.file.add(line)
         shown = {name: value for name, value in entry.items() if value not in (None, "", {})}
         log.info("audit", **shown)
+
+    def _may_refuse(self) -> bool:
+        """The file has room for another refusal."""
+        now_s = trio.current_time()
+        if self._refusals is None:
+            self._refusals = TokenBucket(REFUSALS_BURST, REFUSALS_PER_S, now_s)
+        return self._refusals.take(now_s)
 
     def after(self, seq: int) -> Sequence[bytes]:
         """The JSON of the records that came after this one and are kept, oldest first."""

@@ -85,15 +85,16 @@ def audited(
     """``app``, of whose requests each that may change something leaves a record.
 
     Args:
-      changes: whether a request with another method than to read may change something.
+      changes: whether a request with another method than to read may change something; others have
+        the records of their handlers only.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_TRAIL] = trail
         if scope["type"] != "http" or scope["method"] in READS or not changes(scope):
             await app(scope, receive, send)
             return
         recorded = scope[_RECORDED] = list[str]()
-        scope[_TRAIL] = trail
         status: int | None = None
 
         async def watched_send(message: Message) -> None:

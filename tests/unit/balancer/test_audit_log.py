@@ -14,7 +14,13 @@ import trio.testing
 
 from paddler_trio.balancer import audit_file
 from paddler_trio.balancer.audit_file import AuditFile, append_lines
-from paddler_trio.balancer.audit_log import MAX_ENTRIES, MAX_REFUSALS, AuditLog
+from paddler_trio.balancer.audit_log import (
+    MAX_ENTRIES,
+    MAX_REFUSALS,
+    REFUSALS_BURST,
+    REFUSALS_PER_S,
+    AuditLog,
+)
 from paddler_trio.balancer.audit_routes import AuditRoutes
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.asgi import HttpProblem, Message, Receive, Scope, Send, send_text
@@ -88,7 +94,7 @@ async def test_a_handler_that_records_nothing_is_recorded_by_its_method_and_path
     log = AuditLog()
 
     async def handler(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        if params.get("name") == "known":
+        if scope["method"] == "PUT" and params.get("name") == "known":
             audit_of(scope).record(scope, "thing changed", "known")
         if params.get("name") == "bad":
             raise HttpProblem(409, "not now")
@@ -197,6 +203,23 @@ async def test_a_full_disk_stops_nothing_and_what_was_dropped_is_counted(
     errors = [each for each in logged if each["log_level"] == "error"]
     assert len(errors) == 1  # once, not at every retry
     assert any(each["event"] == "the audit log is written again" for each in logged)
+
+
+async def test_refusals_fill_no_file(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog.of(path)
+    assert log.file is not None
+    for _ in range(REFUSALS_BURST + 500):
+        log.record(SCOPE, "sign-in", outcome="refused: 401")
+    log.record(SCOPE, "key made", "shop")
+    await trio.sleep(1 / REFUSALS_PER_S)
+    log.record(SCOPE, "sign-in", "later", outcome="refused: 401")
+    append_lines(path, log.file._pending)
+    lines = lines_of(path)
+    assert len(lines) == REFUSALS_BURST + 2
+    assert [line["action"] for line in lines[-2:]] == ["key made", "sign-in"]
 
 
 async def test_a_slow_disk_does_not_hold_up_the_event_loop(

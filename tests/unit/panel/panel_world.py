@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from datetime import datetime
 from pathlib import Path
 
 import attrs
@@ -19,9 +20,11 @@ from paddler_trio.http.asgi import (
     send_json,
     send_text,
 )
+from paddler_trio.http.audit_trail import AuditTrail, audited
 from paddler_trio.http.authentication import Authentication
-from paddler_trio.http.client_identity import allowed_deployments, named_client
+from paddler_trio.http.client_identity import account_of, allowed_deployments, named_client
 from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.http.key_terms import KeyTerms
 from paddler_trio.http.origins import Origins
 from paddler_trio.http.router import Router
 from paddler_trio.panel.panel_access import PanelAccess
@@ -47,6 +50,35 @@ def written(folder: Path, **names: KeyScope) -> tuple[KeyRing, dict[str, str]]:
     return KeyRing.read(path), secrets
 
 
+@attrs.define
+class AuditDouble:
+    """Keeps what was recorded: action, who and outcome."""
+
+    records: list[tuple[str, str | None, str]] = attrs.field(factory=list)
+
+    def record(
+        self,
+        scope: Scope,
+        action: str,
+        target: str = "",
+        *,
+        outcome: str = "done",
+        who: str | None = None,
+        **fields: object,
+    ) -> None:
+        self.records.append((action, who, outcome))
+
+
+def expiring(folder: Path, name: str, expires: datetime) -> tuple[KeyRing, str]:
+    """A ring of one management key with an end, and its secret."""
+    secret, terms = new_secret(), KeyTerms(expires=expires)
+    scopes = frozenset({KeyScope.MANAGEMENT})
+    key = StoredKey.of(secret, name=name, scopes=scopes, created="", terms=terms)
+    path = folder / "keys.json"
+    write_key_file(path, KeyFile().having(key))
+    return KeyRing.read(path), secret
+
+
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Says what it was asked, and for whom."""
     if scope["type"] == "websocket":
@@ -58,6 +90,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         "raw_path": scope["raw_path"].decode(),
         "client": named_client(scope),
         "deployments": sorted(allowed_deployments(scope) or ()),
+        "account": account_of(scope),
     }
     await send_json(send, 200, said)
 
@@ -96,7 +129,9 @@ class Answer:
         return self.headers["set-cookie"].partition(";")[0]
 
 
-def site_of(ring: KeyRing, assets: PanelAssets) -> tuple[PanelSite, PanelAccess]:
+def site_of(
+    ring: KeyRing, assets: PanelAssets, trail: AuditTrail | None = None
+) -> tuple[PanelSite, PanelAccess]:
     access = PanelAccess(ring)
     operators = Authentication(ring, KeyScope.MANAGEMENT)
     own = Router()
@@ -105,7 +140,7 @@ def site_of(ring: KeyRing, assets: PanelAssets) -> tuple[PanelSite, PanelAccess]
     use = Authentication(ring, KeyScope.INFERENCE)
     site = PanelSite(
         assets,
-        own=pages(own),
+        own=pages(own if trail is None else audited(own, trail, changes=lambda scope: False)),
         management=pages(access(echo, otherwise=operators)),
         inference=pages(access(echo, otherwise=use, refuse=refuse_in_envelope)),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trio
-from panel_world import PAGE, Answer, ask, assets_in, echo, site_of, written
+from panel_world import PAGE, Answer, AuditDouble, ask, assets_in, echo, expiring, site_of, written
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, read_key_file, write_key_file
@@ -211,6 +212,54 @@ async def test_a_session_is_its_key_and_uses_inference_under_its_name(
     assert (await ask(app, "/api/v2/agents", "GET", cookie)).json["client"] == "ops"
     assert (await ask(app, "/inference/v1/x", "GET", cookie)).json["client"] == "panel:ops"
     assert ring.requests["ops"] == 2
+
+
+async def test_inference_of_a_session_counts_for_the_limits_of_its_key(
+    tmp_path: Path, assets: PanelAssets
+) -> None:
+    ring, secrets = written(tmp_path, ops=MANAGER, app=USER)
+    app = site_of(ring, assets)[0].at("/")
+    cookie = cookie_of(await sign_in(app, secrets["ops"]))
+    assert (await ask(app, "/inference/v1/x", "GET", cookie)).json["account"] == "ops"
+    key = (b"x-api-key", secrets["app"].encode())
+    assert (await ask(app, "/inference/v1/x", "GET", key)).json["account"] == "app"
+
+
+async def test_an_expired_key_signs_nobody_in_and_ends_its_sessions(
+    tmp_path: Path, assets: PanelAssets
+) -> None:
+    end = datetime(2026, 6, 1, tzinfo=UTC)
+    ring, secret = expiring(tmp_path, "ops", end)
+    now = end - timedelta(hours=1)
+    ring.now = lambda: now
+    app = site_of(ring, assets)[0].at("/")
+    session = await sign_in(app, secret)
+    assert session.status == 200
+    now = end
+    refused = await sign_in(app, secret)
+    assert refused.status == 401
+    assert b"'ops' expired at 2026-06-01T00:00:00Z" in refused.body
+    assert (await ask(app, "/api/v2/x", "GET", (b"x-api-key", secret.encode()))).status == 401
+
+
+async def test_who_signs_in_and_out_is_recorded_and_who_only_knocks_is_not(
+    tmp_path: Path, assets: PanelAssets
+) -> None:
+    ring, secrets = written(tmp_path, ops=MANAGER, app=USER)
+    trail = AuditDouble()
+    app = site_of(ring, assets, trail)[0].at("/")
+    session = await sign_in(app, secrets["ops"])
+    await sign_in(app, secrets["app"])
+    await sign_in(app, "pt-wrong")
+    await ask(app, "/session", "POST", body={})
+    await ask(app, "/session", "DELETE")
+    await ask(app, "/session", "DELETE", cookie_of(session), csrf_of(session))
+    assert trail.records == [
+        ("sign-in", "ops", "done"),
+        ("sign-in", "app", "refused: 401"),
+        ("sign-in", "", "refused: 401"),
+        ("sign-out", "ops", "done"),
+    ]
 
 
 async def test_the_cookie_is_secure_under_tls(tmp_path: Path, assets: PanelAssets) -> None:
