@@ -217,7 +217,9 @@ def port_apps(
         changes=may_change,
     )
     store_app = audited(
-        no_model_store if core.store is None else ModelStoreRoutes(core.store), core.audit
+        no_model_store if core.store is None else ModelStoreRoutes(core.store),
+        core.audit,
+        changes=lambda scope: False,
     )
     management_app = by_path(is_store_path, store_app, otherwise=operators_app)
     limited = quotas.limiter(native)

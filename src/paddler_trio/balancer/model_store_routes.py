@@ -9,6 +9,7 @@ import attrs
 from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem, Receive, Scope, Send, send_text
+from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.passing import passable
 from paddler_trio.model_store.store_messages import PassedRequest
 
@@ -56,3 +57,6 @@ class ModelStoreRoutes:
         except WireError as error:
             raise HttpProblem(431, f"the request is too long: {error}") from error
         connection.release()
+        _, is_manifest, name = scope["path"].rpartition("/manifests/")
+        if scope["method"] == "PUT" and is_manifest:  # what makes files a model
+            audit_of(scope).record(scope, "model sent to the store", name)
