@@ -177,6 +177,10 @@ def test_one_push_is_served_by_every_agent(tmp_path: Path) -> None:
         stored = [line for line in listed.stdout.splitlines() if " store " in line]
         assert len(stored) == 1
         assert "desired" in stored[0]
+        audit = httpx.get(f"{fleet.management_url}/api/v2/audit", trust_env=False).json()
+        actions = [(each["action"], each["target"]) for each in audit["entries"]]
+        assert ("model sent to the store", f"sha256/{digest}") in actions
+        assert ("desired state replaced", "default") in actions
 
 
 def test_a_push_survives_its_own_end_and_the_balancers(tmp_path: Path, large: Path) -> None:
