@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+import forked_processes
 import httpx
 import pytest
-from fleet import Fleet
+from fleet import Daemon, Fleet
 from keyed_balancer import KeyedBalancer
 from playwright.sync_api import Browser, expect
 from viewer import Viewer
@@ -151,6 +153,83 @@ def test_a_key_is_made_shown_once_used_and_revoked(viewer: Viewer, keyed: KeyedB
     expect(table.get_by_role("row", name=re.compile("web-1"))).to_have_count(0)
     assert httpx.get(models, headers=bearer, trust_env=False).status_code == 401
     assert secret not in keyed.daemon.tail(5000)
+
+
+def test_a_key_gets_limits_and_an_end_and_its_use_is_shown(
+    viewer: Viewer, keyed: KeyedBalancer
+) -> None:
+    page = viewer.page
+    viewer.open(keyed.url(), "keys")
+    viewer.sign_in(keyed.secrets["ops"])
+    page.get_by_role("button", name="New key").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("metered")
+    dialog.get_by_label("Valid").select_option("86400")
+    dialog.get_by_label("Requests per minute").fill("none")
+    dialog.get_by_role("button", name="Make the key").click()
+    expect(dialog.get_by_label("Requests per minute")).to_have_attribute("aria-invalid", "true")
+    dialog.get_by_label("Requests per minute").fill("2")
+    dialog.get_by_role("button", name="Make the key").click()
+    secret = page.get_by_role("dialog", name="The key metered").locator("code").inner_text()
+    page.get_by_role("button", name="I have stored it").click()
+    row = page.get_by_role("region", name="API keys").get_by_role("row", name=re.compile("metered"))
+    expect(row).to_contain_text("0 of 2 a minute")
+    expect(row).to_contain_text(re.compile(r"20\d\d-\d\d-\d\d"))
+    asked = {"raw_prompt": 1}  # a wrong request counts as well
+    url = f"{keyed.url('inference')}api/v1/continue_from_raw_prompt"
+    bearer = {"Authorization": f"Bearer {secret}"}
+    answers = [httpx.post(url, json=asked, headers=bearer, trust_env=False) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [400, 400, 429]
+    page.reload()
+    expect(row).to_contain_text("2 of 2 a minute")
+
+
+def test_the_audit_log_shows_who_did_what(viewer: Viewer, keyed: KeyedBalancer) -> None:
+    page = viewer.page
+    viewer.open(keyed.url(), "logs")
+    viewer.sign_in(keyed.secrets["ops"])
+    page.get_by_role("radio", name="audit").click()
+    log = page.get_by_role("region", name="Audit log, the newest first")
+    expect(log.get_by_role("row", name=re.compile("ops.*sign")).first).to_be_visible()
+    page.get_by_label("Search the audit log").fill("no such words")
+    expect(page.get_by_role("heading", name="No entry matches")).to_be_visible()
+    page.get_by_label("Search the audit log").fill("ops")
+    expect(log.get_by_role("row").nth(1)).to_be_visible()
+    assert keyed.secrets["ops"] not in page.content()
+
+
+def test_a_machine_joins_with_a_token_of_the_panel(
+    viewer: Viewer, chromium: Browser, tmp_path: Path
+) -> None:
+    """The line that the panel shows is run as it stands, on this machine."""
+    state = f"--state-database=file://{tmp_path}/state.json"
+    with KeyedBalancer.start(state) as balancer, ExitStack() as started:
+        page = viewer.page
+        viewer.open(f"{balancer.url('management')}panel/")
+        viewer.sign_in(balancer.secrets["ops"])
+        page.get_by_role("button", name="Add an agent").first.click()
+        dialog = page.get_by_role("dialog", name="Add an agent")
+        dialog.get_by_label("Name").fill("newcomer")
+        dialog.get_by_role("button", name="Make a join token").click()
+        command = dialog.locator("code", has_text="paddler-trio join").inner_text()
+        found = re.fullmatch(r"paddler-trio join --slots 4 <<< '(ptj1\.\S+)'", command)
+        assert found is not None, command
+        folder = tmp_path / "agent"
+        joined = forked_processes.run("join", f"--state-dir={folder}", stdin=found[1])
+        assert joined.returncode == 0, joined.stderr
+        agent = Daemon.start("newcomer", ["agent", "--slots=1", f"--state-dir={folder}"], {})
+        started.callback(agent.end)
+        expect(dialog).to_contain_text("Joined: newcomer.")
+        page.keyboard.press("Escape")
+        viewer.go("keys")
+        table = page.get_by_role("region", name="Credentials of agents")
+        expect(table.get_by_role("row", name=re.compile("newcomer.*connected"))).to_be_visible()
+        table.get_by_role("button", name="Revoke the agent newcomer").click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(table).to_have_count(0)
+        secret = found[1].split(".")[2]
+        assert secret not in balancer.daemon.tail(5000)
+        assert secret not in page.content()
 
 
 def test_without_a_key_file_the_page_says_how_to_have_one(viewer: Viewer, panel: str) -> None:
