@@ -64,6 +64,13 @@ def test_the_files_are_those_that_the_registry_gives() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def test_the_page_lists_every_alert() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    for alert in alerts():
+        lasts = "at once" if alert.lasts == "0s" else alert.lasts
+        assert f"| `{alert.name}` | {alert.severity} | {lasts} |" in page
+
+
 def test_the_panels_lie_side_by_side_in_the_grid() -> None:
     panels = json.loads(json.dumps(dashboard()))["panels"]
     taken: set[tuple[int, int]] = set()
