@@ -22,8 +22,8 @@ def fingerprint(
 ) -> None:
     """Print the SHA-256 of the certificate that is shown there, for --tls-fingerprint.
 
-    Nothing is sent but a handshake, and nothing is verified: compare it with the line `TLS on every
-    port` in the balancer's log before anything trusts it.
+    Nothing is sent but a handshake, and nothing is verified: compare it with the line `TLS` in the
+    balancer's log before anything trusts it.
     """
     try:
         checked = parse_address(address)

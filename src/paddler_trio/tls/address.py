@@ -54,5 +54,13 @@ def parse_address(text: str) -> BalancerAddress:
             f"{text[:MAX_CHARS]!r} is not an address: write host:port, or https://host:port for "
             "TLS, without a path or a name before it"
         )
-    host, port = split_address(rest)
+    try:
+        host, port = split_address(rest)
+    except ConfigurationError as error:
+        if rest == text:
+            raise
+        raise ConfigurationError(
+            f"{text!r} is not an address: write https://host:port or https://[ipv6]:port with a "
+            "port from 0 to 65535, such as https://127.0.0.1:8060"
+        ) from error
     return BalancerAddress(host, port, is_tls)
