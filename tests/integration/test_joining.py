@@ -226,7 +226,8 @@ def test_what_operators_see_and_what_is_refused(tmp_path: Path) -> None:
         assert "only this machine reaches" in printed
         assert "good once until" in printed
         elsewhere = here.run("join-token", "new", "--address=192.0.2.1:8060")
-        assert "has no TLS" in elsewhere
+        assert "leads to 192.0.2.1:8060" in elsewhere
+        assert "there is no TLS" in elsewhere
         assert "is worthless" in here.run("join-token", "revoke", made["id"])
         assert "there is no join token" in here.run("join-token", "revoke", made["id"], code=1)
         assert "opens nothing here" in here.join(made["token"], "one", code=1)

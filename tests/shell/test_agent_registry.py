@@ -20,6 +20,7 @@ from paddler_trio.joining.agent_credential import AgentCredential
 from paddler_trio.joining.agent_links import OVERLAP_S
 from paddler_trio.joining.agent_registry import (
     GRACE_S,
+    SAVE_S,
     AgentRegistry,
     JoinConflictError,
     JoinRefusedError,
@@ -156,6 +157,27 @@ async def test_a_credential_opens_until_it_is_revoked_or_long_unused(world: Worl
     world.restart()
     assert world.registry.find(other, HERE) is None
     assert world.registry.guards
+
+
+async def test_a_link_that_lasts_keeps_its_credential(
+    world: World, mock_clock: trio.testing.MockClock
+) -> None:
+    shown = await world.joined()
+    assert world.registry.find(shown, HERE) is not None
+    world.clock.now += UNUSED_LIFE - timedelta(seconds=1)
+    newer = new_secret()
+    replaces = digest_of(shown.secret)
+    assert await world.registry.rotate(shown.id, digest_of(newer), replaces=replaces)
+    world.clock.now += UNUSED_LIFE - timedelta(seconds=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.registry.run)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(SAVE_S + 1)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert world.only().id == shown.id
+    world.restart()
+    assert world.registry.find(AgentCredential(shown.id, newer), HERE) is not None
 
 
 async def test_revoking_ends_the_links(world: World) -> None:

@@ -105,10 +105,12 @@ def make_token(client: ManagementClient, fields: Json, *, as_json: bool) -> None
             f"it leads to {token.address}, which only this machine reaches; for others give "
             "--address HOST:PORT"
         )
-    elif not token.has_tls:
+        return
+    stderr().print(f"it leads to {token.address}; for another address give --address")
+    if not token.has_tls:
         stderr().print(
-            f"{token.address} has no TLS: joining needs --insecure there, and sends secrets in the "
-            "clear; see docs/joining.md"
+            "there is no TLS: joining needs --insecure there, and sends secrets in the clear; see "
+            "docs/joining.md"
         )
 
 

@@ -44,8 +44,9 @@ class AdvertisedAddress:
         for address in addresses:
             if not (address.is_loopback or address.is_unspecified):
                 return self._text(str(address), port)
-        if any(address.is_unspecified for address in addresses) and self.names:
-            return self._text(self.names[-1], port)
+        names = [name for name in self.names if not name.startswith("localhost")]
+        if any(address.is_unspecified for address in addresses) and names:
+            return self._text(names[-1], port)
         return self._text(host or str(addresses[0]), port)
 
     def _text(self, host: str, port: int) -> str:

@@ -272,9 +272,12 @@ class AgentRegistry:
             elif replaces != credential.digest:
                 return False
 
+            now = self.now()  # a link may last longer than a credential may lie unused
+
             def change(stored: StoredAgents) -> StoredAgents:
                 newest = stored.credentials[credential_id]
-                return stored.with_credential(attrs.evolve(newest, pending=digest))
+                changed = attrs.evolve(newest, pending=digest, last_seen=now)
+                return stored.with_credential(changed)
 
             await self._store(change)
         return True

@@ -39,5 +39,6 @@ class Bound(socket.socket):
 def test_addresses(bound: str, host: str, server_port: int, expected: str) -> None:
     scope = {"headers": [(b"host", host.encode())], "server": (bound, server_port)}
     for has_tls, scheme in ((False, ""), (True, "https://")):
-        address = AdvertisedAddress([Bound(bound, 8060)], has_tls, ["box", "box.example.org"])
+        names = ["box", "box.example.org", "localhost.localdomain"]
+        address = AdvertisedAddress([Bound(bound, 8060)], has_tls, names)
         assert address(scope) == scheme + expected
