@@ -4,7 +4,8 @@ One request, from arrival to end: it is taken into the queue, its position is as
 ends, and the first that waits is granted its slot. Each line is a size; the time is the median of
 ``--rounds`` batches, in microseconds a request; the ratio is to the smallest size. The reference
 ledger of the tests, which looks at everything, is timed beside it where that takes no minutes.
-Usage: ``python benchmarks/dispatch.py [--rounds 7] [--requests 2000]``.
+With ``--users`` each client names so many in turn.
+Usage: ``python benchmarks/dispatch.py [--rounds 7] [--requests 2000] [--users 0]``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="batches of requests")
     parser.add_argument("--requests", type=int, default=2000, help="in a batch")
+    parser.add_argument("--users", type=int, default=0, help="of each client")
     options = parser.parse_args()
+    set_users(options.users)
     print("   agents   waiting   flat us   ratio   reference us   join and leave us")
     base_us = 0.0
     for agents in (1, 10, 100, 1000, 5000):
@@ -65,11 +68,23 @@ def filled(kind: type[Ledger], agents: int, waiting: int) -> tuple[Ledger, list[
         ledger.update(AgentKey(number), slots_total=SLOTS, accepting=True, kind="m", revision="r")
     holding = [RequestKey(number) for number in range(1, agents * SLOTS + 1)]
     for key in holding:
-        assert isinstance(ledger.ask(key, client=client_of(key)), Granted)
+        assert isinstance(ledger.ask(key, client=client_of(key), user=user_of(key)), Granted)
     first = agents * SLOTS + 1
     for number in range(first, first + waiting):
-        ledger.ask(RequestKey(number), client=client_of(number))
+        ledger.ask(RequestKey(number), client=client_of(number), user=user_of(number))
     return ledger, holding, first + waiting
+
+
+_USERS = 0
+
+
+def set_users(users: int) -> None:
+    global _USERS
+    _USERS = users
+
+
+def user_of(number: int) -> str:
+    return f"user {number // CLIENTS % _USERS}" if _USERS else ""
 
 
 def client_of(number: int) -> str:
@@ -87,7 +102,7 @@ def request_us(kind: type[Ledger], agents: int, waiting: int, rounds: int, reque
         began_s = time.perf_counter()
         for _ in range(requests):
             key = RequestKey(arrival)
-            ledger.ask(key, client=client_of(arrival))
+            ledger.ask(key, client=client_of(arrival), user=user_of(arrival))
             ledger.position(key)
             place = (place + 7) % len(holding)
             (granted,) = ledger.end(holding[place])

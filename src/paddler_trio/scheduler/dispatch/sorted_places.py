@@ -25,6 +25,16 @@ class SortedPlaces(Generic[T]):
         """The last item of each chunk; no chunk is empty."""
         self._length = 0
 
+    @classmethod
+    def of(cls, items: list[T]) -> SortedPlaces[T]:
+        """Of many at once, in any order; each once."""
+        places = cls()
+        items.sort()
+        places._chunks = [items[at : at + CHUNK] for at in range(0, len(items), CHUNK)]
+        places._lasts = [chunk[-1] for chunk in places._chunks]
+        places._length = len(items)
+        return places
+
     def __len__(self) -> int:
         return self._length
 

@@ -43,6 +43,8 @@ class WaitQueue:
     _crowds: Crowds = attrs.field(factory=Crowds, init=False)
     _holders: dict[RequestKey, RequestKey] = attrs.field(factory=dict, init=False)
     """Of places that are on record for another request than the one that brought them."""
+    _num_with_users: int = attrs.field(default=0, init=False)
+    """Clients that have users: usually none, and then a place is that of who brought it."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -68,6 +70,7 @@ class WaitQueue:
             client.users.add(request)
         elif request.user != client.user:
             client.users = UserTurns.of(self._on_record(turn) for turn in client.turns)
+            self._num_with_users += 1
         else:
             return self._before(place)
         return self._before(client.users.standing(request))
@@ -95,6 +98,7 @@ class WaitQueue:
             self._note_crowd(request.client, client)
         if not client.turns:
             del self._clients[request.client]
+            self._num_with_users -= client.users is not None
         return request
 
     def place(self, key: RequestKey) -> Place | None:
@@ -102,16 +106,14 @@ class WaitQueue:
         request = self._requests.get(key)
         if request is None:
             return None
-        users = self._clients[request.client].users
-        return request.place if users is None else users.standing(request)
+        return self._standing(request)
 
     def position(self, key: RequestKey) -> int | None:
         """How many stand before it; None if it does not wait."""
         request = self._requests.get(key)
         if request is None:
             return None
-        users = self._clients[request.client].users
-        return self._before(request.place if users is None else users.standing(request))
+        return self._before(self._standing(request) if self._num_with_users else request.place)
 
     def last_turn(self, client: str) -> int | None:
         """The tag of the latest of the client's requests that wait; None if none does."""
@@ -123,7 +125,12 @@ class WaitQueue:
         places = [
             places.first for wanted, places in self._by_wanted.items() if wanted not in but_not
         ]
-        return self._at(min(places)) if places else None
+        if not places:
+            return None
+        place = min(places)
+        if self._num_with_users or self._holders:
+            return self._at(place)
+        return self._requests[place[1]]
 
     def wanted(self) -> Iterator[Constraint]:
         """What requests that wait ask for, each once."""
@@ -168,6 +175,11 @@ class WaitQueue:
         if not self._holders:
             return self._requests[place[1]]
         return self._requests[self._holders.get(place[1], place[1])]
+
+    def _standing(self, request: Waiting) -> Place:
+        """Where it really stands."""
+        users = self._clients[request.client].users
+        return request.place if users is None else users.standing(request)
 
     def _at(self, place: Place) -> Waiting:
         """Who stands there."""

@@ -176,6 +176,7 @@ def test_sorted_places_are_a_sorted_list(moves: list[tuple[bool, int]]) -> None:
                     places.remove(item)
             assert list(places) == expected
             assert len(places) == len(expected)
+            assert list(SortedPlaces.of(expected[::-1])) == expected
             assert [places.at(number) for number in range(len(expected))] == expected
             assert [places.before((each,)) for each in range(62)] == [
                 sum(other < (each,) for other in expected) for each in range(62)
