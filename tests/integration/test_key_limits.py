@@ -227,6 +227,42 @@ def test_each_message_of_a_socket_is_a_request(limited: Limited) -> None:
     assert trio.run(main) == {"bad": 400, "good": 200, "third": 429}
 
 
+def test_a_message_that_is_stopped_or_left_gives_its_place_back(limited: Limited) -> None:
+    works = {"ContinueFromRawPrompt": {"raw_prompt": "a", "max_tokens": 1}}
+
+    async def main() -> list[object]:
+        host, port = limited.fleet.inference.rsplit(":", 1)
+        headers = [(b"x-api-key", limited.secrets["single"].encode())]
+        path, heard = "/api/v1/inference_socket", []
+        with trio.fail_after(60):
+            for names in (("one", "two"), ("three",)):
+                async with trio_websocket.open_websocket(
+                    host, int(port), path, use_ssl=False, extra_headers=headers
+                ) as socket:
+                    for name in names:
+                        request = {"Request": {"id": name, "request": works}}
+                        await socket.send_message(json.dumps(request))
+                    if len(names) == 2:
+                        heard.append(json.loads(await socket.get_message())["Error"])
+                        stop = {"Notification": {"StopRespondingTo": "one"}}
+                        await socket.send_message(json.dumps(stop))
+                    await trio.to_thread.run_sync(limited.wait_until_buffered, len(names) % 2)
+                    heard.append(limited.used("single")["concurrent"])
+        return heard
+
+    drain = "/api/v2/agents/a1/drain"
+    assert limited.manage("POST", drain).status_code == 200
+    try:
+        error, after_stop, waits = trio.run(main)
+        limited.wait_until_buffered(0)
+    finally:
+        assert limited.manage("DELETE", drain).status_code == 200
+    assert isinstance(error, dict)
+    assert (error["request_id"], error["error"]["code"]) == ("two", 429)
+    assert (after_stop, waits) == (0, 1)
+    assert limited.used("single")["concurrent"] == 0  # the client has left
+
+
 def test_users_of_one_key_take_turns_on_every_surface(limited: Limited) -> None:
     """Four requests for one user arrive before those for two others, on three surfaces."""
     generate = story(1, max_tokens=2)

@@ -59,6 +59,10 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     made = forked_processes.run("key", "new", "app", "--scope", "inference", "--file", str(keys))
     assert made.returncode == 0, made.stderr
     key = made.stdout.strip()
+    limit = ("--requests-per-minute", "1")
+    made = forked_processes.run("key", "new", "limited", *limit, "--file", str(keys))
+    assert made.returncode == 0, made.stderr
+    limited = made.stdout.strip()
     options = [f"--api-key-file={keys}"]
     metrics = ["--metrics-addr=127.0.0.1:0"]
     with Fleet.start(
@@ -69,7 +73,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         agents_url = f"http://{shown[0]}"
         fleet.desire(BUNDLED_MODEL, context_size=2048, enable_embeddings=True)
         fleet.wait_serving()
-        _use(fleet, key)
+        _use(fleet, key, limited)
         fleet.wait_until(_has_counted, what="the engine's counts are reported")
         texts = [scrape(fleet.management_url).text, scrape(agents_url).text]
         fleet.desire(BUNDLED_MODEL, context_size=1024)
@@ -78,8 +82,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         yield Scraped(fleet, texts, agents_url, rolling)
 
 
-def _use(fleet: Fleet, key: str) -> None:
-    """A chat, an embedding, and a request without a key."""
+def _use(fleet: Fleet, key: str, limited: str) -> None:
+    """A chat, an embedding, a request without a key, and one of a key at its limit."""
     headers = {"Authorization": f"Bearer {key}", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     with httpx.Client(
         base_url=fleet.inference_url, headers=headers, trust_env=False, verify=NO_TLS, timeout=END_S
@@ -94,6 +98,9 @@ def _use(fleet: Fleet, key: str) -> None:
         assert client.post("/v1/embeddings", json=embed).status_code == 200
         refused = client.post("/v1/chat/completions", json=chat, headers={"Authorization": "no"})
         assert refused.status_code == 401
+        its = {"Authorization": f"Bearer {limited}"}
+        statuses = [client.post("/v1/embeddings", json={}, headers=its).status_code for _ in "ab"]
+        assert statuses == [400, 429]
 
 
 def _has_counted(view: FleetView) -> bool:
@@ -207,6 +214,8 @@ def test_a_balancer_counts_what_was_done(scraped: Scraped) -> None:
     assert value(text, "queue_duration_seconds_count", outcome="dispatched") >= 2
     assert value(text, "api_key_requests_total", key="app") == 2
     assert value(text, "api_key_refusals_total") == 1
+    limit = {"key": "limited", "limit": "requests_per_minute"}
+    assert value(text, "api_key_limited_total", **limit) == 1
     assert value(text, "agent_up", agent="a1") == 1
     assert value(text, "agent_slots", agent="a1", state="idle") == 2
     assert value(text, "agent_phase", agent="a1", phase="serving") == 1

@@ -94,7 +94,7 @@ async def test_a_request_is_under_way_until_its_task_ends_however_it_ends(tmp_pa
         assert b"'k' is at its limit of 1 request at once (max_concurrent)" in text
         nursery.cancel_scope.cancel()
     assert world.accounts.used("k")["concurrent"] == 0
-    assert world.accounts.refused == {("k", "max_concurrent"): 1}
+    assert world.ring.limited == {("k", "max_concurrent"): 1}
 
 
 async def test_only_what_asks_a_model_counts(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_a_key_at_its_limit_is_in_the_log_once_until_it_is_below(
         for _ in range(5):
             await world.ask(ok)
     assert [each["limit"] for each in logged] == ["requests_per_minute"] * 2
-    assert world.accounts.refused == {("k", "requests_per_minute"): 8}
+    assert world.ring.limited == {("k", "requests_per_minute"): 8}
 
 
 async def test_messages_of_a_socket_are_admitted_one_by_one(tmp_path: Path) -> None:

@@ -33,9 +33,10 @@ class KeyQuotas:
         """Observes the requests of ``core`` from now on; what was used today is read from the file
         beside the state."""
         accounts = KeyAccounts(keys)
-        activity = core.activity
-        activity.then = KeyTokens(accounts, activity.finished, activity.then)
         services: dict[str, Run] = {}
+        if keys.path is not None:
+            activity = core.activity
+            activity.then = KeyTokens(accounts, activity.finished, activity.then)
         state = state_file(config.state_database)
         if state is not None and keys.path is not None:
             file = KeyUsageFile(state.with_name(state.name + SUFFIX), accounts)

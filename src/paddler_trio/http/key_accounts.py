@@ -7,7 +7,6 @@ name in between goes on with them. All of it is synchronous.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -58,8 +57,6 @@ class KeyAccounts:
 
     keys: KeyRing
     unix_s: Callable[[], float] = time.time
-    refused: Counter[tuple[str, str]] = attrs.field(factory=Counter, init=False)
-    """Requests over a limit, by the names of key and limit; for metrics."""
     _usages: dict[str, KeyUsage] = attrs.field(factory=dict, init=False)
     _told: set[tuple[str, str]] = attrs.field(factory=set, init=False)
     """Keys and limits whose refusals are in the log since they last were below it."""
@@ -68,7 +65,7 @@ class KeyAccounts:
         self.keys.on_reload(self._forget_revoked)
 
     def __repr__(self) -> str:
-        return f"<KeyAccounts of {len(self._usages)} keys, {self.refused.total()} refused>"
+        return f"<KeyAccounts of {len(self._usages)} keys, {self.keys.limited.total()} refused>"
 
     def begin(self, name: str) -> Admission | Refusal:
         """A request of this key arrives; what is returned has to be ended."""
@@ -83,7 +80,7 @@ class KeyAccounts:
             self._told = {told for told in self._told if told[0] != name} if self._told else set()
             return Admission(usage)
         refused = name, exceeded.limit
-        self.refused[refused] += 1
+        self.keys.limited[refused] += 1
         if refused not in self._told:
             self._told.add(refused)
             log.warning(
@@ -133,8 +130,6 @@ class KeyAccounts:
         names = {key.name for key in self.keys.keys}
         self._usages = {name: usage for name, usage in self._usages.items() if name in names}
         self._told = {told for told in self._told if told[0] in names}
-        for refused in [each for each in self.refused if each[0] not in names]:
-            del self.refused[refused]
 
 
 _UNUSED = KeyUsage()

@@ -25,7 +25,7 @@ log = structlog.get_logger("keys")
 
 @attrs.define(eq=False)
 class KeyRing:
-    """See the module docstring. ``requests`` and ``refusals`` are for metrics."""
+    """See the module docstring. ``requests``, ``limited`` and ``refusals`` are for metrics."""
 
     path: Path | None = None
     guarded: frozenset[KeyScope] = frozenset()
@@ -35,6 +35,8 @@ class KeyRing:
     """The clock by which keys expire."""
     requests: Counter[str] = attrs.field(factory=Counter, init=False)
     """Requests that were let in, by the name of their key."""
+    limited: Counter[tuple[str, str]] = attrs.field(factory=Counter, init=False)
+    """Requests refused at a limit, by the names of key and limit."""
     refusals: int = attrs.field(default=0, init=False)
     _file: KeyFile = attrs.field(factory=KeyFile, repr=False)
     _by_name: dict[str, StoredKey] = attrs.field(init=False, repr=False)

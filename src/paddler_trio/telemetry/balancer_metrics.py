@@ -35,6 +35,13 @@ API_KEY_REQUESTS: Final = metric(
 API_KEY_REFUSALS: Final = metric(
     "counter", "api_key_refusals_total", "Requests refused for want of an API key"
 )
+API_KEY_LIMITED: Final = metric(
+    "counter",
+    "api_key_limited_total",
+    "Requests refused because their API key was at a limit",
+    "key",
+    "limit",
+)
 
 REQUESTS: Final = metric(
     "counter",
@@ -242,6 +249,7 @@ BALANCER_METRICS: Final = (
     BUILD_INFO,
     API_KEY_REQUESTS,
     API_KEY_REFUSALS,
+    API_KEY_LIMITED,
     REQUESTS,
     REQUEST_DURATION,
     QUEUE_DURATION,

@@ -189,10 +189,12 @@ async def test_metrics_count_by_name(ring: KeyRing) -> None:
     app = Authentication(ring, KeyScope.INFERENCE)(inner)
     await ask(app, scope_of(headers=[(b"x-api-key", b"pt-inference")]))
     await ask(app, scope_of())
+    ring.limited["inference", "max_concurrent"] = 2
     counted = {each.definition.name: list(each.samples) for each in of_keys(ring)}
     assert counted == {
         "api_key_requests_total": [Sample((("key", "inference"),), 1)],
         "api_key_refusals_total": [Sample((), 1)],
+        "api_key_limited_total": [Sample((("key", "inference"), ("limit", "max_concurrent")), 2)],
     }
 
 

@@ -17,6 +17,7 @@ from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObse
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.telemetry.balancer_metrics import (
+    API_KEY_LIMITED,
     API_KEY_REFUSALS,
     API_KEY_REQUESTS,
     EVENT_LOOP_LAG_MILLISECONDS,
@@ -102,7 +103,8 @@ class BalancerMeasures:
 
 
 def of_keys(keys: KeyRing) -> Iterator[Family]:
-    """Requests by the name of their API key, and how many had none; nothing without a key file."""
+    """Requests by the name of their API key, how many had none, and how many were over a limit of
+    theirs; nothing without a key file."""
     if keys.path is None:
         return
     values: dict[tuple[str, ...], float] = {}
@@ -112,3 +114,9 @@ def of_keys(keys: KeyRing) -> Iterator[Family]:
         values[label] = values.get(label, 0) + number
     yield family(API_KEY_REQUESTS, values)
     yield single(API_KEY_REFUSALS, keys.refusals)
+    limited: dict[tuple[str, ...], float] = {}
+    bound = BoundedValues(API_KEY_LIMITED.max_label_values)
+    for (name, limit), number in sorted(keys.limited.items()):
+        both = (bound.bounded(name), limit)
+        limited[both] = limited.get(both, 0) + number
+    yield family(API_KEY_LIMITED, limited)
