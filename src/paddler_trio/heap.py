@@ -2,7 +2,9 @@
 
 Python's full collection walks every object there is with the interpreter held: 50 to 70 ms with
 what our daemons import, whenever enough garbage came together, and no token moves meanwhile. What
-is there before the work begins stays for good, so it need not be walked again.
+is there before the work begins stays for good, so it need not be walked again. With 16,000 requests
+in flight a full collection takes most of a second, and finds nothing: requests leave no cycles
+behind. So it happens a tenth as often as by default, and garbage is bounded all the same.
 
 glibc raises the size from which it maps memory of its own to that of the largest block freed so
 far. After one body of some MiB, all others come from the heap, which small objects between them
@@ -18,16 +20,21 @@ from typing import Final
 
 MAPPED_BYTES: Final = 128 * 1024
 """Blocks from this size on are mapped, and given back when they are freed; glibc's first value."""
+FULL_COLLECTION_AFTER: Final = 100
+"""Collections of the middle generation, each after 7,000 objects more than before: garbage in
+cycles is found before there are 700,000 objects of it."""
 _M_MMAP_THRESHOLD: Final = -3
 
 
 def freeze_heap() -> None:
-    """Collect once, now, and leave all that survives out of later collections.
+    """Collect once, now, leave all that survives out of later collections, and make full ones rare.
 
     Call it where nothing waits: before a tree runs, when a model was loaded.
     """
     gc.collect()
     gc.freeze()
+    youngest, middle, _ = gc.get_threshold()
+    gc.set_threshold(youngest, middle, FULL_COLLECTION_AFTER)
 
 
 def give_back_large_blocks() -> None:

@@ -21,8 +21,10 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def _thaw() -> Iterator[None]:
+    before = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.set_threshold(*before)
 
 
 def test_a_collection_does_not_walk_what_is_frozen() -> None:
@@ -36,6 +38,20 @@ def test_a_collection_does_not_walk_what_is_frozen() -> None:
     gc.unfreeze()
     gc.collect()
     assert seen() is None
+
+
+def test_full_collections_are_rare_and_garbage_is_found_all_the_same() -> None:
+    freeze_heap()
+    full_before = gc.get_stats()[2]["collections"]
+    kept: list[list[int]] = []
+    seen = []
+    for _ in range(2_000):
+        knot = Knot()
+        seen.append(weakref.ref(knot))
+        kept += [[number] for number in range(400)]  # what lives longer than collections take
+    del knot
+    assert 1 <= gc.get_stats()[2]["collections"] - full_before <= 3
+    assert sum(reference() is not None for reference in seen) < 1_900
 
 
 TRIMMED = """
