@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import threading
@@ -146,6 +147,12 @@ def test_a_fleet_lives_over_tls(site: Site) -> None:
         ):
             ran = site.managed(*words)
             assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
+        began_s = time.monotonic()
+        agents[0].signal(signal.SIGTERM)
+        assert agents[0].wait() == 0
+        assert time.monotonic() - began_s < 5, "it says goodbye, and the balancer closes"
+        listed = json.loads(site.managed("agents", "--json").stdout)
+        assert [each["name"] for each in listed["agents"]] == ["by-pin"]
     except BaseException as error:
         for agent in agents:
             error.add_note(agent.tail())

@@ -237,8 +237,8 @@ def _clear_distrust(connection: ssl.SSLSocket | ssl.SSLObject) -> Iterator[None]
 def _shown(connection: ssl.SSLSocket | ssl.SSLObject) -> Certificate | None:
     """The certificate of a handshake that failed. Before Python 3.13 only the object behind both
     has it."""
-    chain = connection._sslobj.get_unverified_chain()  # type: ignore[union-attr]
     try:
+        chain = connection._sslobj.get_unverified_chain()  # type: ignore[union-attr]
         return Certificate.of(ssl.PEM_cert_to_DER_cert(chain[0].public_bytes()))
-    except (IndexError, TypeError, ValueError, MalformedCertificateError):
+    except (AttributeError, IndexError, TypeError, ValueError, MalformedCertificateError):
         return None  # an error is reported without it
