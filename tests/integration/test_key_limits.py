@@ -35,7 +35,13 @@ TERMS = {
     "over": KeyTerms(expires=EXPIRED),
     "free": KeyTerms(),
     "ops": KeyTerms(),
+    "both": KeyTerms(limits=KeyLimits(requests_per_minute=1)),
 }
+SCOPES = {
+    "ops": frozenset({KeyScope.MANAGEMENT}),
+    "both": frozenset(KeyScope),
+}
+INFERENCE = frozenset({KeyScope.INFERENCE})
 CHAT: Any = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 
 
@@ -95,7 +101,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
     content, secrets = KeyFile(), {}
     for name, terms in TERMS.items():
         secrets[name] = new_secret()
-        scopes = frozenset({KeyScope.MANAGEMENT if name == "ops" else KeyScope.INFERENCE})
+        scopes = SCOPES.get(name, INFERENCE)
         key = StoredKey.of(secrets[name], name=name, scopes=scopes, created="", terms=terms)
         content = content.having(key)
     write_key_file(folder / "keys.json", content)
@@ -295,6 +301,38 @@ def test_users_of_one_key_take_turns_on_every_surface(limited: Limited) -> None:
     assert names[:3] == ["anna-0", "ben-0", "carl-0"]
     assert names[3:] == ["anna-1", "anna-2", "anna-3"]
     assert "anna" not in limited.fleet.balancer.tail(5000).replace("anna-", "")
+
+
+def test_the_panel_keeps_to_the_limits_of_the_key_that_signed_in(limited: Limited) -> None:
+    url = f"{limited.fleet.management_url}/panel/"
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as browser:
+        signed_in = browser.post("session", json={"key": limited.secrets["both"]})
+        assert signed_in.status_code == 200, signed_in.text
+        headers = {"x-csrf-token": signed_in.json()["csrf"]}
+        chat = "inference/v1/chat/completions"
+        answers = [browser.post(chat, json=CHAT, headers=headers) for _ in "ab"]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        assert answers[1].json()["error"]["code"] == "rate_limit_exceeded"
+        assert browser.delete("session", headers=headers).status_code == 204
+    actions = [
+        (each["who"], each["action"])
+        for each in limited.manage("GET", "/api/v2/audit").json()["entries"]
+    ]
+    assert ("both", "sign-in") in actions
+    assert ("both", "sign-out") in actions
+
+
+def test_a_users_name_is_bounded_on_every_surface(limited: Limited) -> None:
+    long = "u" * 513
+    with limited.openai_as("free") as client, pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**CHAT, user=long)
+    assert "user has 513 characters, the limit is 512" in str(refused.value)
+    for path, body in ((CONVERSATION, story(1)), ("/v1/messages", CHAT)):
+        headers = {"x-api-key": limited.secrets["free"], "x-paddler-user": long}
+        url = limited.fleet.inference_url + path
+        answer = httpx.post(url, json=body, headers=headers, trust_env=False, timeout=60)
+        assert answer.status_code == 400
+        assert "X-Paddler-User has 513 characters" in answer.text
 
 
 def test_an_expired_key_says_since_when(limited: Limited) -> None:
