@@ -4,6 +4,7 @@ when a request is over."""
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +109,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
     options = [
         f"--api-key-file={folder / 'keys.json'}",
         f"--audit-log={folder / 'audit.log'}",
+        f"--state-database=file://{folder / 'state.json'}",
         "--insecure-management",
         "--buffered-request-timeout=60000",
     ]
@@ -359,3 +361,15 @@ def test_a_key_is_made_with_limits_and_the_audit_log_has_it(limited: Limited) ->
     text = limited.audit.read_text()
     assert made.json()["key"] not in text + json.dumps(shown)
     assert [json.loads(line)["seq"] for line in text.splitlines()][-1] == len(actions)
+
+
+def test_tokens_of_the_day_are_on_the_disk_when_the_balancer_has_ended(limited: Limited) -> None:
+    """The last test of this fleet: it ends it."""
+    limited.post("/v1/chat/completions", {**CHAT, "max_tokens": 30}, "daily")
+    used = limited.used("daily")["tokens_today"]
+    assert used >= 20
+    balancer = limited.fleet.balancer
+    balancer.signal(signal.SIGTERM)
+    assert balancer.wait() == 0
+    stored = json.loads((limited.audit.parent / "state.json.key-usage").read_text())
+    assert stored["tokens"]["daily"] == used
