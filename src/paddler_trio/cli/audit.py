@@ -10,13 +10,16 @@ import typer
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
+from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
+from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 AUDIT_PATH: Final = "/api/v2/audit"
 SHOWN_DIGEST: Final = 12
 """Characters of a digest in the text for people."""
 
 
+@with_tls
 def audit(
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=2000, help="How many at most, the newest ones.")
@@ -25,12 +28,13 @@ def audit(
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Show who changed what, newest last: the records that the balancer holds in memory.
 
     All of them are in its log too, and in the file of its --audit-log.
     """
-    with one_line_errors(), ManagementClient.open(management_addr, key_file) as management:
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as management:
         answer = management.ask("GET", AUDIT_PATH)
         listed = answer.get("entries")
         entries = listed if isinstance(listed, list) else []
