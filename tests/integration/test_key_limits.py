@@ -4,6 +4,7 @@ when a request is over."""
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,13 @@ TERMS = {
     "over": KeyTerms(expires=EXPIRED),
     "free": KeyTerms(),
     "ops": KeyTerms(),
+    "both": KeyTerms(limits=KeyLimits(requests_per_minute=1)),
 }
+SCOPES = {
+    "ops": frozenset({KeyScope.MANAGEMENT}),
+    "both": frozenset(KeyScope),
+}
+INFERENCE = frozenset({KeyScope.INFERENCE})
 CHAT: Any = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 
 
@@ -95,13 +102,14 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
     content, secrets = KeyFile(), {}
     for name, terms in TERMS.items():
         secrets[name] = new_secret()
-        scopes = frozenset({KeyScope.MANAGEMENT if name == "ops" else KeyScope.INFERENCE})
+        scopes = SCOPES.get(name, INFERENCE)
         key = StoredKey.of(secrets[name], name=name, scopes=scopes, created="", terms=terms)
         content = content.having(key)
     write_key_file(folder / "keys.json", content)
     options = [
         f"--api-key-file={folder / 'keys.json'}",
         f"--audit-log={folder / 'audit.log'}",
+        f"--state-database=file://{folder / 'state.json'}",
         "--insecure-management",
         "--buffered-request-timeout=60000",
     ]
@@ -297,6 +305,38 @@ def test_users_of_one_key_take_turns_on_every_surface(limited: Limited) -> None:
     assert "anna" not in limited.fleet.balancer.tail(5000).replace("anna-", "")
 
 
+def test_the_panel_keeps_to_the_limits_of_the_key_that_signed_in(limited: Limited) -> None:
+    url = f"{limited.fleet.management_url}/panel/"
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as browser:
+        signed_in = browser.post("session", json={"key": limited.secrets["both"]})
+        assert signed_in.status_code == 200, signed_in.text
+        headers = {"x-csrf-token": signed_in.json()["csrf"]}
+        chat = "inference/v1/chat/completions"
+        answers = [browser.post(chat, json=CHAT, headers=headers) for _ in "ab"]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        assert answers[1].json()["error"]["code"] == "rate_limit_exceeded"
+        assert browser.delete("session", headers=headers).status_code == 204
+    actions = [
+        (each["who"], each["action"])
+        for each in limited.manage("GET", "/api/v2/audit").json()["entries"]
+    ]
+    assert ("both", "sign-in") in actions
+    assert ("both", "sign-out") in actions
+
+
+def test_a_users_name_is_bounded_on_every_surface(limited: Limited) -> None:
+    long = "u" * 513
+    with limited.openai_as("free") as client, pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**CHAT, user=long)
+    assert "user has 513 characters, the limit is 512" in str(refused.value)
+    for path, body in ((CONVERSATION, story(1)), ("/v1/messages", CHAT)):
+        headers = {"x-api-key": limited.secrets["free"], "x-paddler-user": long}
+        url = limited.fleet.inference_url + path
+        answer = httpx.post(url, json=body, headers=headers, trust_env=False, timeout=60)
+        assert answer.status_code == 400
+        assert "X-Paddler-User has 513 characters" in answer.text
+
+
 def test_an_expired_key_says_since_when(limited: Limited) -> None:
     with limited.openai_as("over") as client, pytest.raises(openai.AuthenticationError) as refused:
         client.models.list()
@@ -321,3 +361,15 @@ def test_a_key_is_made_with_limits_and_the_audit_log_has_it(limited: Limited) ->
     text = limited.audit.read_text()
     assert made.json()["key"] not in text + json.dumps(shown)
     assert [json.loads(line)["seq"] for line in text.splitlines()][-1] == len(actions)
+
+
+def test_tokens_of_the_day_are_on_the_disk_when_the_balancer_has_ended(limited: Limited) -> None:
+    """The last test of this fleet: it ends it."""
+    limited.post("/v1/chat/completions", {**CHAT, "max_tokens": 30}, "daily")
+    used = limited.used("daily")["tokens_today"]
+    assert used >= 20
+    balancer = limited.fleet.balancer
+    balancer.signal(signal.SIGTERM)
+    assert balancer.wait() == 0
+    stored = json.loads((limited.audit.parent / "state.json.key-usage").read_text())
+    assert stored["tokens"]["daily"] == used
