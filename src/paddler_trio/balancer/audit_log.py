@@ -4,8 +4,8 @@ A record has the time, the name of the key, the address it came from, what was d
 it ended; for a changed state also digests before and after, or its revision. Each is rendered once,
 with bounds for every part, and what looks like a secret is left out. Nothing here waits.
 
-Refusals are kept in a ring of their own, and in the file only so many of them: somebody who tries
-keys pushes out nothing that was done.
+Refusals are kept in a ring of their own, and in file and log only so many of them: somebody who
+tries keys pushes out nothing that was done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_REFUSALS: Final = 200
 MAX_TEXT_CHARS: Final = 200
 REFUSALS_BURST: Final = 100
 REFUSALS_PER_S: Final = 0.1
-"""In the file; the log has all of them."""
+"""In the file and in the log at its usual level."""
 MAX_FIELDS: Final = 8
 _NAMED: Final = ("before", "after", "revision")
 
@@ -101,13 +101,14 @@ class AuditLog:
         }
         line = _dumps(entry)
         (self._done if outcome == DONE else self._refused).append((self.seq, line))
-        if self.file is not None and (outcome == DONE or self._may_refuse()):
+        is_kept = outcome == DONE or self._may_refuse()
+        if self.file is not None and is_kept:
             self.file.add(line)
         shown = {name: value for name, value in entry.items() if value not in (None, "", {})}
-        log.info("audit", **shown)
+        (log.info if is_kept else log.debug)("audit", **shown)
 
     def _may_refuse(self) -> bool:
-        """The file has room for another refusal."""
+        """File and log have room for another refusal."""
         now_s = trio.current_time()
         if self._refusals is None:
             self._refusals = TokenBucket(REFUSALS_BURST, REFUSALS_PER_S, now_s)

@@ -211,8 +211,10 @@ async def test_refusals_fill_no_file(
     path = tmp_path / "audit.log"
     log = AuditLog.of(path)
     assert log.file is not None
-    for _ in range(REFUSALS_BURST + 500):
-        log.record(SCOPE, "sign-in", outcome="refused: 401")
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(REFUSALS_BURST + 500):
+            log.record(SCOPE, "sign-in", outcome="refused: 401")
+    assert [each["log_level"] for each in logged].count("info") == REFUSALS_BURST
     log.record(SCOPE, "key made", "shop")
     await trio.sleep(1 / REFUSALS_PER_S)
     log.record(SCOPE, "sign-in", "later", outcome="refused: 401")
