@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import select
 import signal
 import ssl
@@ -62,6 +63,12 @@ def test_a_client_without_the_authority_is_in_the_log_with_advice(balancer: TlsB
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(balancer.url("management"), trust_env=False, timeout=PATIENCE_S)
     balancer.daemon.wait_for_line("does not trust this certificate's authority")
+
+
+def test_the_metrics_show_when_the_certificate_expires(balancer: TlsBalancer) -> None:
+    text = balancer.get("management", "/metrics").text
+    (line,) = re.findall(r"^paddler_tls_certificate_expiry_seconds (.+)$", text, re.MULTILINE)
+    assert 9 * 86_400 < float(line) <= 10 * 86_400, "the test's is valid for ten days"
 
 
 def test_the_panel_is_at_https_and_gives_agents_that_address(balancer: TlsBalancer) -> None:

@@ -399,7 +399,10 @@ async def test_a_rollout_under_way_shows_who_does_what_and_for_how_long_nobody_a
 
 async def test_the_families_are_those_of_the_registry_in_its_order() -> None:
     async with world() as here:
-        names = [each.definition for each in measured(here).collect()]
+        measures = measured(here)
+        measures.certificate_left_s = lambda: 86_400.4
+        names = [each.definition for each in measures.collect()]
+        assert shown(measures)["tls_certificate_expiry_seconds"] == {(): 86_400}
     # there is no key file
     assert names == [each for each in BALANCER_METRICS if not each.name.startswith("api_key_")]
 

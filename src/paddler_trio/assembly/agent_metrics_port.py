@@ -53,7 +53,11 @@ def tls_of(config: AgentConfig) -> ServerTls | None:
         config.metrics_tls_client_ca,
         flags="--metrics-tls",
     )
-    return None if files is None else ServerTls.read(files)
+    if files is None:
+        return None
+    tls = ServerTls.read(files)
+    tls.log_use("the port of the metrics")
+    return tls
 
 
 @attrs.frozen(eq=False)

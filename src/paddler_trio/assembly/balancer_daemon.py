@@ -147,6 +147,8 @@ def balancer_parts(
     config, keys, tls = bound.config, bound.keys, bound.tls
     addresses = addresses_of(bound.listeners)
     core = BalancerCore.of(config, addresses, keys)
+    if tls is not None:
+        core.measures.certificate_left_s = lambda: tls.expires_in_s
     watch = RequestWatch.of(config, core, addresses["inference"])
     quotas = KeyQuotas.of(config, keys, core)
     guards = PortGuards.of(config, keys, host_names)

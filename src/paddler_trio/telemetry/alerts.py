@@ -159,6 +159,15 @@ def alerts() -> Sequence[Alert]:
             "for it, or one input is too expensive: the log names stalls.",
         ),
         Alert(
+            name="PaddlerCertificateExpires",
+            expression=f"{prefixed(of_balancer.TLS_CERTIFICATE_EXPIRY_SECONDS)} < {7 * 86_400}",
+            lasts="1h",
+            severity="warning",
+            summary="The TLS certificate of {{ $labels.instance }} expires within a week",
+            description="Renew it: a running balancer reads it again by itself. Its log has the "
+            "reason if it could not; `docs/tls.md` has the commands.",
+        ),
+        Alert(
             name="PaddlerScaleUp",
             expression=f"({processing} + {buffered}) / ({total} > 0) > 0.7",
             lasts="10m",

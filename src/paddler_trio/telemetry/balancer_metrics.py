@@ -237,6 +237,12 @@ ROLLOUT_STALLED_SECONDS: Final = metric(
     "deployment",
     unit="seconds",
 )
+TLS_CERTIFICATE_EXPIRY_SECONDS: Final = metric(
+    "gauge",
+    "tls_certificate_expiry_seconds",
+    "Until the certificate of the ports expires, negative once it has; of ports with TLS",
+    unit="seconds",
+)
 
 BALANCER_METRICS: Final = (
     *PADDLERS,
@@ -250,6 +256,7 @@ BALANCER_METRICS: Final = (
     API_KEY_REQUESTS,
     API_KEY_REFUSALS,
     API_KEY_LIMITED,
+    TLS_CERTIFICATE_EXPIRY_SECONDS,
     REQUESTS,
     REQUEST_DURATION,
     QUEUE_DURATION,

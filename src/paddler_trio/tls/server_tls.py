@@ -63,13 +63,17 @@ class ServerTls:
         seen = signature(files)
         current = read_server_certificate(files)
         _warn_about_key(files)
+        return cls(files, current, seen)
+
+    def log_use(self, where: str) -> None:
+        """Name the certificate: its fingerprint is what clients pin."""
         log.info(
             "TLS",
-            fingerprint=current.own.fingerprint,
-            until=date_of(current.own.not_after_s),
-            client_certificates=files.client_auth.value,
+            on=where,
+            fingerprint=self.fingerprint,
+            until=date_of(self.not_after_s),
+            client_certificates=self.files.client_auth.value,
         )
-        return cls(files, current, seen)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -143,7 +147,11 @@ def server_tls(config: BalancerConfig) -> ServerTls | None:
     files = TlsFiles.of(
         config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_client_auth
     )
-    return None if files is None else ServerTls.read(files)
+    if files is None:
+        return None
+    tls = ServerTls.read(files)
+    tls.log_use("every port")
+    return tls
 
 
 def signature(files: TlsFiles) -> Signature:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -25,6 +25,7 @@ from paddler_trio.telemetry.balancer_metrics import (
     INPUT_BYTES,
     INPUT_BYTES_LIMIT,
     INPUT_REFUSALS,
+    TLS_CERTIFICATE_EXPIRY_SECONDS,
 )
 from paddler_trio.telemetry.build_info import build_info
 from paddler_trio.telemetry.recording import (
@@ -58,6 +59,8 @@ class BalancerMeasures:
     lag: LoopLag
     keys: KeyRing = attrs.field(factory=KeyRing)
     then: DispatchObserver = attrs.field(factory=NoObserver)
+    certificate_left_s: Callable[[], float] | None = attrs.field(default=None, init=False)
+    """Until the certificate of the ports expires; None without TLS."""
     agents: AgentMeasures = attrs.field(init=False)
     requests: RequestMeasures = attrs.field(init=False)
     _lags: Histogram = attrs.field(factory=lambda: Histogram(LOOP_LAG_SECONDS), init=False)
@@ -95,6 +98,8 @@ class BalancerMeasures:
         yield distributed(self._lags)
         yield build_info("balancer")
         yield from of_keys(self.keys)
+        if self.certificate_left_s is not None:
+            yield single(TLS_CERTIFICATE_EXPIRY_SECONDS, round(self.certificate_left_s()))
         fleet = FleetMeasures(self.dispatcher, self.fleet)
         yield from self.requests.families()
         yield from fleet.deployments()
