@@ -3,13 +3,16 @@
     services                         outlive everything
     ├─ systemd watchdog
     ├─ heap trim                     gives free memory back
-    ├─ reload on SIGHUP              of the API keys
+    ├─ reload on SIGHUP              of keys, certificate and access log
     ├─ model store                   a child process, started again under a restart budget
     ├─ event loop lag                measured ten times a second
     ├─ fleet                         plans, and sends agents what they shall serve
     ├─ request activity              notes how the queue moves, once a second
     ├─ metrics history               a row every ten seconds
     ├─ event feed                    looks at what somebody watches, up to four times a second
+    ├─ …                             what writes or sends, if there is such a thing: agents'
+    │                                credentials, key usage, audit and access log, spans, StatsD;
+    │                                the certificate watch
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
           └─ requests                one task each, from arrival to ending; drained second
