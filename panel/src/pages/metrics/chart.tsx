@@ -4,7 +4,7 @@ import { theme, themeColor } from "../../core/theme";
 import { formatTime } from "../../core/format";
 import { wallTime } from "../../core/time";
 import { Card } from "../../ui";
-import { type Column, hasValues } from "./series";
+import { type Column, hasValues, markOf } from "./series";
 
 export interface Line {
   readonly label: string;
@@ -125,7 +125,7 @@ function optionsFor(
       y: { range: (_, __, high) => [0, most ?? niceAbove(high ?? 1)] },
     },
     axes: [
-      { ...axis, size: 30, space: 64, values: (_, ticks) => ticks.map((tick) => formatTime(new Date(tick * 1000)).slice(0, 5)) },
+      { ...axis, size: 30, space: 64, values: (_, ticks, __, ___, step_s) => ticks.map((tick) => markOf(tick, step_s)) },
       { ...axis, size: 62, space: 32, values: (_, ticks) => ticks.map(format) },
     ],
     series: [

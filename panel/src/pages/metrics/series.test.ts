@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { MetricsField, MetricsHistory, MetricsRow } from "../../types";
 import { capacityOf } from "./capacity";
-import { hasValues, hitRates, largest, newest, ratesOf, seriesOf, withNewest } from "./series";
+import { hasValues, hitRates, largest, markOf, newest, ratesOf, seriesOf, withNewest } from "./series";
 
 const FIELDS: MetricsField[] = [
   "start_ms",
@@ -94,4 +94,10 @@ test("slots that came or went do not count for buckets in which they were not", 
     row({ start_ms: 10_000, busy_max: 2, slots: 4, requests: 2 }),
   ];
   assert.match(capacityOf(seriesOf(history(...rows))).sentence, /50 % busy/);
+});
+
+test("marks of an axis that are less than a minute apart differ", () => {
+  const time_s = new Date(2026, 2, 4, 13, 37, 0).getTime() / 1000;
+  assert.deepEqual([0, 30, 60].map((later) => markOf(time_s + later, 30)), ["13:37:00", "13:37:30", "13:38:00"]);
+  assert.equal(markOf(time_s, 60), "13:37");
 });

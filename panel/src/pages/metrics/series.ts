@@ -1,5 +1,6 @@
 /** The metrics history as columns of charts and rows of a table. Pure. */
 
+import { formatTime } from "../../core/format";
 import type { MetricsField, MetricsHistory, MetricsRow } from "../../types";
 
 /** One value every `bucket_ms`; null where nothing was measured. */
@@ -115,4 +116,10 @@ function filled(rows: readonly MetricsRow[], at: number, bucket_ms: number): Met
     all.push(row);
   }
   return all;
+}
+
+/** A mark of the axis of time, in the viewer's zone; marks less than a minute apart differ by their seconds. */
+export function markOf(time_s: number, step_s: number): string {
+  const text = formatTime(new Date(time_s * 1000));
+  return step_s < 60 ? text : text.slice(0, 5);
 }

@@ -1,16 +1,16 @@
 import { useEffect, useState } from "preact/hooks";
-import { formatDuration } from "../../core/format";
 import { now } from "../../core/time";
 import type { RequestView } from "../../types";
-import { axisStep } from "../timeline/viewport";
 import { pathOf } from "./speed";
+import { axisMarks } from "./waterfall_axis";
 import { type WaterfallRow, waterfallRows } from "./waterfall_rows";
 
 const CURVE_WIDTH = 400;
 const CURVE_HEIGHT = 20;
 const TICK_MS = 250;
-/** How wide the bars are, roughly: it only decides how many marks the axis has. */
-const barsWidth = (): number => Math.min(720, Math.max(160, window.innerWidth - 140));
+/** How wide the bars are, at least: it decides which marks the axis has. */
+const barsWidth = (): number =>
+  Math.min(720, Math.max(160, window.innerWidth - (window.innerWidth <= 640 ? 160 : 620)));
 
 /** The scale: to where, from the arrival. */
 export type Reach = "whole" | "first";
@@ -23,23 +23,24 @@ export function Waterfall({ view, reach }: { view: RequestView; reach: Reach }) 
   const first = view.first_result_ms;
   const end = reach === "first" && first !== null ? first + Math.max(20, (first - begin) * 0.06) : (view.ended_ms ?? now_ms);
   const span = Math.max(1, end - begin);
-  const step = axisStep(span, barsWidth(), 72);
-  const marks = Array.from({ length: Math.floor(span / step) + 1 }, (_, place) => place * step);
+  const marks = axisMarks(span, barsWidth());
   return (
     <div class="waterfall" role="table" aria-label="What happened to the request">
       <div class="waterfall-grid" aria-hidden="true">
-        {marks.map((ms) => (
+        {marks.map(({ ms }) => (
           <i key={ms} style={{ left: `${(ms / span) * 100}%` }} />
         ))}
       </div>
       <div class="waterfall-axis" role="row">
         <span role="columnheader">Stage</span>
         <span class="waterfall-scale" role="columnheader" aria-label="When">
-          {marks.map((ms) => (
-            <span key={ms} class={ms / span > 0.94 ? "last" : undefined} style={{ left: `${(ms / span) * 100}%` }}>
-              {ms === 0 ? "0" : formatDuration(ms)}
-            </span>
-          ))}
+          {marks.map(({ ms, label, isBefore }) =>
+            label === "" ? null : (
+              <span key={ms} class={isBefore ? "last" : undefined} style={{ left: `${(ms / span) * 100}%` }}>
+                {label}
+              </span>
+            ),
+          )}
         </span>
         <span class="right" role="columnheader">
           Took

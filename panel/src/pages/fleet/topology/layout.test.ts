@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type AgentShape, type Box, cellBox, layOut, tileAt } from "./layout";
+import { type AgentShape, type Box, cellBox, layOut, nameBoxes, tileAt } from "./layout";
 
 function fleet(agents: number, lanes: number): AgentShape[] {
   return Array.from({ length: agents }, (_, key) => ({ key, lanes, deployment: key % 3 ? "default" : "coder" }));
@@ -40,4 +40,18 @@ test("a large fleet has small cells and a height that fits a window", () => {
   const layout = layOut(1200, fleet(500, 32), ["default", "coder"], 8);
   assert.equal(layout.names, "none");
   assert.ok(layout.height < 800, String(layout.height));
+});
+
+test("names stand beside the cells of their agents, where dots end", () => {
+  for (const [width, agents, lanes] of [[1600, 3, 4], [1000, 40, 8], [330, 3, 4]] as const) {
+    const layout = layOut(width, fleet(agents, lanes), ["default", "coder"], 6);
+    const boxes = nameBoxes(layout);
+    assert.equal(boxes.length, layout.names === "none" ? 0 : agents);
+    layout.tiles.forEach((tile, place) => {
+      const box = boxes[place];
+      for (let lane = 0; box && lane < tile.lanes; lane += 1) {
+        assert.ok(box.width > 0 && box.height > 0 && !overlap(box, cellBox(tile, lane, layout)));
+      }
+    });
+  }
 });

@@ -294,3 +294,12 @@ export function tileAt(layout: Layout, x: number, y: number): { tile: Tile; lane
   const isCell = column >= 0 && column < tile.columns && line >= 0 && lane < tile.lanes;
   return { tile, lane: isCell ? lane : null };
 }
+
+/** Where the agents' names stand: before their cells, above them, or nowhere in a large fleet. */
+export function nameBoxes({ names, tiles }: Pick<Layout, "names" | "tiles">): Box[] {
+  return names === "none"
+    ? []
+    : tiles.map(({ x, y, width, height, left, top }) =>
+        names === "before" ? { x, y, width: left - x, height } : { x, y, width, height: top - y },
+      );
+}

@@ -7,7 +7,7 @@
 import { Brush } from "./brush";
 import { drawAgent, lookOf } from "./draw_agent";
 import { drawHead } from "./draw_head";
-import { type Box, cellBox, type Layout, layOut, type Tile } from "./layout";
+import { type Box, cellBox, type Layout, layOut, nameBoxes, type Tile } from "./layout";
 import { Particles, type Point } from "./particles";
 import type { AgentShown, Picture } from "./picture";
 
@@ -122,6 +122,10 @@ export class Painter {
     const { context, colors } = this.#above;
     context.clearRect(0, 0, layout.width, layout.height);
     this.#particles.draw(context, now_ms, layout.isNarrow);
+    // Dots pass below the agents' names: what they draw there is taken away.
+    for (const box of nameBoxes(layout)) {
+      context.clearRect(box.x, box.y, box.width, box.height);
+    }
     if (this.#marked) {
       const { x, y, width, height } = this.#marked;
       context.strokeStyle = colors.text;
