@@ -44,7 +44,7 @@ from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.printed_tree import running_tree
+from paddler_trio.nursery_tree.tree_in_pieces import running_tree_json
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, desired_state_problem
 from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState, Extras
@@ -213,7 +213,7 @@ class ManagementRoutes:
 
         @app.get("/api/v2/tree")
         async def tree() -> Response:
-            return _json(attrs.asdict(running_tree()))
+            return _json_text(await running_tree_json())
 
         @app.get("/api/v2/agents/<agent_id>/tree")
         async def agent_tree(agent_id: str) -> Response:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 import trio
@@ -73,6 +74,15 @@ class TreeNode:
 
 def running_tree() -> TreeNode:
     """The tree from this daemon's main task down; call it inside the trio run."""
+    daemon, histories = main_task()
+    return attrs.evolve(_node(daemon, histories), name=ROOT)
+
+
+Histories: TypeAlias = dict[trio.lowlevel.Task, ChildHistory]
+
+
+def main_task() -> tuple[trio.lowlevel.Task, Histories]:
+    """The task that ``trio.run`` started, and what supervisors remember."""
     root = trio.lowlevel.current_root_task()
     assert root is not None, "no trio run here"
     main = [task for nursery in root.child_nurseries for task in nursery.child_tasks]
@@ -81,24 +91,22 @@ def running_tree() -> TreeNode:
     except LookupError:
         histories = {}
     # the root's first nursery holds main and trio's own system tasks; main was started first
-    daemon = next((t for t in main if not t.name.startswith("<")), main[0])
-    return attrs.evolve(_node(daemon, histories), name=ROOT)
+    return next((t for t in main if not t.name.startswith("<")), main[0]), histories
 
 
-def _node(task: trio.lowlevel.Task, histories: dict[trio.lowlevel.Task, ChildHistory]) -> TreeNode:
+def alone(task: trio.lowlevel.Task, histories: Histories) -> TreeNode:
+    """One task without its children."""
     history = histories.get(task, ChildHistory())
+    return TreeNode(_plain(task.name), _waits_for(task), history.restarts, history.last_crash, [])
+
+
+def _node(task: trio.lowlevel.Task, histories: Histories) -> TreeNode:
     children = [
         _node(child, histories)
         for nursery in task.child_nurseries
-        for child in sorted(nursery.child_tasks, key=lambda child: _natural(child.name))
+        for child in sorted(nursery.child_tasks, key=lambda child: natural(child.name))
     ]
-    return TreeNode(
-        name=_plain(task.name),
-        waits_for=_waits_for(task),
-        restarts=history.restarts,
-        last_crash=history.last_crash,
-        children=children,
-    )
+    return attrs.evolve(alone(task, histories), children=children)
 
 
 def _plain(name: str) -> str:
@@ -108,9 +116,9 @@ def _plain(name: str) -> str:
     return ".".join(name.replace(".<locals>", "").split(".")[-2:])
 
 
-def _natural(name: str) -> list[tuple[str, int]]:
+def natural(name: str) -> str:
     """A key that sorts ``connection 9`` before ``connection 10``."""
-    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)([0-9]*)", name)]
+    return re.sub(r"[0-9]+", lambda digits: digits[0].zfill(20), name)
 
 
 def _waits_for(task: trio.lowlevel.Task) -> str:
