@@ -232,7 +232,7 @@ async def test_requests_reach_an_agent_as_they_came_and_one_for_each_slot_that_i
                 running.append(wire_id)
                 prompts.append(body["ContinueFromRawPrompt"]["raw_prompt"])
             assert await balancer.metric("slots_processing") == slots
-            assert await balancer.metric("requests_buffered") == requests - len(prompts)
+            assert await balancer.buffered() == requests - len(prompts)
             assert len(agent.requests()) == len(prompts)
             await agent.answer(running.pop(len(prompts) % slots))
         assert prompts == [f"number {number}" for number in range(requests)]
