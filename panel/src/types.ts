@@ -183,8 +183,10 @@ export interface Placement {
   template_ms: number | null;
   ended_ms: number | null;
   ending: string | null;
-  /** How often the engine gave its cells to others for a while; known at its end. */
+  /** How often the engine gave its cells to others for a while. */
   preemptions: number;
+  /** When it did, the first of them, if the agent reports it. */
+  preempted_ms?: number[];
 }
 
 export interface Ending {

@@ -64,6 +64,7 @@ class Engine:
     endings: dict[int, Ending] = attrs.field(factory=dict)
     stats: EngineStats | None = None
     progress: list[Progress] = attrs.field(factory=list)
+    preempted: list[int] = attrs.field(factory=list)
 
     def send(self, frame: ToEngine) -> None:
         assert self.process.stdin is not None
@@ -110,6 +111,7 @@ class Engine:
                 continue
             assert isinstance(frame, Step), frame
             self.progress += frame.progress
+            self.preempted += frame.preempted
             for token in frame.sampled:
                 self.sampled.setdefault(token.key, []).append(token.token)
                 self.reports.setdefault(token.key, []).append(token)

@@ -154,6 +154,7 @@ def test_a_full_pool_preempts_the_youngest_and_fails_no_request(vocabulary: Voca
         counts = [engine.endings[key].num_preemptions for key in range(1, 5)]
         assert counts[0] == 0, "the oldest is never preempted"
         assert sum(counts) > 0
+        assert [engine.preempted.count(key) for key in range(1, 5)] == counts, "as it happens"
         while engine.stats is None or engine.stats.preemptions < sum(counts):
             engine.receive_figures()
         assert engine.stats.preemptions == sum(counts)

@@ -182,6 +182,29 @@ async def test_an_engine_that_preempted_it_is_named(autojump_clock: MockClock) -
         assert "preempted it 2 times" in " ".join(explanation(record, trio.current_time()))
 
 
+async def test_each_preemption_has_its_moment(autojump_clock: MockClock) -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        peer = here.agent()
+        here.submit("patient")
+        wire_id = peer.sent()[0].split()[1]
+        peer.says(wire_id, "a")
+        for seconds in (2, 3):
+            await trio.sleep(seconds)
+            count = len(activity.in_flight[RequestKey(1)].placements[0].preempted_s) + 1
+            alone = {"id": wire_id, "tokens": [], "results": [], "preemptions": count}
+            take_step(peer.connection, [alone])
+        view = activity.in_flight[RequestKey(1)].view(trio.current_time())
+        (placement,) = view["placements"]  # type: ignore[misc]
+        since_ms = [each - placement["at_ms"] for each in placement["preempted_ms"]]
+        assert (placement["preemptions"], since_ms) == (2, [2000, 5000])
+        entry = {"id": wire_id, "tokens": [2], "results": [{"Done": {}}], "preemptions": 2}
+        take_step(peer.connection, [entry])
+        (record,) = activity.finished
+        told = " ".join(explanation(record, trio.current_time()))
+        assert "preempted it 2 times after 2.00 s, 5.00 s" in told
+
+
 @pytest.mark.parametrize("count", [-1, 1.5, "3", None, True])
 def test_a_count_that_is_none_is_nothing(count: object) -> None:
     assert bounded_count(count) == 0

@@ -65,8 +65,8 @@ class Reply(Protocol):
         prompt: PromptStages | None = None,
         preemptions: int = 0,
     ) -> None:
-        """``prompt``: how it was computed, once, with the first results; ``preemptions`` with the
-        ending."""
+        """``prompt``: how it was computed, once, with the first results; ``preemptions``: how many
+        so far, alone when there is one more, and with the ending."""
         ...
 
     def acknowledge(self, wire_id: str) -> None:
@@ -106,6 +106,8 @@ class RunningRequest:
     prompt: Progress | None = None
     """How far its prompt was, at the last report; None once the balancer was informed."""
     over: Future[None] = attrs.field(factory=Future)
+    preemptions: int = 0
+    """How often the engine preempted it so far."""
 
     def __repr__(self) -> str:
         if self.is_over:
@@ -255,6 +257,13 @@ class AgentRequests:
             replies[id(running.reply)] = running.reply
             running.prompt = progress
             running.reply.results(running.wire_id, [], running.output.progress(progress))
+        for key in step.preempted:
+            running = self._by_key.get(key)
+            if running is None or running.is_over:
+                continue
+            replies[id(running.reply)] = running.reply
+            running.preemptions += 1
+            running.reply.results(running.wire_id, [], [], preemptions=running.preemptions)
         for key in sampled.keys() | endings.keys():
             running = self._by_key.get(key)
             if running is None or running.output is None or running.is_over:

@@ -63,7 +63,8 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                 if "prompt" in entry and (prompt := PromptStages.read(entry["prompt"])) is not None:
                     lease.report_prompt(prompt)
                 if "preemptions" in entry:
-                    lease.preemptions = bounded_count(entry["preemptions"])
+                    count = bounded_count(entry["preemptions"])
+                    lease.report_preemptions(count, is_now=not results)
                 try:
                     deliver(lease, "GeneratedToken", results, tokens, extended=True)
                 except WireError as error:

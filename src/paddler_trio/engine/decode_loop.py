@@ -522,8 +522,9 @@ class DecodeLoop:
         )
 
     def _report_step(self) -> None:
-        if self._sampled or self._endings or self._progress:
-            step = Step(self._sampled, self._endings, self._progress)
+        preempted = self.streams.take_preempted()
+        if self._sampled or self._endings or self._progress or preempted:
+            step = Step(self._sampled, self._endings, self._progress, preempted)
             self._sampled, self._endings, self._progress = [], [], []
             self.report(step)
 

@@ -33,8 +33,8 @@ class DispatchObserver(Protocol):
         ...
 
     def prepared(self, lease: Lease) -> None:
-        """The agent reported that it has prepared the request, or how it computed the prompt; see
-        ``lease.prepared_s`` and ``lease.prompt``."""
+        """The agent reported that it has prepared the request, how it computed the prompt, or that
+        its engine preempted it; see ``lease.prepared_s``, ``prompt`` and ``preempted_s``."""
         ...
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:

@@ -6,7 +6,7 @@ one task switch: that of the consumer that writes it out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -26,6 +26,7 @@ from paddler_trio.wire.trio.request_trace import RequestTrace
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.agent_connection import AgentConnection
 
+MAX_MOMENTS: Final = 32
 SLOW_READER = Failure(503, "The client reads too slowly; the request was stopped to protect others")
 
 
@@ -47,7 +48,9 @@ class Lease:
     prompt: PromptStages | None = attrs.field(default=None, init=False)
     """How the agent computed the prompt, once it has reported that."""
     preemptions: int = attrs.field(default=0, init=False)
-    """How often the engine preempted it for others, which it reports with the ending."""
+    """How often the engine preempted it for others, as far as the agent has reported."""
+    preempted_s: list[float] = attrs.field(factory=list, init=False)
+    """When it did; only the first ``MAX_MOMENTS``. Agents from before this report no moments."""
     num_deliveries: int = attrs.field(default=0, init=False)
     """How many messages of the agent were about it."""
 
@@ -110,6 +113,14 @@ class Lease:
     def report_prompt(self, prompt: PromptStages) -> None:
         """The agent computed the prompt; it reports that with the first results."""
         self.prompt = prompt
+        if self.request.lease is self:
+            self.request.observer.prepared(self)
+
+    def report_preemptions(self, count: int, *, is_now: bool) -> None:
+        """So many in all; ``is_now``: the last one has just happened."""
+        if is_now and count > self.preemptions and len(self.preempted_s) < MAX_MOMENTS:
+            self.preempted_s.append(trio.current_time())
+        self.preemptions = count
         if self.request.lease is self:
             self.request.observer.prepared(self)
 

@@ -51,6 +51,17 @@ test("a continuation goes from agent to agent, through the queue", () => {
   assert.equal(waterfallRows(view, NOW).find((row) => row.label === "Agent lost")!.note, "The connection broke.");
 });
 
+test("preemptions have their moments, as far as they are known", () => {
+  const view = anEndedRequest();
+  const note = (more: object): string => {
+    const placements = view.placements.map((each) => ({ ...each, ...more }));
+    return waterfallRows({ ...view, placements }, NOW).find((row) => row.label === "Decode")!.note;
+  };
+  const { arrived_ms } = view;
+  assert.match(note({ preemptions: 2, preempted_ms: [arrived_ms + 400, arrived_ms + 2_000] }), /Preempted 2 times, after 400 ms, 2\.00 s\.$/);
+  assert.match(note({ preemptions: 1 }), /Preempted 1 time\.$/);
+});
+
 test("what goes on has no end yet, and its length grows", () => {
   const waiting = aRequest({ phase: "buffered", placements: [], queue: [{ since_ms: 900, until_ms: null, positions: [[900, 3]] }], position: 1 });
   const row = waterfallRows(waiting, 1_900)[1]!;

@@ -166,7 +166,9 @@ function stageNote(
         return "";
       }
       const speed = end_ms > start_ms && tokens > 1 ? `, ${formatRate(((tokens - 1) * 1000) / (end_ms - start_ms), "tok")}` : "";
-      const preempted = placement.preemptions > 0 ? ` Preempted ${plural(placement.preemptions, "time")}.` : "";
+      const moments = (placement.preempted_ms ?? []).map((each) => formatDuration(each - view.arrived_ms));
+      const when = moments.length > 0 ? `, after ${moments.join(", ")}` : "";
+      const preempted = placement.preemptions > 0 ? ` Preempted ${plural(placement.preemptions, "time")}${when}.` : "";
       return `${plural(tokens, "token")}${speed}.${preempted}`;
     }
     default:

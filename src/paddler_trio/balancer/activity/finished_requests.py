@@ -33,7 +33,7 @@ PackedStay: TypeAlias = "tuple[float, float | None, bytes, str]"
 PackedStages: TypeAlias = "tuple[int, int, int, int, int]"
 PackedPlacement: TypeAlias = (
     "tuple[str, int, int, float, str, float | None, float | None, PackedStages | None, "
-    "int | None, int | None, float | None, str | None, int]"
+    "int | None, int | None, float | None, str | None, int, tuple[float, ...]]"
 )
 PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
 """Code and text of a failure; True for done, False for stopped."""
@@ -182,6 +182,7 @@ def _pack_placement(placement: PlacementRecord) -> PackedPlacement:
         placement.ended_s,
         placement.ending,
         placement.preemptions,
+        placement.preempted_s,
     )
 
 

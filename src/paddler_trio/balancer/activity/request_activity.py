@@ -214,6 +214,8 @@ class RequestActivity:
         if record is not None:
             placement = record.placements[-1]
             placement.prepared_s, placement.prompt = lease.prepared_s, lease.prompt
+            placement.preemptions = lease.preemptions
+            placement.preempted_s = tuple(lease.preempted_s)
             if lease.prompt is not None:
                 placement.prompt_tokens = lease.prompt.tokens
                 placement.cached_tokens = lease.prompt.cached

@@ -111,6 +111,7 @@ class PlacementRecord:
       why: the agent got it, in words.
       ending: ``done``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with the reason.
       preemptions: how often the engine gave its cells to others for a while.
+      preempted_s: when it did, the first of them, if the agent reports it.
     """
 
     agent: str
@@ -126,6 +127,7 @@ class PlacementRecord:
     ended_s: float | None = None
     ending: str | None = None
     preemptions: int = 0
+    preempted_s: tuple[float, ...] = ()
 
     def view(self) -> dict[str, object]:
         prompt = self.prompt
@@ -145,6 +147,7 @@ class PlacementRecord:
             "ended_ms": _ms(self.ended_s),
             "ending": self.ending,
             "preemptions": self.preemptions,
+            "preempted_ms": [ms(each) for each in self.preempted_s],
         }
 
 

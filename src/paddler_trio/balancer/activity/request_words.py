@@ -56,9 +56,11 @@ def _placement(placement: PlacementRecord, now_s: float) -> Iterator[str]:
         )
     if placement.preemptions:
         times = "once" if placement.preemptions == 1 else f"{placement.preemptions} times"
+        moments = [_span(each - placement.at_s) for each in placement.preempted_s]
+        when = f" after {', '.join(moments)}" if moments else ""
         yield (
-            f"The engine preempted it {times}, for older requests that needed its cells, and went "
-            "on with it later."
+            f"The engine preempted it {times}{when}, for older requests that needed its cells, and "
+            "went on with it later."
         )
     if placement.first_s is None and placement.ended_s is None:
         yield f"{_span(now_s - placement.at_s)} later there is no result yet."

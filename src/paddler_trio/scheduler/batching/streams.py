@@ -118,6 +118,8 @@ class Streams:
     first_position: Callable[[int], int] = attrs.field(default=lambda _: 0)
     keeps_checkpoints: bool = False
     preemptions: int = attrs.field(default=0, init=False)
+    _preempted: list[int] = attrs.field(factory=list, init=False)
+    """Keys of those that were preempted since the last report."""
     _streams: list[Stream] = attrs.field(init=False)
     _waiting: list[Sequence] = attrs.field(factory=list, init=False)
     """In the order of arrival."""
@@ -499,6 +501,11 @@ class Streams:
         self._touch(stream)
         self._cut(stream, 0 if sequence.salt is None else stream.length)
 
+    def take_preempted(self) -> list[int]:
+        """Keys of the sequences that were preempted since the last call."""
+        keys, self._preempted = self._preempted, []
+        return keys
+
     def _preempt(self, sequence: Sequence) -> Cut:
         """It keeps its place in the queue; its tokens stay while their cells are not needed."""
         stream = self._stream_of(sequence)
@@ -508,6 +515,7 @@ class Streams:
         sequence.drafts = []
         self.preemptions += 1
         sequence.num_preemptions += 1
+        self._preempted.append(sequence.key)
         self._waiting.append(sequence)
         self._waiting.sort(key=lambda other: other.arrival)
         return Cut(stream.id, stream.length)

@@ -328,6 +328,8 @@ class Step:
     sampled: list[SampledToken]
     endings: list[Ending]
     progress: list[Progress] = attrs.field(factory=list)
+    preempted: list[int] = attrs.field(factory=list)
+    """Keys of sequences that gave their cells to others; they go on later."""
 
 
 @attrs.frozen

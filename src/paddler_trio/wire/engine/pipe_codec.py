@@ -66,16 +66,28 @@ def _step_as_map(step: Step) -> dict[str, object]:
     ]
     endings = [attrs.asdict(ending) for ending in step.endings]
     progress = [attrs.astuple(entry) for entry in step.progress]
-    return {"type": "Step", "sampled": rows, "endings": endings, "progress": progress}
+    return {
+        "type": "Step",
+        "sampled": rows,
+        "endings": endings,
+        "progress": progress,
+        "preempted": step.preempted,
+    }
 
 
 def _step_of(value: dict[str, object]) -> Step:
     rows, endings, progress = value["sampled"], value["endings"], value["progress"]
-    if len(value) != 4 or type(rows) is not list or type(progress) is not list:
+    preempted = value["preempted"]
+    if len(value) != 5 or type(rows) is not list or type(progress) is not list:
         raise TypeError("not a step")
+    if type(preempted) is not list or not all(type(key) is int for key in preempted):
+        raise TypeError("not keys of sequences")
     ended = _CONVERTER.structure(endings, _ENDINGS) if endings else []
     return Step(
-        [_sampled_of(*row) for row in rows], ended, [_progress_of(*row) for row in progress]
+        [_sampled_of(*row) for row in rows],
+        ended,
+        [_progress_of(*row) for row in progress],
+        preempted,
     )
 
 

@@ -303,6 +303,8 @@ def test_the_youngest_is_preempted_when_a_pool_is_full_and_resumes_later() -> No
             break
     assert ended == [(1, 0), (2, 1)]
     assert streams.preemptions == 1
+    assert streams.take_preempted() == [2]
+    assert streams.take_preempted() == []
 
 
 def _answered(streams: Streams, key: int, length: int, salt: str | None = "") -> None:
