@@ -105,6 +105,9 @@ CASES = {
     "PaddlerEventLoopLag": Case(
         _histogram("paddler_loop_lag_seconds", "", "0+50x30", "0+100x30"), 12, {}, 4
     ),
+    "PaddlerCertificateExpires": Case(
+        {f"paddler_tls_certificate_expiry_seconds{{{HERE}}}": "700000x5 600000x100"}, 80, {}, 30
+    ),
     "PaddlerScaleUp": Case(
         {
             f"paddler_slots_processing{{{HERE}}}": "0 8x30",
