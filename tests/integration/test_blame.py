@@ -56,7 +56,9 @@ def poisoned(fleet: Fleet, deadly: int) -> tuple[Heard, Sequence[Heard]]:
     return poison, bystanders
 
 
-@pytest.mark.parametrize("deadly", [IN_BATCH, IN_ADMISSION, IN_PYTHON])
+@pytest.mark.parametrize(
+    "deadly", [IN_BATCH, pytest.param(IN_ADMISSION, marks=pytest.mark.slow), IN_PYTHON]
+)
 def test_a_request_that_kills_engines_ends_after_two_and_nobody_beside_it(deadly: int) -> None:
     with Fleet.start(agents=3, slots=SLOTS, env={"PYTHONPATH": PATH}) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=6144, **GREEDY)

@@ -66,7 +66,7 @@ def test_joining_over_tls_sends_the_secret_to_the_balancer_alone(tmp_path: Path)
         joined = json.loads((tmp_path / "one" / "joined.json").read_text())
         assert (joined["address"], joined["fingerprint"]) == (token.address, None)
         here.agent("one").wait_for_log("linked to the balancer")
-        assert set(here.agents()) == {"gpu-1"}
+        here.wait(lambda: set(here.agents()) == {"gpu-1"}, "the balancer has read that")
 
         other = Authority.make(tmp_path / "other").sign("impostor")
         certificates = [as_pem(other.cert), as_pem(authority.cert)]
