@@ -28,7 +28,7 @@ def fleet(chromium: Browser) -> Iterator[Fleet]:
     panel = "--web-admin-panel-addr=127.0.0.1:0"
     with Fleet.start(agents=2, model=None, balancer_options=[panel]) as fleet:
         give_long_contexts(fleet)
-        ask(fleet, "early", 3, tokens=30)
+        ask(fleet, "early", 3, tokens=200)
         yield fleet
 
 

@@ -45,7 +45,7 @@ export function LazyPage({ entry }: { entry: PageEntry }) {
   }
   return (
     <Page title={entry.title}>
-      <div class="skeleton" aria-busy="true" aria-label="The page is being fetched" />
+      <div class="skeleton" role="status" aria-busy="true" aria-label="The page is being fetched" />
     </Page>
   );
 }

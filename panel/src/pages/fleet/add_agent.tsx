@@ -29,7 +29,7 @@ export function AddAgent({ close }: { close: () => void }) {
       {failure !== null ? (
         <Problem error={failure} retry={load} />
       ) : found === null ? (
-        <div class="skeleton short" aria-busy="true" aria-label="Asking the balancer" />
+        <div class="skeleton short" role="status" aria-busy="true" aria-label="Asking the balancer" />
       ) : (
         <>
           {found.join.problem ? <Note tone="warn">{found.join.problem}</Note> : null}

@@ -21,7 +21,7 @@ export default function FleetPage() {
         </Button>
       }
     >
-      {isKnown ? <Fleet add={() => setAdds(true)} /> : <div class="skeleton" aria-busy="true" aria-label="Waiting for the balancer" />}
+      {isKnown ? <Fleet add={() => setAdds(true)} /> : <div class="skeleton" role="status" aria-busy="true" aria-label="Waiting for the balancer" />}
       {adds ? <AddAgent close={() => setAdds(false)} /> : null}
     </Page>
   );

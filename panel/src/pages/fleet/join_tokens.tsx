@@ -58,7 +58,7 @@ export function JoinTokens({ name, slots }: { name: string; slots: string }) {
   };
   if (list === null) {
     return problem === null ? (
-      <div class="skeleton short" aria-busy="true" aria-label="Asking the balancer" />
+      <div class="skeleton short" role="status" aria-busy="true" aria-label="Asking the balancer" />
     ) : (
       <Problem error={problem} title="Join tokens cannot be loaded" retry={() => void load()} />
     );

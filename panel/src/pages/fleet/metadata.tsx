@@ -33,7 +33,7 @@ export function Metadata({ agent, close }: { agent: Agent; close: () => void }) 
       {failure !== null ? (
         <Problem error={reasonOf(failure)} retry={load} title="The agent's answer is missing." />
       ) : pairs === null ? (
-        <div class="skeleton" aria-busy="true" aria-label="Asking the agent" />
+        <div class="skeleton" role="status" aria-busy="true" aria-label="Asking the agent" />
       ) : Object.keys(pairs).length === 0 ? (
         <Empty icon="model" title="No model is loaded" advice="The pairs of its file are shown as soon as the agent has one." />
       ) : (

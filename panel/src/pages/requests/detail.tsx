@@ -52,7 +52,7 @@ export function RequestPage({ name }: { name: string }) {
         <Problem title="The request cannot be shown." error={error} retry={reload} />
       ) : null}
       {view === undefined || outcome === undefined ? (
-        error === null ? <div class="skeleton" aria-busy="true" aria-label="The request is being fetched" /> : null
+        error === null ? <div class="skeleton" role="status" aria-busy="true" aria-label="The request is being fetched" /> : null
       ) : (
         <>
           <Card label="Summary">

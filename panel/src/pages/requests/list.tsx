@@ -133,7 +133,7 @@ function RequestTable({
 
 function NoRequests({ filter, loading }: { filter: Filter; loading: boolean }) {
   if (loading) {
-    return <div class="request-loading" aria-busy="true" aria-label="The requests are being fetched" />;
+    return <div class="request-loading" role="status" aria-busy="true" aria-label="The requests are being fetched" />;
   }
   if (isFiltered(filter)) {
     return <Empty icon="filter" title="No request fits the filter" advice="Change the filter, or clear it." />;
