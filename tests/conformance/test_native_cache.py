@@ -56,7 +56,7 @@ class Agent:
 
     async def has_no_command(self) -> None:
         """Return when it works on none."""
-        run = self.parts.run_cache
+        run = self.parts.services["model cache"]
         assert isinstance(run, partial)
         with trio.fail_after(30):
             while run.func.__self__._running:  # type: ignore[attr-defined]  # noqa: ASYNC110
@@ -64,7 +64,8 @@ class Agent:
 
     async def has_failed(self) -> None:
         """Return when it cannot serve what is desired."""
-        status = self.parts.model.status  # type: ignore[attr-defined]
+        run = self.parts.services["model"]
+        status = run.__self__.status  # type: ignore[attr-defined]
         with trio.fail_after(30):
             ordinal = 0
             while status.phase != "failed":

@@ -32,9 +32,8 @@ class Fake:
     def parts(self) -> InstanceParts:
         return InstanceParts(
             name=self.wanted.deployment,
-            model=Sleeper(self, "model"),
+            services={"model": Sleeper(self, "model").run},
             link=Link(self),
-            run_cache=trio.sleep_forever,
             open_requests=self.open_requests,
             offer_nothing=lambda: self.events.append("offers nothing"),
             drain_timeout_s=DRAIN_S,

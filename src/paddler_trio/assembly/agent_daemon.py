@@ -20,6 +20,7 @@ from paddler_trio.agent.model_fit import ModelFit
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.assembly.upstream_agent import upstream_agent_parts
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ConfigurationError
@@ -72,7 +73,10 @@ async def serve_agent(
         in_use(config.token_file) if config.has_credential and config.token_file else nullcontext()
     )
     with lock:
-        parts = partial(agent_parts, config, open_metrics)
+        if config.upstream is None:
+            parts = partial(agent_parts, config, open_metrics)
+        else:
+            parts = partial(upstream_agent_parts, config, config.upstream)
         await run_agent(parts, stop, notifier=notifier, task_status=task_status)
 
 
@@ -221,9 +225,8 @@ class _Host:
 
         return InstanceParts(
             name=name or link_id,
-            model=models,
+            services={"model": models.run, "model cache": partial(requests.cache.run, models)},
             link=link,
-            run_cache=partial(requests.cache.run, models),
             open_requests=partial(requests.open, models=models),
             offer_nothing=offer_nothing,
             drain_timeout_s=config.drain_timeout_s,
