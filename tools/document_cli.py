@@ -256,6 +256,21 @@ paddler-trio model swap big.gguf --n-gpu-layers -1
 The first line on standard output says where it serves, once it does. It ends at the first SIGTERM
 or Ctrl-C, whatever it is computing, with exit code 0.
 """,
+    "bench": """\
+Any server with OpenAI's `/v1/chat/completions` can be tested. `URL` is `host:port` or
+`http[s]://host[:port][/path]`, with or without `/v1` at its end; `--tls-*` and `--key-file` are
+about the first server only. Only loopback and private addresses are loaded without
+`--allow-public`.
+
+| code | |
+|---|---|
+| 0 | done |
+| 1 | more requests failed than `--max-error-rate`, a `--fail-if` holds, or nothing is answered |
+| 2 | the command line is wrong, or a server cannot be reached; nothing was loaded |
+| 130 | interrupted; the results so far were reported |
+
+What the figures mean, and how far to trust them: [load tests](bench.md).
+""",
     "tree": """\
 Each line is a task: its name, where it stands in the code, how often it was restarted and its last
 crash. Tasks are children of the task whose nursery they live in: when a parent ends, they have

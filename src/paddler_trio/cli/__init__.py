@@ -13,6 +13,7 @@ from paddler_trio.cli import (
     agents,
     audit,
     balancer,
+    bench_command,
     chat,
     demo,
     doctor,
@@ -60,6 +61,7 @@ app.command()(top.top)
 app.command()(requests_command.requests)
 app.command()(explain.explain)
 app.command()(chat.chat)
+app.command()(bench_command.bench)
 app.command()(tree.tree)
 app.command()(audit.audit)
 app.command()(rpc_server.rpc_server)

@@ -1,0 +1,107 @@
+"""A load test as it goes on: a bar on a terminal, a line for each turn elsewhere.
+
+Drawing takes processor time from the clients that are measured: a terminal gets two pictures a
+second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import attrs
+import trio
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from paddler_trio.bench.figures import TurnResult, figures_of
+from paddler_trio.bench.plan import BenchPlan
+from paddler_trio.bench.report import TargetShown
+from paddler_trio.bench.runner import Results
+from paddler_trio.cli.figures import NOTHING, duration, rate
+from paddler_trio.cli.terminal import printable
+
+PICTURE_S: Final = 0.5
+BAR_COLUMNS: Final = 30
+
+
+@contextmanager
+def display_of(
+    plan: BenchPlan, targets: Sequence[TargetShown], results: Results, console: Console
+) -> Iterator[Callable[[], Awaitable[None]]]:
+    """A task to run beside the load test; the terminal is as it was when the block is left."""
+    if not console.is_terminal:
+        lines = _Lines(plan, targets, results, console)
+        results.on_change = lines.look
+        yield trio.lowlevel.checkpoint
+        return
+    picture = _Picture(plan, targets, results, began_s=trio.current_time())
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        async def draw() -> None:
+            while True:
+                live.update(picture.render(trio.current_time()), refresh=True)
+                await trio.sleep(PICTURE_S)
+
+        yield draw
+
+
+@attrs.define
+class _Lines:
+    """Each turn when it is over."""
+
+    plan: BenchPlan
+    targets: Sequence[TargetShown]
+    results: Results
+    console: Console
+    _num_told: int = attrs.field(default=0, init=False)
+
+    def look(self) -> None:
+        for result in self.results.turns[self._num_told :]:
+            if not result.is_over:
+                break
+            self._num_told += 1
+            words = turn_words(result, self.plan, self.targets)
+            self.console.print(Text(printable(words)))
+
+
+@attrs.define
+class _Picture:
+    """How far everything is, and what the present turn does."""
+
+    plan: BenchPlan
+    targets: Sequence[TargetShown]
+    results: Results
+    began_s: float
+
+    def render(self, now_s: float) -> RenderableType:
+        num_turns, turns = len(self.plan.turns), self.results.turns
+        num_over = sum(result.is_over for result in turns)
+        elapsed = duration((now_s - self.began_s) * 1000)
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=num_turns, completed=num_over, width=BAR_COLUMNS),
+            Text(f"{num_over}/{num_turns} turns, {elapsed}"),
+        )
+        if self.results.warming is not None:
+            return Group(bar, Text(printable(f"warming up {self.results.warming.label}")))
+        if not turns:
+            return bar
+        now = attrs.evolve(turns[-1], ended_s=now_s) if not turns[-1].is_over else turns[-1]
+        return Group(bar, Text(printable(turn_words(now, self.plan, self.targets))))
+
+
+def turn_words(result: TurnResult, plan: BenchPlan, targets: Sequence[TargetShown]) -> str:
+    """One turn, under way or over, in a line."""
+    turn, figures = result.turn, figures_of([result])
+    ttft = NOTHING if figures.ttft is None else duration(figures.ttft.p50 * 1000)
+    failed = f", {figures.failed} failed" if figures.failed else ""
+    return (
+        f"{turn.workload} x{turn.concurrency}, round {turn.round + 1}/{plan.rounds}, "
+        f"{targets[turn.target].label}: {figures.requests}/{plan.num_requests_of(turn)} requests, "
+        f"{rate(figures.tokens_per_s)} tokens/s, first token {ttft}{failed}"
+    )

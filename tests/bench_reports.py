@@ -1,0 +1,67 @@
+"""A load test that was never run: turns of known times, and their report."""
+
+from __future__ import annotations
+
+from array import array
+
+from paddler_trio.bench.figures import TurnResult
+from paddler_trio.bench.plan import BenchPlan
+from paddler_trio.bench.report import Report, TargetShown, report_of
+from paddler_trio.bench.samples import Failure, FailureKind, Sample, ServerCounts
+
+PLAN = BenchPlan(concurrencies=(2, 1), rounds=2, requests=1, num_targets=2, seed=7)
+TARGETS = (
+    TargetShown("ours", "http://127.0.0.1:8061", "demo"),
+    TargetShown("<b>other</b>", "http://127.0.0.1:8080", "m & n"),
+)
+
+
+def sample(ttft_s: float, *, kind: str = "plain", prompt_ms: float | None = None) -> Sample:
+    return Sample(
+        kind=kind,
+        sent_s=1.0,
+        ended_s=1.0 + ttft_s + 0.1,
+        first_s=1.0 + ttft_s,
+        gaps_s=array("d", [0.04, 0.06]),
+        counts=ServerCounts(
+            prompt_tokens=30, cached_tokens=6, completion_tokens=40, prompt_ms=prompt_ms
+        ),
+    )
+
+
+def failed(text: str = "full", status: int = 503) -> Sample:
+    return Sample(
+        kind="plain", sent_s=1, ended_s=2, failure=Failure(FailureKind.status, text, status)
+    )
+
+
+def results() -> list[TurnResult]:
+    """Each turn takes a second; the first tokens of the second target come twice as late."""
+    found = []
+    for turn in PLAN.turns:
+        ttft_s = 0.1 * turn.concurrency * (1 + turn.target) + 0.01 * turn.round
+        samples = [sample(ttft_s, prompt_ms=None if turn.target == 0 else 20)]
+        if turn.concurrency == 2:
+            samples += [sample(ttft_s), failed("no <slot>")]
+        result = TurnResult(
+            turn=turn,
+            began_s=0,
+            ended_s=1 if turn.concurrency == 2 or turn.round else 1 / 3,
+            client_cpu_s=0.1,
+            num_sent=len(samples),
+            samples=samples,
+            is_over=True,
+        )
+        found.append(result)
+    return found
+
+
+def report(*, stopped: str = "") -> Report:
+    return report_of(
+        PLAN,
+        TARGETS,
+        results(),
+        started="2026-01-02T03:04:05+00:00",
+        version="1",
+        stopped=stopped,
+    )
