@@ -200,7 +200,7 @@ export interface RequestView {
   id: string;
   client: string;
   deployment: string;
-  kind: "generation" | "embedding" | "rank";
+  kind: "generation" | "embedding" | "rank" | "forwarded";
   route: string | null;
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */
   trace?: string | null;

@@ -67,6 +67,13 @@ class BalancerConfig:
     compat_openai_addr: str | None = None
     """Another port for the OpenAI-compatible surface alone, exactly as OpenAI's schema has it; with
     more in its answers it is on the inference port anyway."""
+    reverseproxy_addr: str | None = None
+    """A port whose requests servers behind agents answer; see ``balancer/reverse_proxy``."""
+    reverseproxy_response_timeout_s: float = attrs.field(default=600.0, validator=ge(0.001))
+    rewrite_host_header: bool = False
+    """Servers are shown their own address as ``Host``."""
+    slots_endpoint: bool = False
+    """``/slots`` is answered there, with the prompts that servers show in it."""
     web_admin_panel_addr: str | None = None
     """A port for the web admin panel alone; it is below ``/panel/`` of the management port too."""
     image_hosts: tuple[str, ...] = ()
@@ -96,12 +103,35 @@ class BalancerConfig:
 
 
 @attrs.frozen(kw_only=True)
+class UpstreamConfig:
+    """The server that an agent stands in front of.
+
+    Args:
+      url: ``http(s)://host:port``.
+      slots: how many requests it works on at once; None: what it says itself.
+      key_file: holds the key that it asks for.
+      ca: certificates (PEM) by which it is verified; None for those of the system.
+      deployment: the name under which it is offered, with others of the same name.
+      interval_s: between two looks at it.
+    """
+
+    url: str
+    slots: int | None = attrs.field(default=None)
+    key_file: Path | None = None
+    ca: Path | None = None
+    deployment: str = "upstream"
+    interval_s: float = attrs.field(default=1.0, validator=[ge(0.1), le(3600)])
+
+
+@attrs.frozen(kw_only=True)
 class AgentConfig:
     """``threads`` are the engine's; a swap waits ``drain_timeout_s`` for running answers."""
 
     management_host: str
     management_port: int
     slots: int = attrs.field(validator=[ge(1), le(MAX_SLOTS)])
+    upstream: UpstreamConfig | None = None
+    """Instead of models of its own."""
     name: str | None = None
     threads: int = attrs.field(factory=lambda: default_threads(), validator=ge(1))
     engine: EngineSettings = attrs.field(factory=EngineSettings)

@@ -15,8 +15,7 @@ import trio
 import trio_websocket
 
 from paddler_trio.agent.credential_rotation import CredentialRotation
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.requests import AgentRequests
+from paddler_trio.agent.link_parts import LinkModels, LinkRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import LinkError, WireError
@@ -68,6 +67,7 @@ from paddler_trio.wire.trio.trio_link import (
     render_extension,
     render_step,
 )
+from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
 
 log = structlog.get_logger("link")
 
@@ -90,19 +90,22 @@ class BalancerConnection:
     Args:
       on_store: called with the path at which the balancer keeps models, if it does.
       placement: sent before the registration; None sends nothing.
+      offer: what the server behind this agent is; None if there is none.
       on_instances, rotation: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
     """
 
     socket: trio_websocket.WebSocketConnection
     name: str | None
     status: AgentStatus
-    models: ModelServer
-    requests: AgentRequests
+    models: LinkModels
+    requests: LinkRequests
     on_store: Callable[[str], None] = lambda path: None
     placement: Placement | None = None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     rotation: CredentialRotation | None = None
+    offer: Callable[[], Upstream | None] = lambda: None
     speaks_trio: bool = attrs.field(init=False)
+    _offered: Upstream | None = attrs.field(default=None, init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     _large_frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
@@ -133,6 +136,7 @@ class BalancerConnection:
         if self.placement is not None:
             if self.speaks_trio:
                 self._send(render_extension(self.placement))
+                self._offer()
             elif self.placement.deployment != DEFAULT_DEPLOYMENT:
                 raise LinkError(
                     f"the balancer speaks Paddler's protocol only: it has no deployment "
@@ -341,14 +345,7 @@ class BalancerConnection:
 
     def _on_work(self, frame: RequestFrame) -> None:
         """Pass a request on unread: it may be large, and is parsed where it is prepared."""
-        requests = self.requests
-        match frame.kind:
-            case "generation":
-                requests.start(frame, self)
-            case "embedding":
-                requests.embeddings.start(frame, self)
-            case "question":
-                requests.questions.ask(frame, self)
+        self.requests.work(frame, self)
 
     def _on_reordered(self, wire_id: str, text: bytes) -> None:
         """A request whose frame does not begin as ours and Paddler's do."""
@@ -382,15 +379,17 @@ class BalancerConnection:
                 self.models.set_desired(desired, extras)
                 self._publish()
             case AskFit() as question:
-                self.requests.fits.ask(question, self)
+                self.requests.ask_fit(question, self)
             case Cache() as command:
-                self.requests.cache.start(command, self)
+                self.requests.command_cache(command, self)
             case Store(path):
                 self.on_store(path)
             case Instances(instances=wanted):
                 if self.on_instances is None:
                     raise WireError(f"instances are listed on a host's first link @ $.{TAG}")
                 self.on_instances(wanted)
+            case OpenTunnel(secret):
+                self.requests.open_tunnel(secret, self)
             case Rotated(sha256):
                 if self.rotation is not None:
                     self.rotation.confirmed(sha256)
@@ -419,8 +418,16 @@ class BalancerConnection:
             return
         self._published = status.changes.ordinal
         if self.speaks_trio:  # first, so that slots never show before the state they belong to
+            self._offer()
             self._send(render_extension(status.report()))
         self._send(render(UpdateAgentStatus(status.snapshot())))
+
+    def _offer(self) -> None:
+        """Queue what the server behind this agent is, if there is one and that changed."""
+        offer = self.offer()
+        if offer is not None and offer != self._offered:
+            self._offered = offer
+            self._send(render_extension(offer))
 
     def _send(self, frame: bytes) -> None:
         try:

@@ -24,8 +24,7 @@ from paddler_trio.agent.balancer_connection import BalancerConnection
 from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.dialled_stream import DialledStream
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.requests import AgentRequests
+from paddler_trio.agent.link_parts import LinkModels, LinkRequests
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.daemon.secret_file import read_secret
@@ -40,6 +39,7 @@ from paddler_trio.wire.trio.trio_link import (
     InstanceWanted,
     Placement,
 )
+from paddler_trio.wire.trio.upstream_messages import Upstream
 
 log = structlog.get_logger("link")
 
@@ -61,6 +61,7 @@ class BalancerLink:
       token_file: holds the API key to show; read at every dialling, so a new one needs no restart.
       id: this instance's id, the same across reconnects of one process.
       placement: what is sent before each registration; None sends nothing.
+      offer: see :class:`BalancerConnection`.
       on_instances: called with the list of instances that this host shall have beside this one;
         None where that is not to be heard.
       rotation: of the credential in ``token_file``, if it is one and this link shall do that.
@@ -69,11 +70,12 @@ class BalancerLink:
     address: BalancerAddress
     name: str | None
     status: AgentStatus
-    models: ModelServer
-    requests: AgentRequests
+    models: LinkModels
+    requests: LinkRequests
     token_file: Path | None = None
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16))
     placement: Callable[[], Placement | None] = lambda: None
+    offer: Callable[[], Upstream | None] = lambda: None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     rotation: CredentialRotation | None = None
     tls: ClientTls = SYSTEM_TRUST
@@ -159,6 +161,7 @@ class BalancerLink:
                         self.requests,
                         on_store=self._on_store,
                         placement=self.placement(),
+                        offer=self.offer,
                         on_instances=self.on_instances,
                         rotation=self.rotation,
                     )

@@ -8,7 +8,7 @@ balancer of ours, a ``HandBack``, so that another agent takes it.
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import structlog
@@ -43,8 +43,13 @@ from paddler_trio.wire.engine.engine_pipe import (
     Step,
     StopSequence,
 )
+from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import RequestFrame
+from paddler_trio.wire.trio.trio_link import Cache
+
+if TYPE_CHECKING:
+    from paddler_trio.agent.balancer_connection import BalancerConnection
 
 log = structlog.get_logger("requests")
 
@@ -190,6 +195,26 @@ class AgentRequests:
         self.fits.open(requests, models)
 
     # ------------------------------------------------------- from the link
+
+    def work(self, frame: RequestFrame, reply: BalancerConnection) -> None:
+        """Work on what has come; every failure is answered on ``reply``."""
+        match frame.kind:
+            case "generation":
+                self.start(frame, reply)
+            case "embedding":
+                self.embeddings.start(frame, reply)
+            case "question":
+                self.questions.ask(frame, reply)
+
+    def ask_fit(self, question: AskFit, reply: BalancerConnection) -> None:
+        self.fits.ask(question, reply)
+
+    def command_cache(self, command: Cache, reply: BalancerConnection) -> None:
+        self.cache.start(command, reply)
+
+    def open_tunnel(self, secret: str, reply: BalancerConnection) -> None:
+        """Only agents in front of a server have tunnels."""
+        log.warning("a tunnel is asked for, and there is no server to lead to")
 
     def start(
         self,

@@ -221,9 +221,8 @@ class _Host:
 
         return InstanceParts(
             name=name or link_id,
-            model=models,
+            services={"model": models.run, "model cache": partial(requests.cache.run, models)},
             link=link,
-            run_cache=partial(requests.cache.run, models),
             open_requests=partial(requests.open, models=models),
             offer_nothing=offer_nothing,
             drain_timeout_s=config.drain_timeout_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import trio
@@ -18,6 +18,7 @@ from paddler_trio.assembly.key_quotas import KeyQuotas
 from paddler_trio.assembly.panel_assembly import PANEL, panel_site
 from paddler_trio.assembly.port_guards import PortGuards
 from paddler_trio.assembly.request_watch import RequestWatch
+from paddler_trio.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
 from paddler_trio.balancer.accounts.entrance import Entrance
 from paddler_trio.balancer.activity.event_routes import EventRoutes
 from paddler_trio.balancer.activity.log_routes import LogRoutes
@@ -33,6 +34,8 @@ from paddler_trio.balancer.key_routes import KeyRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes, may_change
 from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
 from paddler_trio.balancer.no_model_store import no_model_store
+from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
+from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
 from paddler_trio.balancer.state_database import state_file
 from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
@@ -65,7 +68,7 @@ class BoundBalancer:
     config: BalancerConfig
     listeners: Mapping[str, list[socket.socket]]
     """By the name of the service: inference, management and, if there are such ports, compat
-    openai and web admin panel."""
+    openai, reverse proxy and web admin panel."""
     keys: KeyRing = attrs.field(factory=KeyRing)
     tls: ServerTls | None = None
     """Of every port; None for ports without TLS."""
@@ -81,6 +84,7 @@ class BoundBalancer:
             "inference": config.inference_addr,
             "management": config.management_addr,
             "compat openai": config.compat_openai_addr,
+            REVERSE_PROXY: config.reverseproxy_addr,
             PANEL: config.web_admin_panel_addr,
         }
         try:
@@ -90,7 +94,11 @@ class BoundBalancer:
                     listeners[name] = listen(address)
             check_exposure(
                 keys,
-                inference=[*listeners["inference"], *listeners.get("compat openai", ())],
+                inference=[
+                    *listeners["inference"],
+                    *listeners.get("compat openai", ()),
+                    *listeners.get(REVERSE_PROXY, ()),
+                ],
                 management=listeners["management"],
                 panel=listeners.get(PANEL, ()),
                 insecure_management=config.insecure_management,
@@ -164,9 +172,7 @@ def balancer_parts(
             limits=limits,
             budget=core.budget,
             share=1.0 if name == "management" else PUBLIC_SHARE,
-            passes=is_store_path
-            if name == "management" and core.store is not None
-            else lambda path: False,
+            passes=_passed_on(core) if name == "management" else lambda path: False,
             tls=tls,
         )
         for name, app in port_apps(bound, core, guards, quotas, joining, watch.entrance).items()
@@ -224,6 +230,8 @@ def port_apps(
         changes=lambda scope: False,
     )
     management_app = by_path(is_store_path, store_app, otherwise=operators_app)
+    management_app = by_path(is_tunnel_path, TunnelRoute(core.dispatcher), otherwise=management_app)
+    upstreams = Upstreams.of(config, core, guards, deployments)
     limited = quotas.limiter(native)
     native_cors = Cors(config.inference_cors_allowed_hosts)
     api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
@@ -247,7 +255,12 @@ def port_apps(
         "inference": entrance(
             by_path(
                 api.serves,
-                guards.inference(quotas.limited(api), public, api_cors, api.refuse),
+                guards.inference(
+                    upstreams.front(quotas.limited(api), api.refuse, quotas.limiter),
+                    public,
+                    api_cors,
+                    api.refuse,
+                ),
                 otherwise=guards.inference(limited, public, native_cors),
             ),
             lambda path: api.routes.find(path).pattern or native.pattern_of(path),
@@ -270,9 +283,19 @@ def port_apps(
             ),
             lambda path: exact_api.routes.find(path).pattern,
         )
+    if (listener := listeners.get(REVERSE_PROXY)) is not None:
+        proxy = guards.forwarded(quotas.limiter(upstreams.proxy()), listener)
+        apps[REVERSE_PROXY] = entrance(proxy, lambda path: path if path in SLOT_PATHS else "")
     if (listener := listeners.get(PANEL)) is not None:
         apps[PANEL] = guards.hosts(listener, guards.operate)(site.at("/"))
     return apps
+
+
+def _passed_on(core: BalancerCore) -> Callable[[str], bool]:
+    """The paths of the management port whose connections leave HTTP."""
+    if core.store is None:
+        return is_tunnel_path
+    return lambda path: is_store_path(path) or is_tunnel_path(path)
 
 
 def management_routes(

@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
 from paddler_trio.balancer.state_database import state_file
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.authentication import Authentication
@@ -67,5 +68,10 @@ class Joining:
     def guard(self, config: BalancerConfig, manage: Authentication) -> AgentGuard:
         """Of the management port; ConfigurationError for a network that is none."""
         return AgentGuard(
-            self.registry, manage, is_store_path, legacy_networks(config.legacy_agents)
+            self.registry, manage, _is_agents_path, legacy_networks(config.legacy_agents)
         )
+
+
+def _is_agents_path(path: str) -> bool:
+    """What a credential opens beside the socket, for reading."""
+    return is_store_path(path) or is_tunnel_path(path)

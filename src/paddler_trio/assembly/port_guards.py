@@ -69,6 +69,13 @@ class PortGuards:
         """``app`` as a port for clients of inference serves it."""
         return self._guarded(app, listener, cors, self.inference_pages, self.use, refuse)
 
+    def forwarded(self, app: App, listener: Sequence[socket.socket]) -> App:
+        """``app`` as a port serves it whose answers are other servers': what they allow pages of
+        other origins is for them to say."""
+        named = self.hosts(listener, self.use)
+        keys = self.use(app, refuse=refuse_in_plain_text)
+        return named(self.inference_pages(keys, refuse=refuse_in_plain_text))
+
     def management(
         self, app: App, listener: Sequence[socket.socket], cors: Cors, agents: AgentGuard
     ) -> App:

@@ -69,6 +69,7 @@ from paddler_trio.wire.trio.trio_link import (
     parse_extension,
     render_extension,
 )
+from paddler_trio.wire.trio.upstream_messages import Upstream
 
 log = structlog.get_logger("agents")
 
@@ -157,6 +158,8 @@ class _Link:
     agent: AgentConnection | None = attrs.field(default=None, init=False)
     placement: Placement | None = attrs.field(default=None, init=False)
     """What it announced before its registration, if anything."""
+    upstream: Upstream | None = attrs.field(default=None, init=False)
+    """The same, if it stands in front of a server."""
     reads_traces: bool = attrs.field(default=False, init=False)
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -353,12 +356,15 @@ class _Link:
             outgoing=self.outgoing,
             health=dispatcher.health,
             reads_traces=self.reads_traces,
+            upstream=self.upstream,
         )
         if self.placement is not None:
             agent.deployment = self.placement.deployment
             agent.host, agent.labels = self.placement.host, self.placement.labels
             agent.instances = self.placement.instances
         agent.labels = self.credential.labels(agent.labels)
+        if (problem := _upstream_problem(dispatcher, agent)) is not None:
+            raise WireError(problem)
         self.agent = agent
         assert self._task is not None
         self._task.name = f"agent {agent.label}"
@@ -375,9 +381,12 @@ class _Link:
         )
 
     def _place(self, message: object) -> None:
-        """The only message of ours that may come before the registration."""
+        """The only messages of ours that may come before the registration."""
         if isinstance(message, UnknownExtension):
             self._ignore(message.name)
+            return
+        if isinstance(message, Upstream):
+            self.upstream = message
             return
         if not isinstance(message, Placement):
             raise WireError("the agent speaks before it registered")
@@ -445,12 +454,28 @@ class _Link:
                 agent.answer(wire_id, answer)
             case CacheProgress() as progress:
                 agent.progressed(bounded_progress(progress))
+            case Upstream() as upstream:
+                if agent.upstream is None:
+                    raise WireError(f"an agent with models of its own has none @ $.{TAG}.Upstream")
+                if upstream != agent.upstream:
+                    agent.upstream = upstream
+                    self.socket.dispatcher.update(agent)
             case Rotate() as wish:
                 self.credential.rotate(wish, agent.send, self._nursery)
             case UnknownExtension(name):
                 self._ignore(name)
             case other:
                 raise WireError(f"{type(other).__name__} is not an agent's to send @ $.{TAG}")
+
+
+def _upstream_problem(dispatcher: Dispatcher, agent: AgentConnection) -> str | None:
+    """Why an agent cannot be of its deployment: that is one of servers or one of models."""
+    if agent.upstream is not None:
+        return dispatcher.pools.upstream_problem(agent.deployment)
+    pool = dispatcher.pools.find(agent.deployment)
+    if pool is not None and pool.is_upstream:
+        return f"the deployment {agent.deployment!r} is of servers, and this agent runs models"
+    return None
 
 
 def _visible(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:

@@ -108,7 +108,7 @@ class CacheRoutes:
 
     def _named(self, names: object) -> list[AgentConnection]:
         """The agents of these ids or names, all for None; HttpProblem for anything else."""
-        agents = list(self.dispatcher.agents.values())
+        agents = self.dispatcher.agents_with_models()
         if names is None:
             return agents
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -63,6 +63,14 @@ from paddler_trio.cli.options import (
 from paddler_trio.cli.telemetry_options import OtlpEndpointOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
 from paddler_trio.cli.tls_options import checked_address, with_tls
+from paddler_trio.cli.upstream_options import (
+    DeploymentOption,
+    MonitoringIntervalOption,
+    UpstreamCaOption,
+    UpstreamKeyFileOption,
+    UpstreamOption,
+    upstream_config,
+)
 from paddler_trio.config import (
     DEFAULT_MANAGEMENT_ADDR,
     MAX_SLOTS,
@@ -97,12 +105,17 @@ def run(
             min=1,
             max=MAX_SLOTS,
             help="How many requests to run at once; llama.cpp runs at most 256.",
-            show_default="required",
+            show_default="required, unless a server in --upstream says how many it has",
         ),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="What people call this agent, in lists and results.")
     ] = None,
+    upstream: UpstreamOption = None,
+    upstream_key_file: UpstreamKeyFileOption = None,
+    upstream_ca: UpstreamCaOption = None,
+    deployment: DeploymentOption = None,
+    monitoring_interval: MonitoringIntervalOption = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -224,7 +237,15 @@ def run(
             state_dir=state_dir,
         )
     management_addr, name = member.address, member.name
-    if management_addr is None or slots is None:
+    server = upstream_config(
+        url=upstream,
+        slots=slots,
+        key_file=upstream_key_file,
+        ca=upstream_ca,
+        deployment=deployment,
+        interval_s=monitoring_interval,
+    )
+    if management_addr is None or (slots is None and server is None):
         missing = "--management-addr" if management_addr is None else "--slots"
         raise typer.BadParameter(f"Missing option {missing!r}.")
     # what a daemon needs takes a second to import: `--help` and the client commands do without
@@ -252,7 +273,8 @@ def run(
         tls_fingerprint=tls.fingerprint,
         tls_client_cert=tls.cert_file,
         tls_client_key=tls.key_file,
-        slots=slots,
+        slots=slots or 1,
+        upstream=server,
         name=name,
         metrics_addr=metrics_addr,
         metrics_tls_cert=metrics_tls_cert,

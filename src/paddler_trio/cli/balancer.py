@@ -157,6 +157,32 @@ def balancer(
             "schema does not have; the inference service has it too, with more."
         ),
     ] = None,
+    reverseproxy_addr: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port where every request is forwarded to a server behind an agent that was "
+            "started with --upstream."
+        ),
+    ] = None,
+    reverseproxy_response_timeout: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Milliseconds such a server may be silent, before its answer and in it."
+        ),
+    ] = 600_000,
+    rewrite_host_header: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite-host-header", help="Show such servers their own address as the Host header."
+        ),
+    ] = False,
+    slots_endpoint_enable: Annotated[
+        bool,
+        typer.Option(
+            "--slots-endpoint-enable",
+            help="Answer /slots on --reverseproxy-addr: the slots of all such servers.",
+        ),
+    ] = False,
     web_admin_panel_addr: Annotated[
         str | None,
         typer.Option(
@@ -258,6 +284,10 @@ def balancer(
         tls_client_ca=tls_client_ca,
         tls_client_auth=tls_client_auth,
         compat_openai_addr=compat_openai_addr,
+        reverseproxy_addr=reverseproxy_addr,
+        reverseproxy_response_timeout_s=reverseproxy_response_timeout / 1000,
+        rewrite_host_header=rewrite_host_header,
+        slots_endpoint=slots_endpoint_enable,
         web_admin_panel_addr=web_admin_panel_addr,
         capture_prompts=capture_prompts,
         image_hosts=tuple(image_host or ()),

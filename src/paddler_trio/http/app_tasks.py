@@ -23,6 +23,7 @@ from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.passing import PASSING, PassableConnection
 from paddler_trio.http.protocol import Http11Protocol
+from paddler_trio.http.raw_response import RAW_RESPONSE
 from paddler_trio.http.streaming import DIRECT_BODY
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ class AppTasks:
             scope["extensions"][TEXT_FRAMES] = stream.send_text
             scope["extensions"][TEXT_SINK] = stream.take_texts_to
         is_http = scope["type"] == "http"
+        if is_http:
+            scope["extensions"][RAW_RESPONSE] = protocol.raw_response(stream)
         if is_http and protocol.may_pass(scope["path"]):
             scope["extensions"][PASSING] = self.passable
         max_bytes = HTTP_INBOX_BYTES if is_http else self._limits.max_websocket_message_bytes

@@ -8,7 +8,8 @@ ASGI messages. Where they do not handle a hostile client, this module does:
   are refused before a stream exists, and parsing them costs no more than their length is worth;
 * while a client has sent more than the request being answered, its disconnect is still noticed;
 * WebSocket compression is never negotiated;
-* the body of a request that may be passed on to another process is left alone.
+* the body of a request that may be passed on to another process is left alone;
+* a response may be written past both of them, in bytes that are not ours.
 
 `Wire` is what the protocol needs from its connection.
 """
@@ -16,7 +17,7 @@ ASGI messages. Where they do not handle a hostile client, this module does:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 import attrs
 import h11
@@ -26,18 +27,23 @@ from hypercorn.events import Closed
 from hypercorn.events import Event as ConnectionEvent
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.events import Request, Response
-from hypercorn.protocol.h11 import STREAM_ID, H11Protocol, H11WSConnection
+from hypercorn.protocol.h11 import (
+    STREAM_ID,
+    H11Protocol,
+    H11WSConnection,
+)
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 from hypercorn.utils import suppress_body
 
-from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError
+from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError, Send
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.h11_bounds import bound_parsing
 
 bound_parsing()
 
+Sendable: TypeAlias = h11.Response | h11.InformationalResponse | h11.Data | h11.EndOfMessage
 DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
 """Headers (by prefix) that the WebSocket handshake reads as ASCII."""
 
@@ -166,6 +172,7 @@ class Http11Protocol(H11Protocol):
         self._limits = limits
         self.wire = wire
         self.is_chunked = False
+        self._is_raw = False
         self._passes = passes
 
     def may_pass(self, path: str) -> bool:
@@ -202,6 +209,28 @@ class Http11Protocol(H11Protocol):
                     status_code=event.status_code,
                 )
         await super().stream_send(event)
+
+    def raw_response(self, stream: object) -> RawBytes:
+        """The response in progress on ``stream``, for bytes that are not ours."""
+        return RawBytes(self, stream)
+
+    def write_raw(self) -> None:
+        """What h11 makes of the response in progress is not written."""
+        self._is_raw = True
+
+    async def _send_h11_event(self, event: Sendable) -> None:
+        if not self._is_raw:
+            await super()._send_h11_event(event)
+            return
+        try:
+            self.connection.send(event)
+        except h11.LocalProtocolError:
+            if self.connection.their_state != h11.ERROR:
+                raise
+
+    async def _maybe_recycle(self) -> None:
+        self._is_raw = False
+        await super()._maybe_recycle()
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """HTTP/2 is not supported; `objection_to` refuses its preface."""
@@ -295,6 +324,45 @@ class ChunkedBody:
         if not self.is_open:
             raise ClientGoneError("client gone, or response already ended")
         return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""  # an empty one ends it
+
+
+@attrs.frozen(eq=False)
+class RawBytes:
+    """A `RawResponse`."""
+
+    _protocol: Http11Protocol
+    _stream: object
+
+    @property
+    def must_close(self) -> bool:
+        """As in `RawResponse`."""
+        protocol = self._protocol
+        return protocol.wire.draining or protocol.connection.their_state is h11.SEND_BODY
+
+    async def begin(self, send: Send, status: int, *, closes: bool) -> None:
+        """As in `RawResponse`."""
+        self._check()
+        self._protocol.write_raw()
+        headers = [(b"connection", b"close")] if closes else []
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def write_now(self, data: bytes) -> bool:
+        """As in `RawResponse`."""
+        self._check()
+        return self._protocol.wire.write_now(data)
+
+    async def write(self, data: bytes) -> None:
+        """As in `RawResponse`."""
+        self._check()
+        await self._protocol.wire.write(data)
+
+    async def end(self, send: Send) -> None:
+        """As in `RawResponse`."""
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _check(self) -> None:
+        if self._protocol.stream is not self._stream:
+            raise ClientGoneError("client gone, or response already ended")
 
 
 def _asks_for_websocket(request: h11.Request) -> bool:

@@ -4,6 +4,7 @@
     /api/v1/agent_socket/…               a credential, or a management key; from the networks of
                                          --legacy-agents nothing, for agents of Paddler 4.1
     GET, HEAD below the model store      a credential, or a management key
+    GET below the tunnels                the same, and the secret of one that was asked for
     probes                               open
     everything else                      a management key; a credential is refused with 403
 
@@ -55,13 +56,13 @@ class AgentGuard:
 
     Args:
       manage: asks operators for keys.
-      is_store_path: what the model store answers.
+      is_agents_path: what agents may read: the model store, and tunnels of theirs.
       legacy: networks from which agents of Paddler 4.1 need nothing.
     """
 
     registry: AgentRegistry
     manage: Authentication
-    is_store_path: Callable[[str], bool]
+    is_agents_path: Callable[[str], bool]
     legacy: Sequence[Network] = ()
 
     @property
@@ -170,7 +171,7 @@ class AgentGuard:
         """Whether a credential opens this."""
         if scope["type"] == "websocket":
             return _is_agent_socket(scope)
-        return str(scope["method"]) in ("GET", "HEAD") and self.is_store_path(scope["path"])
+        return str(scope["method"]) in ("GET", "HEAD") and self.is_agents_path(scope["path"])
 
     def _is_legacy(self, scope: Scope) -> bool:
         """Whether this is an agent that can have nothing to show, and need not."""

@@ -15,7 +15,9 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
+from paddler_trio.nursery_tree.forwarded_work import UPSTREAM, ForwardedWork
 from paddler_trio.nursery_tree.synchronization import Future
+from paddler_trio.nursery_tree.tunnels import Tunnels
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -33,6 +35,7 @@ from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
     MAX_FRAME_BYTES,
+    SUBPROTOCOL,
     Answer,
     Cache,
     GetTree,
@@ -40,6 +43,7 @@ from paddler_trio.wire.trio.trio_link import (
     Want,
     render_extension,
 )
+from paddler_trio.wire.trio.upstream_messages import Upstream
 
 if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease
@@ -50,6 +54,11 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
+OURS = frozenset({SUBPROTOCOL})
+"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
+TUNNELS_BESIDE_SLOTS = 32
+"""To a server, for what takes no slot of it, and twice as many as it has slots for the rest: one
+that is being closed and one that is begun may overlap."""
 KEEPS_OLD_MODEL = frozenset({"downloading", "loading", "probing", "failed"})
 """Phases in which an agent that cannot serve the desired state (yet) may serve the one before it;
 it reports which one, or none."""
@@ -101,6 +110,10 @@ class AgentConnection:
     labels: Mapping[str, str] = attrs.field(factory=dict)
     instances: tuple[str, ...] = ()
     reads_traces: bool = False
+    upstream: Upstream | None = None
+    """The server that it stands in front of; None if it runs models itself."""
+    tunnels: Tunnels | None = attrs.field(default=None, init=False)
+    """To that server."""
     is_accepting: bool = attrs.field(default=False, init=False)
     """It serves the state that was sent to it, or stands in, and neither failed too often nor is
     drained."""
@@ -137,10 +150,24 @@ class AgentConnection:
     _was_applied: bool = attrs.field(default=False, init=False)
     _gate: SwapGate = attrs.field(factory=SwapGate, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        if self.upstream is not None:
+            self.tunnels = Tunnels(self.label, self.send, self._most_tunnels)
+
+    def _most_tunnels(self) -> int:
+        return 2 * max(0, self.status.desired_slots_total) + TUNNELS_BESIDE_SLOTS
+
     @property
     def label(self) -> str:
         """Its name in logs."""
         return self.name or self.id
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What requests may need."""
+        if self.upstream is not None:
+            return UPSTREAM
+        return OURS if self.speaks_trio else frozenset()
 
     @property
     def slots_processing(self) -> int:
@@ -162,6 +189,8 @@ class AgentConnection:
     def revision(self) -> str | None:
         """The same of the state that it serves; a Paddler agent that gets work serves the one that
         was sent to it."""
+        if self.upstream is not None:
+            return self.id  # so a call that is pinned to it goes to no other server
         if not self.speaks_trio:
             return self._sent_revision
         return None if self.report is None else self.report.served_state
@@ -201,7 +230,9 @@ class AgentConnection:
         """Look again whether it may get work; True if that changed. Ask at every status."""
         before = (self.is_accepting, self.usable_slots)
         now_s = trio.current_time()
-        if self.speaks_trio:
+        if self.upstream is not None:
+            serves = self.serves_desired = self.status.slots_total > 0
+        elif self.speaks_trio:
             report = self.report
             self.serves_desired = report is not None and (
                 report.served_state == self._sent_digest
@@ -247,6 +278,8 @@ class AgentConnection:
         self._leases[lease.wire_id] = lease
         self.idle_since_s = None
         request = lease.request
+        if isinstance(request.work, ForwardedWork):
+            return  # the task that has its client sees that it has a slot
         trace = lease.trace() if self.reads_traces else None
         if self.speaks_trio and (trace or lease.isolated or not request.work.is_embedding_batch):
             frame = request.work.start_frame(
@@ -270,12 +303,17 @@ class AgentConnection:
         self.touched.clear()
 
     def stop(self, lease: Lease) -> None:
-        """Ask the agent to end it; the agent answers with an ending result."""
+        """Ask the agent to end it; the agent answers with an ending result, or hands it back."""
+        if isinstance(lease.request.work, ForwardedWork):
+            lease.request.work.cut()
+            return
         self.send(render(StopRespondingTo(lease.wire_id)))
 
     def forget(self, lease: Lease) -> None:
         """Its results are dropped from now on."""
         if self._leases.pop(lease.wire_id, None) is not None:
+            if isinstance(lease.request.work, ForwardedWork):
+                lease.request.work.cut()
             now_s = trio.current_time()
             self._gate.released(now_s=now_s)
             if not self._leases:
@@ -294,8 +332,11 @@ class AgentConnection:
 
         One whose turn was announced stands alone: it is the second death that it may have caused.
         An agent of Paddler's does not report what it prepares and can isolate nothing, so there
-        requests cannot be distinguished later.
+        requests cannot be distinguished later. No request is suspected to have killed an agent that
+        only forwards it.
         """
+        if self.upstream is not None:
+            return {}
         preparing = [lease for lease in self._leases.values() if lease.is_being_prepared]
         return {
             lease.request.key: 1 if lease.is_announced or not self.speaks_trio else len(preparing)
@@ -439,4 +480,6 @@ class AgentConnection:
         """The connection is over: every query ends with an error now."""
         for future in self._queries.values():
             future.set(LinkError(f"agent {self.label} disconnected"))
+        if self.tunnels is not None:
+            self.tunnels.close_all()
         self._sent_digest = None

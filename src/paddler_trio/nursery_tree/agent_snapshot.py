@@ -46,5 +46,6 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         "download": None
         if report is None or report.download is None
         else unstructure(report.download),
+        "upstream": None if agent.upstream is None else unstructure(agent.upstream),
         "memory": None if report is None or report.memory is None else unstructure(report.memory),
     }

@@ -23,6 +23,26 @@ def no_such_deployment(name: str) -> Failure:
     return Failure(404, f"There is no deployment {name[:80]!r}")
 
 
+def other_kind(name: str, *, is_upstream: bool) -> Failure:
+    """A deployment is of models or of servers, and the request is for the other kind."""
+    if is_upstream:
+        words = (
+            f"The deployment {name[:80]!r} is of servers that answer HTTP themselves: ask it for "
+            "one of their own paths, such as /v1/chat/completions"
+        )
+    else:
+        words = f"The deployment {name[:80]!r} has no servers to forward a request to"
+    return Failure(501, words)
+
+
+def silent_server(response_timeout_s: float) -> Failure:
+    words = (
+        f"The upstream server sent nothing for {response_timeout_s:g} s. "
+        "Increase --reverseproxy-response-timeout if its answers take longer."
+    )
+    return Failure(504, words, blames_agent=True)
+
+
 def hopeless(reason: UnsupportedByPaddler | TooLong) -> Failure:
     """Why agents of Paddler's alone cannot take a request."""
     if isinstance(reason, TooLong):

@@ -15,7 +15,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_connection import OURS, AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import (
     BUFFERED_TOO_LONG,
     CUT_OFF,
@@ -24,15 +24,18 @@ from paddler_trio.nursery_tree.dispatch_failures import (
     SHUTTING_DOWN,
     hopeless,
     no_such_deployment,
+    other_kind,
+    silent_server,
     stranded,
     token_timeout,
     too_long,
 )
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.handover import run_in
 from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.pool import OURS, Demand, Hold, Pool, PoolSettings
+from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.pools import Pools
 from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import (
@@ -107,7 +110,7 @@ class Dispatcher:
     def submit(
         self,
         request_id: str,
-        work: EncodedWork,
+        work: EncodedWork | ForwardedWork,
         *,
         client: str = "",
         priority: Priority = Priority.NORMAL,
@@ -149,6 +152,8 @@ class Dispatcher:
         pool = self.pools.find(deployment)
         if pool is None:
             return self._refused(request, no_such_deployment(deployment))
+        if pool.is_upstream != isinstance(work, ForwardedWork):
+            return self._refused(request, other_kind(deployment, is_upstream=pool.is_upstream))
         needs = OURS if work.needs_ours is not None else frozenset()
         if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
             return self._refused(request, hopeless(work.needs_ours))
@@ -197,6 +202,10 @@ class Dispatcher:
         """The counts of all pools; ``slots_total`` is what the agents reported, usable or not."""
         reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
         return attrs.evolve(self.pools.statistics(), slots_total=reported)
+
+    def agents_with_models(self) -> list[AgentConnection]:
+        """Those that load what is desired; not those in front of a server."""
+        return [agent for agent in self.agents.values() if agent.upstream is None]
 
     def slots_processing(self, agent: AgentKey) -> int:
         return self.pools.of(self.agents[agent]).ledger.slots_processing(agent)
@@ -423,6 +432,8 @@ class Dispatcher:
                     request.pin.is_lost = True
                 agents = self.pools.of(request).agents.values()
                 request.end(stranded(request, waited_s, agents))
+            case Leased(lease) | Streaming(lease) if isinstance(request.work, ForwardedWork):
+                request.abort(silent_server(lease.item_timeout_s))
             case Leased() | Streaming():
                 request.abort(token_timeout(self.limits.item_timeout_s))
             case Stopping(lease, ending):
@@ -442,7 +453,7 @@ class Dispatcher:
                 request.timer.deadline = deadline_s
                 self.pools.of(request).entered(request)
             case Leased(lease):
-                request.timer.deadline = now_s + self.limits.item_timeout_s
+                request.timer.deadline = now_s + lease.item_timeout_s
                 lease.agent.start(lease)
             case Streaming():
                 pass
@@ -469,6 +480,12 @@ class Dispatcher:
         self.pools.end_if_left(pool)
         self.agents_changed.notify()
 
+    def _item_timeout_s(self, request: Request) -> float:
+        """How long its agent may be silent about it."""
+        if isinstance(request.work, ForwardedWork):
+            return request.work.response_timeout_s
+        return self.limits.item_timeout_s
+
     def _count_failure(self, agent: AgentConnection) -> None:
         ejection_s = self.health.failed(agent.label, trio.current_time())
         if ejection_s is not None:
@@ -489,7 +506,7 @@ class Dispatcher:
             request,
             agent,
             wire_id=f"{request.key}.{len(request.agents) + 1}",
-            item_timeout_s=self.limits.item_timeout_s,
+            item_timeout_s=self._item_timeout_s(request),
             isolated=request.isolation if agent.speaks_trio else None,
             choice=granted.choice,
         )

@@ -7,13 +7,19 @@
     links                    to the balancer, redialled for ever; closed second
     └─ requests              one task each; drained first
 
+An instance in front of a server has no model, preparation, engine and cache, but:
+
+    upstream monitor         looks at the server
+    links                    as above
+    └─ requests              one task for each tunnel
+
 One that is asked to stop offers no slots from that moment, finishes what it has, and only then
 leaves: its link lives until the last result is out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import attrs
@@ -26,12 +32,6 @@ from paddler_trio.nursery_tree.synchronization import wait_any
 
 ENGINE_RESTARTS = 12
 ENGINE_PERIOD_S = 60.0
-
-
-class Model(Protocol):
-    """Follows the desired state, with an engine as its child."""
-
-    async def run(self) -> None: ...
 
 
 class BalancerLink(Protocol):
@@ -52,15 +52,14 @@ class InstanceParts:
 
     Args:
       name: in logs.
-      run_cache: works on commands about the cache.
+      services: what runs until the last request has ended, by the names of the tasks.
       open_requests: gives requests the nursery of their tasks.
       offer_nothing: no slots from now on, and no commands.
     """
 
     name: str
-    model: Model
+    services: Mapping[str, Callable[[], Awaitable[None]]]
     link: BalancerLink
-    run_cache: Callable[[], Awaitable[None]]
     open_requests: Callable[[trio.Nursery], None]
     offer_nothing: Callable[[], None]
     drain_timeout_s: float
@@ -82,8 +81,8 @@ async def run_instance(
     Cancellation: everything ends at once; the engine process is gone when this returns.
     """
     async with trio.open_nursery() as services:
-        services.start_soon(parts.model.run, name="model")
-        services.start_soon(parts.run_cache, name="model cache")
+        for name, run in parts.services.items():
+            services.start_soon(run, name=name)
         async with trio.open_nursery() as links:
             links.start_soon(parts.link.run, name="balancer link")
             async with trio.open_nursery() as requests:

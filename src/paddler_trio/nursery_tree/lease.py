@@ -14,6 +14,7 @@ import trio
 from paddler_trio.nursery_tree.request import (
     Completed,
     Failure,
+    Leased,
     RawResult,
     Request,
     Results,
@@ -96,6 +97,14 @@ class Lease:
             (request.end if ends else request.abort)(SLOW_READER)
         elif ends:
             request.end(Completed())
+
+    def progressed(self) -> None:
+        """The server that answers has sent something; its answer is forwarded past the outbox."""
+        self.num_deliveries += 1
+        request, now_s = self.request, trio.current_time()
+        request.timer.deadline = now_s + self.item_timeout_s
+        if isinstance(request.phase, Leased):
+            request.begin_stream(now_s)
 
     def trace(self) -> RequestTrace | None:
         """As it is sent to an agent: the span of this placement is the parent of the agent's."""

@@ -20,10 +20,6 @@ from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
 from paddler_trio.scheduler.dispatch.slot_ledger import Granted, RequestKey, SlotLedger
-from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
-
-OURS: Final = frozenset({SUBPROTOCOL})
-"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,11 +64,13 @@ class Pool:
     Args:
       max_buffered: how many requests may wait.
       is_known: it is a deployment now; others only keep agents and requests that are left.
+      is_upstream: its agents stand in front of servers, and its requests are forwarded.
     """
 
     settings: PoolSettings
     max_buffered: int
     is_known: bool = True
+    is_upstream: bool = False
     agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
     requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     """All that have not ended."""
@@ -138,7 +136,7 @@ class Pool:
             slots_total=agent.usable_slots,
             accepting=agent.is_accepting,
             kind=agent.model,
-            offers=OURS if agent.speaks_trio else frozenset(),
+            offers=agent.offers,
             revision=self._hoped_for(agent, agent.revision),
             next_revision=self._hoped_for(agent, agent.sent_revision),
         )

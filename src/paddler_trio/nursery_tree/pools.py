@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import attrs
 import trio
@@ -15,6 +16,8 @@ from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
+
+MAX_UPSTREAM_POOLS: Final = 64
 
 
 @attrs.define(eq=False, repr=False)
@@ -54,6 +57,8 @@ class Pools:
 
     def joined_by(self, agent: AgentConnection) -> Pool:
         """The pool for a new agent; it need not be that of a deployment that there is."""
+        if agent.upstream is not None:
+            return self.open_upstream(agent.deployment)
         return self._with(agent.deployment)
 
     def replace(self, deployments: Sequence[PoolSettings]) -> Iterator[tuple[Pool, PoolSettings]]:
@@ -66,10 +71,12 @@ class Pools:
         }
         for name, settings in wanted.items():
             pool = self.find(name)
+            if pool is not None and pool.is_upstream:
+                continue  # servers took the name first; the fleet's owner is told when it is stored
             if pool is None or pool.settings != settings:
                 yield self.open(name), settings
         for pool in list(self._by_name.values()):
-            if pool.is_known and pool.name not in wanted:
+            if pool.is_known and not pool.is_upstream and pool.name not in wanted:
                 pool.is_known = False
                 self.end_if_left(pool)
 
@@ -78,6 +85,29 @@ class Pools:
         pool = self._with(name)
         pool.is_known = True
         return pool
+
+    def open_upstream(self, name: str) -> Pool:
+        """The pool of the servers of this name, which there is from now on: requests wait in it
+        also while no agent stands in front of one. The name is no other deployment's."""
+        pool = self._by_name.get(name)
+        if pool is None:
+            settings = PoolSettings(name=name)
+            pool = self._by_name[name] = Pool(settings, self.max_buffered, is_upstream=True)
+        assert pool.is_upstream, f"{name!r} is a deployment of models"
+        return pool
+
+    def upstreams(self) -> list[Pool]:
+        """Those of servers."""
+        return [pool for pool in self._by_name.values() if pool.is_upstream]
+
+    def upstream_problem(self, name: str) -> str | None:
+        """Why there can be no servers of this name; None if there can."""
+        pool = self._by_name.get(name)
+        if pool is not None and not pool.is_upstream:
+            return f"{name!r} is a deployment of models: choose another --deployment"
+        if pool is None and len(self.upstreams()) >= MAX_UPSTREAM_POOLS:
+            return f"there are {MAX_UPSTREAM_POOLS} deployments of servers already"
+        return None
 
     def end_if_left(self, pool: Pool) -> None:
         """A pool that is no deployment any more, and has no agent, answers nothing any more."""

@@ -31,6 +31,7 @@ import attrs
 import trio
 
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from paddler_trio.nursery_tree.lease import Lease
 
 MAX_LOG_ID_CHARS = 128
+FORWARDED: Final = "Forwarded"
+"""The family of what a server answers: nothing of it is read here."""
 OUTBOX_STEPS = 512
 """Steps a client may lag behind on top of the kernel's buffers: ten seconds at 50 tokens/s."""
 
@@ -173,7 +176,7 @@ class Request:
     Args:
       key: arrival number, also its place in the queue.
       id: what the client calls it; never routes anything.
-      work: what an agent computes, as it is sent.
+      work: what an agent computes, as it is sent; or what a server behind an agent answers.
       deployment: whose agents may have it.
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
@@ -186,7 +189,7 @@ class Request:
 
     key: RequestKey
     id: str
-    work: EncodedWork
+    work: EncodedWork | ForwardedWork
     deployment: str = DEFAULT_DEPLOYMENT
     client: str = ""
     client_name: str = ""
@@ -328,6 +331,20 @@ class Request:
             self._enter(Streaming(self.phase.lease))
         self.observer.delivered(self, results, now_s)
         return True
+
+    def begin_stream(self, now_s: float) -> None:
+        """The server that it was forwarded to answers: no other can go on with it."""
+        assert isinstance(self.phase, Leased), f"{self} has no slot"
+        lease = self.phase.lease
+        self.is_continuable = False
+        self.num_results += 1
+        self._enter(Streaming(lease))
+        self.observer.delivered(self, Results(lease.agent.name, FORWARDED, []), now_s)
+
+    async def left_phase(self, phase: type[Phase]) -> None:
+        """Until it is in another phase."""
+        while isinstance(self.phase, phase):
+            await self.moved.wait()
 
     def wake_consumer(self) -> None:
         """Have whoever waits for the outbox look up: a step without results, if it is open."""

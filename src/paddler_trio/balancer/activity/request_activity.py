@@ -32,6 +32,7 @@ from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObse
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import (
+    FORWARDED,
     Buffered,
     Ended,
     Leased,
@@ -44,6 +45,7 @@ from paddler_trio.nursery_tree.request import (
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.trio.prompt_stages import MAX_TOKENS
+from paddler_trio.wire.trio.request_frame import EncodedWork
 
 LOOK_S: Final = 1.0
 MAX_LOOKED_AT: Final = 256
@@ -149,7 +151,7 @@ class RequestActivity:
     def arrived(self, request: Request) -> None:
         record = RequestRecord.of(request)
         record.stays.append(Stay(request.arrived_s))
-        if self.captures is not None:
+        if self.captures is not None and isinstance(request.work, EncodedWork):
             self.captures.begin(record, request.work)
         self.in_flight[request.key] = record
         self._requests[request.key] = self._waiting[request.key] = request
@@ -194,7 +196,7 @@ class RequestActivity:
         count = len(results.tokens) or num_pieces(request, results)
         record.tokens += count
         placement = record.placements[-1]
-        if placement.first_s is None and count:
+        if placement.first_s is None and (count or results.family == FORWARDED):
             placement.first_s = now_s
             if record.first_s is None:
                 record.first_s = now_s

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from paddler_trio.balancer.activity.moments import ms
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import (
     Buffered,
     Completed,
@@ -33,7 +34,7 @@ MAX_MARKS: Final = 32
 MAX_TEXT_CHARS: Final = 200
 """Of an id, a client's name, a route and a reason."""
 
-Kind: TypeAlias = Literal["generation", "embedding", "rank"]
+Kind: TypeAlias = Literal["generation", "embedding", "rank", "forwarded"]
 Mark: TypeAlias = "tuple[float, int]"
 """A moment, and a number at this moment."""
 
@@ -310,8 +311,10 @@ def _why(
     return f"least loaded of {candidates} agents{such} that had a free slot: {load}"
 
 
-def kind_of(work: EncodedWork) -> Kind:
+def kind_of(work: EncodedWork | ForwardedWork) -> Kind:
     """From the tag that its JSON begins with."""
+    if isinstance(work, ForwardedWork):
+        return "forwarded"
     tag = work.body[:40].partition(b'"')[2].partition(b'"')[0]
     if tag == b"Rank":
         return "rank"

@@ -132,11 +132,12 @@ class FleetKeeper:
           expected_revision: the one that must be in force now; None for any.
 
         Errors:
-          RevisionConflictError: it is another one.
+          RevisionConflictError: it is another one, or a name is taken by servers behind agents.
           StateDatabaseError: it could not be stored; the old state stays in force.
         """
         async with self._writing:
             self._expect(expected_revision)
+            self._expect_free_names(state)
             await self._store(state, desired_of(state, self.desired), author, note)
             return self.current
 
@@ -160,6 +161,7 @@ class FleetKeeper:
         async with self._writing:
             self._expect(expected_revision)
             earlier = self._earlier(to)
+            self._expect_free_names(earlier.state)
             await self._store(
                 earlier.state,
                 desired_of(earlier.state, self.desired),
@@ -300,6 +302,15 @@ class FleetKeeper:
                 f"at {current.time}: look at what it changed (`paddler-trio fleet diff`, or GET "
                 "/api/v2/fleet/history), then apply again"
             )
+
+    def _expect_free_names(self, state: FleetState) -> None:
+        servers = {pool.name for pool in self.dispatcher.pools.upstreams()}
+        for deployment in state.deployments:
+            if deployment.name in servers:
+                raise RevisionConflictError(
+                    f"{deployment.name!r} is the deployment of servers behind agents (--upstream): "
+                    "choose another name for the models"
+                )
 
     def _earlier(self, revision: int | None) -> FleetRevision:
         if revision is None:

@@ -297,7 +297,8 @@ class PlacedHosts:
           The hosts that have been gone for so long that they are forgotten.
         """
         now_s = trio.current_time()
-        here = {id(agent) for agent in self.dispatcher.agents.values()}
+        agents = self.dispatcher.agents_with_models()
+        here = {id(agent) for agent in agents}
         for host in self.known.values():
             if host.first is not None and id(host.first) not in here:
                 host.left |= host.first.said_goodbye
@@ -307,7 +308,7 @@ class PlacedHosts:
                     placed.agent = None
                     if placed.is_unloading and placed.deployment != DEFAULT_DEPLOYMENT:
                         del host.instances[placed.deployment]
-        for agent in self.dispatcher.agents.values():
+        for agent in agents:
             host = self.known.setdefault(agent.host, PlacedHost(agent.host, self.dispatcher))
             if agent.deployment == DEFAULT_DEPLOYMENT and host.first is not agent:
                 host.first_connected(agent)

@@ -23,7 +23,8 @@ subprotocol, so it never sees one of these.
 * :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit;
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
   models that the agent keeps, see ``cache_commands.py``;
-* :class:`Rotate` (agent) and :class:`Rotated` (balancer): another secret for its credential.
+* :class:`Rotate` (agent) and :class:`Rotated` (balancer): another secret for its credential;
+* ``Upstream`` (agent) and ``OpenTunnel`` (balancer), see ``upstream_messages.py``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.request_trace import RequestTrace
+from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
 from paddler_trio.wire.trio.work import Prompt, Work
 
 
@@ -384,6 +386,8 @@ Extension: TypeAlias = (
     | CacheProgress
     | Rotate
     | Rotated
+    | Upstream
+    | OpenTunnel
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)

@@ -1,0 +1,159 @@
+"""One exchange of a tunnel: the request goes to the server, its answer comes back as it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable
+from typing import Final
+
+import attrs
+import trio
+
+from paddler_trio.agent.tunnel_dial import AgentTunnel
+from paddler_trio.errors import LinkError, WireError
+from paddler_trio.upstream.upstream_client import UpstreamClient
+from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
+from paddler_trio.upstream.upstream_response import UpstreamResponse
+from paddler_trio.wire.trio.tunnel_frames import (
+    Failed,
+    Headers,
+    Kind,
+    RequestHead,
+    ResponseHead,
+    body_frames,
+    end_frame,
+    failed_frame,
+    response_frame,
+)
+
+_MAY_REPEAT: Final = frozenset({FailureKind.CONNECT, FailureKind.CLOSED, FailureKind.PROTOCOL})
+"""Another server may answer. One that is only slow works on the request: it is not asked twice."""
+
+
+@attrs.define(eq=False)
+class ForwardedExchange:
+    """See the module docstring.
+
+    Args:
+      head: of the request, read from the tunnel; its body follows there.
+    """
+
+    tunnel: AgentTunnel
+    client: UpstreamClient
+    head: RequestHead
+    _is_read: bool = attrs.field(default=False, init=False)
+    """All of the request was."""
+    _is_answered: bool = attrs.field(default=False, init=False)
+    """By the server, or by its failure."""
+
+    async def run(self) -> bool:
+        """Until the answer was sent, or nobody wants it; True if there may be another exchange.
+
+        Errors:
+          WireError, in a group: the balancer sent something that is no request.
+        """
+        early = self._read_early()
+        async with trio.open_nursery() as nursery:
+            if self._is_read:
+                body: AsyncIterable[bytes] | bytes | None = (
+                    b"".join(early) if self.head.has_body else None
+                )
+                nursery.start_soon(self._watch_end, nursery.cancel_scope, name="tunnel watch")
+            else:
+                pieces, body = trio.open_memory_channel[bytes](0)
+                read = self._read_body
+                nursery.start_soon(read, early, pieces, nursery.cancel_scope, name="request body")
+            await self._answer(body)
+            if self._is_read or not self._is_answered:
+                nursery.cancel_scope.cancel(reason="the exchange is over")
+        return self._is_answered and self._is_read
+
+    def _read_early(self) -> list[bytes]:
+        """Of the body, what has come with the head."""
+        pieces: list[bytes] = []
+        while not self._is_read and (here := self.tunnel.frame_here()) is not None:
+            self._take(here, pieces)
+        return pieces
+
+    async def _read_body(
+        self,
+        early: list[bytes],
+        pieces: trio.MemorySendChannel[bytes],
+        exchange: trio.CancelScope,
+    ) -> None:
+        """Hand it on as the server takes it; what it does not want is read all the same."""
+        async with pieces:
+            while True:
+                for piece in early:
+                    try:
+                        await pieces.send(piece)
+                    except trio.BrokenResourceError:
+                        break  # it has answered without the rest
+                if self._is_read:
+                    break
+                frame = await self.tunnel.next_frame()
+                if frame is None:
+                    exchange.cancel(reason="the balancer closed the tunnel")
+                    return
+                early = []
+                self._take(frame, early)
+        if not self._is_answered:
+            await self._watch_end(exchange)
+
+    def _take(self, frame: tuple[Kind, bytes], pieces: list[bytes]) -> None:
+        kind, payload = frame
+        if kind is Kind.END:
+            self._is_read = True
+        elif kind is Kind.BODY:
+            pieces.append(payload)
+        else:
+            raise WireError(f"{kind.name} in the middle of a request @ tunnel")
+
+    async def _watch_end(self, exchange: trio.CancelScope) -> None:
+        """Nothing comes before the answer is out, but the end: nobody wants it any more."""
+        frame = await self.tunnel.next_frame()
+        if frame is not None:
+            raise WireError(f"{frame[0].name} in the middle of an answer @ tunnel")
+        exchange.cancel(reason="the balancer closed the tunnel")
+
+    async def _answer(self, body: AsyncIterable[bytes] | bytes | None) -> None:
+        head, tunnel = self.head, self.tunnel
+        try:
+            try:
+                async with self.client.request(
+                    head.method, head.target, self._headers(), body
+                ) as response:
+                    await tunnel.send(response_frame(_head_of(response)))
+                    async for part in response.body():
+                        await tunnel.send(body_frames(part.data))
+                    trailers = tuple(response.trailers)
+                await tunnel.send(end_frame(trailers))
+            except UpstreamError as error:
+                await tunnel.send(failed_frame(_failure(error)))
+        except LinkError:
+            return  # the watch sees it too
+        self._is_answered = True
+
+    def _headers(self) -> Headers:
+        if not self.head.rewrites_host:
+            return self.head.headers
+        host = self.client.address.authority.encode()
+        kept = tuple(pair for pair in self.head.headers if pair[0] != b"host")
+        return ((b"host", host), *kept)
+
+
+def _head_of(response: UpstreamResponse) -> ResponseHead:
+    names = {name.lower() for name, _ in response.headers}
+    return ResponseHead(
+        status=response.status,
+        reason=response.reason,
+        headers=tuple(response.headers),
+        is_sized=b"content-length" in names and b"transfer-encoding" not in names,
+    )
+
+
+def _failure(error: UpstreamError) -> Failed:
+    return Failed(
+        kind=error.kind.value,
+        text=str(error),
+        may_repeat=error.before_first_byte and error.kind in _MAY_REPEAT,
+    )

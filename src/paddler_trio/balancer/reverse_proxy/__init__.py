@@ -1,0 +1,1 @@
+"""Requests that servers behind agents answer, byte for byte."""

@@ -1,0 +1,113 @@
+"""One server's answer on its way to the client, in the bytes of the server."""
+
+from __future__ import annotations
+
+import json
+from typing import assert_never
+
+import attrs
+
+from paddler_trio.balancer.reverse_proxy.forwarded_head import (
+    AGENT_FIELD,
+    AnswerHead,
+    Framing,
+    answer_head,
+    chunk,
+    is_event_stream,
+    last_chunk,
+)
+from paddler_trio.http.asgi import Scope, Send
+from paddler_trio.http.raw_response import RawResponse
+from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
+
+
+@attrs.define(eq=False, repr=False)
+class AnswerWriter:
+    """Takes the answer in pieces, and writes those of one read at once.
+
+    Args:
+      scope, send: of the client's request.
+    """
+
+    scope: Scope
+    send: Send
+    raw: RawResponse
+    has_begun: bool = attrs.field(default=False, init=False)
+    """The client has the head, or a part of it: it can get no other answer."""
+    is_whole: bool = attrs.field(default=False, init=False)
+    """All of it was written."""
+    _head: AnswerHead | None = attrs.field(default=None, init=False)
+    _is_event_stream: bool = attrs.field(default=False, init=False)
+    _pieces: list[bytes] = attrs.field(factory=list, init=False)
+
+    def __repr__(self) -> str:
+        framing = "no head yet" if self._head is None else self._head.framing.value
+        return f"<AnswerWriter {self.scope['path']}: {framing}>"
+
+    async def begin(self, head: ResponseHead, agent: str) -> None:
+        """``agent``: in front of the server that answers."""
+        self._head = answer_head(
+            head,
+            method=self.scope["method"],
+            is_http_1_1=self.scope["http_version"] != "1.0",
+            must_close=self.raw.must_close,
+            extra=((AGENT_FIELD, agent.encode("latin-1", "replace")),),
+        )
+        self._is_event_stream = is_event_stream(head.headers)
+        self.has_begun = True
+        await self.raw.begin(self.send, head.status, closes=self._head.framing is Framing.CLOSE)
+        self._pieces.append(self._head.data)
+
+    def add(self, data: bytes) -> None:
+        """A piece of the body: of a chunked one, a chunk."""
+        assert self._head is not None, "the head comes first"
+        match self._head.framing:
+            case Framing.CHUNKS:
+                self._pieces.append(chunk(data))
+            case Framing.LENGTH | Framing.CLOSE:
+                self._pieces.append(data)
+            case Framing.NONE:
+                pass
+            case _:
+                assert_never(self._head.framing)
+
+    async def flush(self) -> None:
+        """Write what was added. ClientGoneError: the client left, or does not read."""
+        if not self._pieces:
+            return
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        if not self.raw.write_now(data):
+            await self.raw.write(b"")
+
+    async def end(self, trailers: Headers) -> None:
+        """The whole answer was added; ``close`` follows."""
+        assert self._head is not None, "the head comes first"
+        if self._head.framing is Framing.CHUNKS:
+            self._pieces.append(last_chunk(trailers))
+        await self.flush()
+        self.is_whole = True
+
+    async def close(self) -> None:
+        """Another request may follow on the connection. Nobody may watch for a disconnect now: the
+        end of a request is reported as one."""
+        await self.raw.end(self.send)
+
+    async def break_off(self, code: int, text: str) -> None:
+        """The rest will not come: a stream of events says why in its last one. The answer stays
+        unfinished, so that nobody takes it for whole."""
+        if self._is_event_stream:
+            self.add(error_event(code, text))
+        await self.flush()
+
+
+def error_body(code: int, text: str) -> bytes:
+    """As OpenAI's API and llama-server have it."""
+    kind = "invalid_request_error" if code < 500 else "server_error"
+    body = {"error": {"message": text, "type": kind, "param": None, "code": code}}
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+def error_event(code: int, text: str) -> bytes:
+    """The same as an event of a stream."""
+    return b"data: %b\n\n" % error_body(code, text)

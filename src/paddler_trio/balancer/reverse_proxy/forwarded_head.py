@@ -1,0 +1,171 @@
+"""The heads of messages as a proxy passes them on: what is about one connection ends here.
+
+RFC 9110, 7.6.1: ``Connection`` and what it names, and the fields that are about a connection
+without being named. Everything else passes as it came, in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final
+
+import attrs
+
+from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
+
+CONNECTION_FIELDS: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+AGENT_FIELD: Final = b"x-paddler-agent"
+"""In a request: only the server behind this agent may answer. In a response: it did."""
+_OURS: Final = frozenset({AGENT_FIELD, b"x-paddler-client", b"x-paddler-priority", b"expect"})
+"""Of requests: they are for the balancer; 100 (Continue) was sent here."""
+_FORWARDED_FOR: Final = b"x-forwarded-for"
+_FORWARDED_HOST: Final = b"x-forwarded-host"
+_FORWARDED_PROTO: Final = b"x-forwarded-proto"
+_KEYS: Final = frozenset({b"authorization", b"x-api-key"})
+_MAX_FORWARDED_BYTES: Final = 1024
+"""Of addresses that proxies before this one have noted; more is not believed."""
+
+
+def request_headers(
+    headers: Sequence[tuple[bytes, bytes]],
+    *,
+    client: str,
+    scheme: str,
+    body_bytes: int | None,
+    is_chunked: bool,
+    keeps_keys: bool,
+) -> Headers:
+    """The fields of a request as a server gets them.
+
+    Args:
+      headers: names in lower case.
+      client: its address.
+      scheme: ``http`` or ``https``, of the client's connection.
+      body_bytes: None for a request without a body.
+      is_chunked: the body came in chunks; otherwise it is announced by its length.
+      keeps_keys: the client's keys are for the server; otherwise they were for the balancer.
+    """
+    dropped = _connection_fields(headers) | _OURS | {b"content-length"}
+    if not keeps_keys:
+        dropped |= _KEYS
+    passed: list[tuple[bytes, bytes]] = []
+    before, host, has_host, has_proto = b"", b"", False, False
+    for name, value in headers:
+        if name == _FORWARDED_FOR:
+            before = b", ".join(each for each in (before, value) if each)
+            continue
+        if name in dropped:
+            continue
+        host = value if name == b"host" else host
+        has_host |= name == _FORWARDED_HOST
+        has_proto |= name == _FORWARDED_PROTO
+        passed.append((name, value))
+    if len(before) > _MAX_FORWARDED_BYTES:
+        before = b""
+    addresses = b", ".join(each for each in (before, client.encode()) if each)
+    passed.append((_FORWARDED_FOR, addresses))
+    if host and not has_host:
+        passed.append((_FORWARDED_HOST, host))
+    if not has_proto:
+        passed.append((_FORWARDED_PROTO, scheme.encode()))
+    if is_chunked:
+        passed.append((b"transfer-encoding", b"chunked"))
+    elif body_bytes is not None:
+        passed.append((b"content-length", b"%d" % body_bytes))
+    return tuple(passed)
+
+
+class Framing(Enum):
+    """How the client knows where a body ends."""
+
+    NONE = "there is none"
+    LENGTH = "its length"
+    CHUNKS = "chunks"
+    CLOSE = "the end of the connection"
+
+
+@attrs.frozen
+class AnswerHead:
+    """The head of an answer as it is written, and what follows it."""
+
+    data: bytes
+    framing: Framing
+
+
+def answer_head(
+    head: ResponseHead,
+    *,
+    method: str,
+    is_http_1_1: bool,
+    must_close: bool,
+    extra: Iterable[tuple[bytes, bytes]] = (),
+) -> AnswerHead:
+    """The head of a server's answer for a client.
+
+    Args:
+      method: of the request.
+      is_http_1_1: the client reads chunks.
+      must_close: no other request may follow on the connection.
+      extra: fields of ours.
+    """
+    framing = Framing.CHUNKS
+    if method == "HEAD" or head.status in (204, 304):
+        framing = Framing.NONE
+    elif head.is_sized:
+        framing = Framing.LENGTH
+    elif not is_http_1_1:
+        framing = Framing.CLOSE
+    dropped = _connection_fields((name.lower(), value) for name, value in head.headers)
+    if framing in (Framing.CHUNKS, Framing.CLOSE):
+        dropped |= {b"content-length"}
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    lines += [
+        b"%b: %b\r\n" % (name, value) for name, value in head.headers if name.lower() not in dropped
+    ]
+    lines += [b"%b: %b\r\n" % (name, value) for name, value in extra]
+    if framing is Framing.CHUNKS:
+        lines.append(b"Transfer-Encoding: chunked\r\n")
+    if must_close or framing is Framing.CLOSE:
+        lines.append(b"Connection: close\r\n")
+    lines.append(b"\r\n")
+    return AnswerHead(b"".join(lines), framing)
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk; the last one is not written by this."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def last_chunk(trailers: Headers = ()) -> bytes:
+    lines = [b"%b: %b\r\n" % (name, value) for name, value in trailers]
+    return b"0\r\n%b\r\n" % b"".join(lines)
+
+
+def is_event_stream(headers: Headers) -> bool:
+    """Whether a body with these fields is of server-sent events."""
+    return any(
+        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream")
+        for name, value in headers
+    )
+
+
+def _connection_fields(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """The names of what is about one connection; ``headers`` have names in lower case."""
+    named: set[bytes] = set(CONNECTION_FIELDS)
+    for name, value in headers:
+        if name == b"connection":
+            named.update(token.strip().lower() for token in value.split(b","))
+    return frozenset(named)

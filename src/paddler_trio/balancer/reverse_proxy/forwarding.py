@@ -1,0 +1,261 @@
+"""Requests forwarded to the servers of one deployment, in a slot of one or beside them.
+
+A request that a model works on waits for a slot like any other, in the same fair queue, with the
+same limits. If its server fails before anything of the answer has come, it goes back into the
+queue, and another one gets it; afterwards it ends with the reason. What takes no slot goes to the
+server that is least busy, and waits only while there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
+from paddler_trio.balancer.reverse_proxy.forwarded_head import AGENT_FIELD, request_headers
+from paddler_trio.balancer.reverse_proxy.server_choice import home_of_slot, least_busy, named
+from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
+from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange
+from paddler_trio.http.asgi import (
+    ClientGoneError,
+    Header,
+    HttpProblem,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    send_bytes,
+)
+from paddler_trio.http.client_identity import account_of, client_of
+from paddler_trio.http.end_user import user_of
+from paddler_trio.http.raw_response import raw_response
+from paddler_trio.http.request_id import request_id
+from paddler_trio.http.streaming import cancelled_on_disconnect
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.pool import Pool
+from paddler_trio.nursery_tree.request import Buffered, Completed, Failure, Request, RevisionPin
+from paddler_trio.telemetry.trace_context import trace_of
+from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead
+
+log = structlog.get_logger("reverse proxy")
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+BODY_DEADLINE_S: Final = 120.0
+MAX_TRIES_BESIDE: Final = 3
+"""Servers that are asked for what takes no slot, one after the other."""
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Forwarding:
+    """See the module docstring.
+
+    Args:
+      response_timeout_s: see ``ForwardedWork``.
+      rewrites_host: servers are shown their own address as ``Host``.
+      needs_keys: the keys that clients show are for this balancer; otherwise for the servers.
+    """
+
+    dispatcher: Dispatcher
+    response_timeout_s: float = 600.0
+    rewrites_host: bool = False
+    needs_keys: Callable[[], bool] = lambda: False
+
+    async def forward(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        pool: Pool,
+        body: bytes | bytearray | None = None,
+    ) -> None:
+        """Answer one request with what a server of ``pool`` answers.
+
+        Args:
+          body: of the request, if it was read already.
+
+        Errors:
+          HttpProblem: the request is refused; nothing was sent.
+          ClientGoneError: the client left.
+        """
+        raw = raw_response(scope)
+        assert raw is not None, "the server of this balancer writes raw responses"
+        if body is None:
+            body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
+        answer = AnswerWriter(scope, send, raw)
+        request = ForwardedRequest(head=self._head(scope, body), body=body)
+        server = self._wanted_server(scope, pool, body)
+        problem: Failure | None
+        if takes_slot(scope["method"], scope["path"]):
+            problem = await self._in_slot(scope, receive, pool, request, answer, server)
+        else:
+            problem = await self._beside(receive, pool, request, answer, server)
+        if answer.is_whole:
+            await answer.close()
+            return
+        if problem is None:
+            return  # the client left
+        if answer.has_begun:
+            with suppress(ClientGoneError):
+                await answer.break_off(problem.code, problem.description)
+            return  # without its end: the connection is cut
+        await send_bytes(
+            send,
+            problem.code,
+            error_body(problem.code, problem.description),
+            content_type=b"application/json",
+            headers=self._advice(problem, pool),
+        )
+
+    # ------------------------------------------------------------ in a slot
+
+    async def _in_slot(
+        self,
+        scope: Scope,
+        receive: Receive,
+        pool: Pool,
+        forwarded: ForwardedRequest,
+        answer: AnswerWriter,
+        server: AgentConnection | None,
+    ) -> Failure | None:
+        work = ForwardedWork(self.response_timeout_s)
+        client, priority = client_of(scope)
+        request = self.dispatcher.submit(
+            request_id(scope),
+            work,
+            client=client,
+            priority=priority,
+            deployment=pool.name,
+            pin=None if server is None else RevisionPin(server.revision),
+            route=scope["path"],
+            trace=trace_of(scope),
+            user=user_of(scope),
+            account=account_of(scope),
+        )
+        try:
+            async with cancelled_on_disconnect(receive):
+                while not await self._held_slot(request, work, forwarded, answer):
+                    pass
+        finally:
+            request.stop()
+        return request.failure
+
+    async def _held_slot(
+        self,
+        request: Request,
+        work: ForwardedWork,
+        forwarded: ForwardedRequest,
+        answer: AnswerWriter,
+    ) -> bool:
+        """One stay in a slot; True when the request is over."""
+        await request.left_phase(Buffered)
+        lease = request.lease
+        if lease is None or request.is_over:
+            return True
+        failed: Failed | None = None
+        with trio.CancelScope() as scope:
+            work.begin(scope.cancel)
+            failed = await exchange(lease.agent, forwarded, lease.wire_id, answer, lease.progressed)
+        work.finish()
+        if scope.cancelled_caught:  # the slot was lost, or the request was stopped
+            return request.is_over
+        if failed is None:
+            request.end(Completed())
+        elif failed.may_repeat:
+            self.dispatcher.hand_back(lease, failed.text, suspects=0)
+        else:
+            request.end(Failure(502, failed.text, blames_agent=True))
+        return request.is_over
+
+    # -------------------------------------------------------- beside slots
+
+    async def _beside(
+        self,
+        receive: Receive,
+        pool: Pool,
+        forwarded: ForwardedRequest,
+        answer: AnswerWriter,
+        server: AgentConnection | None,
+    ) -> Failure | None:
+        problem: Failure | None = None
+        async with cancelled_on_disconnect(receive):
+            for _ in range(MAX_TRIES_BESIDE):
+                agent = server or await self._ready_server(pool)
+                if agent is None:
+                    problem = Failure(503, "No server is connected that answers now")
+                    break
+                failed = await exchange(agent, forwarded, "", answer)
+                problem = None if failed is None else Failure(502, failed.text)
+                if failed is None or not failed.may_repeat:
+                    break
+        return problem
+
+    async def _ready_server(self, pool: Pool) -> AgentConnection | None:
+        """The least busy one, at the latest when a request would no longer wait for a slot."""
+        agent = least_busy(pool.agents.values())
+        if agent is not None or self.dispatcher.is_draining:
+            return agent
+        changes = self.dispatcher.agents_changed
+        with (
+            self.dispatcher.pools.asking(pool),
+            trio.move_on_after(self.dispatcher.limits.buffered_timeout_s),
+        ):
+            while agent is None and not self.dispatcher.is_draining:
+                await changes.wait_beyond(changes.ordinal)
+                agent = least_busy(pool.agents.values())
+        return agent
+
+    # -------------------------------------------------------------- private
+
+    def _head(self, scope: Scope, body: bytes | bytearray) -> RequestHead:
+        query = scope["query_string"]
+        client = (scope.get("client") or ("unknown",))[0]
+        length = header(scope, b"content-length")
+        is_chunked = header(scope, b"transfer-encoding") is not None
+        return RequestHead(
+            id="",
+            method=scope["method"].encode("ascii"),
+            target=scope["raw_path"] + (b"?" + query if query else b""),
+            headers=request_headers(
+                scope["headers"],
+                client=client,
+                scheme=scope["scheme"],
+                body_bytes=None if length is None else len(body),
+                is_chunked=is_chunked,
+                keeps_keys=not self.needs_keys(),
+            ),
+            has_body=is_chunked or length is not None,
+            rewrites_host=self.rewrites_host,
+        )
+
+    def _wanted_server(
+        self, scope: Scope, pool: Pool, body: bytes | bytearray
+    ) -> AgentConnection | None:
+        """The only one that may answer; HttpProblem 503 if it is not here, None if any may."""
+        agents = pool.agents.values()
+        asked = header(scope, AGENT_FIELD)
+        if asked is not None:
+            name = asked.decode("latin-1")
+            if (agent := named(agents, name)) is not None:
+                return agent
+            here = ", ".join(each.label for each in agents) or "none"
+            raise HttpProblem(
+                503, f"X-Paddler-Agent: no agent {name[:80]!r} is connected here; there is: {here}"
+            )
+        slot = slot_of(scope["path"], body)
+        if slot is None:
+            return None
+        client, _ = client_of(scope)
+        return home_of_slot(agents, client or (scope.get("client") or ("",))[0], slot)
+
+    def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
+        if problem.code != 503:
+            return []
+        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s(pool.name))]

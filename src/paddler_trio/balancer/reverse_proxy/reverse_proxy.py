@@ -1,0 +1,203 @@
+"""The port of ``--reverseproxy-addr``: every request there is for a server behind an agent.
+
+Two paths are answered here, for all servers together: ``/health``, and ``/slots`` where it is
+allowed, because it shows what others ask. Whatever else a server serves is the server's, also what
+is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from paddler_trio.balancer.reverse_proxy.forwarding import (
+    BODY_DEADLINE_S,
+    MAX_BODY_BYTES,
+    Forwarding,
+)
+from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools, model_in, must_allow
+from paddler_trio.balancer.reverse_proxy.slot_paths import takes_slot
+from paddler_trio.http.asgi import (
+    App,
+    HttpProblem,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_json,
+    send_text,
+)
+from paddler_trio.http.authentication import Refuse
+from paddler_trio.http.router import cause_of, refuse_websocket
+from paddler_trio.nursery_tree.pool import Pool
+
+SLOTS_OFF = (
+    "/slots shows the prompts of others: start the balancer with --slots-endpoint-enable, or ask a "
+    "server itself"
+)
+
+
+@attrs.frozen(eq=False)
+class ReverseProxy:
+    """An ASGI application; see the module docstring.
+
+    Args:
+      shows_slots: ``/slots`` is answered.
+    """
+
+    forwarding: Forwarding
+    pools: ServerPools
+    shows_slots: bool = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "websocket":
+            await refuse_websocket(send)
+            return
+        if scope["type"] != "http":
+            return
+        guarded = _Guarded(send)
+        try:
+            await self._answer(scope, receive, guarded.send)
+        except Exception as error:  # noqa: BLE001  # the boundary of a request
+            problem = guarded.problem_of(error, scope)
+            if problem is not None:
+                await send_text(send, problem.status, problem.text, headers=problem.headers)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = (scope["method"], scope["path"])
+        if asked == ("GET", "/health"):
+            await self._health(send)
+        elif asked == ("GET", "/slots"):
+            await self._slots(send)
+        else:
+            body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
+            pool = await self._pool(scope, body)
+            must_allow(scope, pool)
+            await self.forwarding.forward(scope, receive, send, pool, body)
+
+    async def _pool(self, scope: Scope, body: bytearray) -> Pool:
+        pools = self.pools.all()
+        if len(pools) > 1 and (model := await model_in(scope, body)) is not None:
+            named = self.pools.called(model)
+            if named is not None:
+                return named
+        pool = self.pools.any_of()
+        assert pool is not None, "the balancer with this port opens a pool of servers"
+        return pool
+
+    async def _health(self, send: Send) -> None:
+        """As llama-server answers, with the slots of all servers: 503 while there is no server."""
+        agents = [agent for pool in self.pools.all() for agent in pool.agents.values()]
+        ready = [agent for agent in agents if agent.is_accepting]
+        busy = sum(agent.slots_processing for agent in agents)
+        body = {
+            "status": "ok" if ready else "no server",
+            "slots_idle": max(0, sum(agent.usable_slots for agent in ready) - busy),
+            "slots_processing": busy,
+        }
+        await send_json(send, 200 if ready else 503, body)
+
+    async def _slots(self, send: Send) -> None:
+        """Of all servers, as this balancer counts them: no prompts."""
+        if not self.shows_slots:
+            raise HttpProblem(501, SLOTS_OFF)
+        slots = []
+        for pool in self.pools.all():
+            for agent in pool.agents.values():
+                total = max(agent.usable_slots, agent.slots_processing)
+                slots += [
+                    {
+                        "id": place,
+                        "agent": agent.label,
+                        "deployment": pool.name,
+                        "is_processing": place < agent.slots_processing,
+                    }
+                    for place in range(total)
+                ]
+        await send_json(send, 200, slots)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class UpstreamFront:
+    """Requests for a model that a server has go to the server; the others go to ``api``.
+
+    It stands before the APIs on the inference port, for the paths that a server answers in the same
+    way.
+
+    Args:
+      refuse: answers with a problem in the words of the APIs.
+      limited: puts an application within the limits of keys, as ``api`` is.
+      is_unserved: there is no model for a request that names none.
+    """
+
+    api: App
+    refuse: Refuse
+    limited: Callable[[App], App]
+    forwarding: Forwarding
+    pools: ServerPools
+    is_unserved: Callable[[], bool]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        is_forwardable = scope["type"] == "http" and takes_slot(scope["method"], scope["path"])
+        if not is_forwardable or not any(pool.agents for pool in self.pools.all()):
+            await self.api(scope, receive, send)
+            return
+        guarded = _Guarded(send)
+        try:
+            await self._answer(scope, receive, guarded.send)
+        except Exception as error:  # noqa: BLE001  # the boundary of a request
+            problem = guarded.problem_of(error, scope)
+            if problem is not None:
+                await self.refuse(scope, receive, send, problem)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
+        model = await model_in(scope, body)
+        pool = None if model is None else self.pools.called(model)
+        if pool is None and self.is_unserved():
+            pool = self.pools.any_of()
+        if pool is None:
+            await self.api(scope, _again(body, receive), send)
+            return
+        must_allow(scope, pool)
+        chosen = pool
+
+        async def forward(scope: Scope, receive: Receive, send: Send) -> None:
+            await self.forwarding.forward(scope, receive, send, chosen, body)
+
+        await self.limited(forward)(scope, receive, send)
+
+
+@attrs.define(eq=False)
+class _Guarded:
+    """One response, and whether it has begun."""
+
+    _send: Send
+    _has_begun: bool = attrs.field(default=False, init=False)
+
+    async def send(self, message: Message) -> None:
+        self._has_begun = True
+        await self._send(message)
+
+    def problem_of(self, error: Exception, scope: Scope) -> HttpProblem | None:
+        """What to answer; None when nothing can be."""
+        cause = cause_of(error, f"{scope['method']} {scope['path']}", (HttpProblem,))
+        if cause is None or self._has_begun:
+            return None
+        return (
+            cause if isinstance(cause, HttpProblem) else HttpProblem(500, "Internal server error")
+        )
+
+
+def _again(body: bytearray, receive: Receive) -> Receive:
+    """The body that was read, and then what follows it."""
+    first: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+    async def receive_again() -> Message:
+        return first.pop() if first else await receive()
+
+    return receive_again

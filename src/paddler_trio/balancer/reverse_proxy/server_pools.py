@@ -1,0 +1,71 @@
+"""Which servers a request is for: those of one deployment, chosen by the model that it names."""
+
+from __future__ import annotations
+
+import attrs
+
+from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import HttpProblem, Scope
+from paddler_trio.http.client_identity import allowed_deployments
+from paddler_trio.http.json_body import decoded
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.pool import Pool
+
+MAX_READ_BYTES = 64 * 1024 * 1024
+
+
+@attrs.frozen(eq=False)
+class ServerPools:
+    """The pools of servers by the names that requests may use."""
+
+    dispatcher: Dispatcher
+
+    def all(self) -> list[Pool]:
+        return self.dispatcher.pools.upstreams()
+
+    def called(self, model: str) -> Pool | None:
+        """The one whose deployment has this name, else one of whose servers says that it serves a
+        model of this name; those that are ready come first."""
+        pools = self.all()
+        for pool in pools:
+            if pool.name == model:
+                return pool
+        serving = [
+            (agent.is_accepting, pool)
+            for pool in pools
+            for agent in pool.agents.values()
+            if agent.upstream is not None and model in agent.upstream.models
+        ]
+        return max(serving, key=lambda each: each[0])[1] if serving else None
+
+    def any_of(self) -> Pool | None:
+        """For a request that names no model of theirs: one that has agents, if one has; None only
+        if there are no servers at all."""
+        pools = self.all()
+        return max(pools, key=lambda pool: bool(pool.agents), default=None)
+
+
+async def model_in(scope: Scope, body: bytes | bytearray) -> str | None:
+    """The model that a JSON body names; None if it names none, or is no JSON: the server that gets
+    it says what is wrong with it."""
+    if b'"model"' not in body:
+        return None
+    try:
+        return await decoded(scope, bytearray(body), _model, limit_bytes=MAX_READ_BYTES)
+    except (HttpProblem, WireError):
+        return None
+
+
+def _model(value: object) -> str | None:
+    model = value.get("model") if isinstance(value, dict) else None
+    return model if isinstance(model, str) else None
+
+
+def must_allow(scope: Scope, pool: Pool) -> None:
+    """HttpProblem 403 for a key that may not use these servers."""
+    allowed = allowed_deployments(scope)
+    if allowed is not None and pool.name not in allowed:
+        names = " and ".join(sorted(allowed))
+        raise HttpProblem(
+            403, f"this API key is for the deployments {names}, and this is answered by {pool.name}"
+        )

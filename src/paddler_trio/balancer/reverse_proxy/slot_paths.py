@@ -1,0 +1,57 @@
+"""Which requests to a server take one of its slots: those that its model works on.
+
+Everything else (models, tokens of a text, properties, the web page, what nobody knows here) is
+answered by its HTTP threads at once, and waits for no slot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_WITH_AND_WITHOUT_VERSION: Final = (
+    "chat/completions",
+    "completions",
+    "embeddings",
+    "rerank",
+    "reranking",
+    "responses",
+    "messages",
+    "score",
+    "classify",
+    "pooling",
+    "audio/transcriptions",
+    "audio/translations",
+    "audio/speech",
+    "images/generations",
+)
+_LLAMA_SERVER: Final = ("/completion", "/infill", "/embedding")
+_OLLAMA: Final = ("/api/generate", "/api/chat", "/api/embed", "/api/embeddings")
+SLOT_PATHS: Final = frozenset(
+    {
+        *(f"/v1/{path}" for path in _WITH_AND_WITHOUT_VERSION),
+        *(f"/{path}" for path in _WITH_AND_WITHOUT_VERSION),
+        *_LLAMA_SERVER,
+        *_OLLAMA,
+    }
+)
+_ONE_SLOT: Final = re.compile(r"/slots/(\d{1,9})", re.ASCII)
+_ID_SLOT: Final = re.compile(rb'"id_slot"\s*:\s*(\d{1,9})\s*[,}]')
+_LOOK_AT_BYTES: Final = 1_048_576
+
+
+def takes_slot(method: str, path: str) -> bool:
+    """``path`` is percent-decoded."""
+    return method == "POST" and path in SLOT_PATHS
+
+
+def slot_of(path: str, body: bytes | bytearray) -> int | None:
+    """The number of the slot that llama-server shall use for this request, if it names one: it
+    means a slot of one server, and its number is one of every server."""
+    found = _ONE_SLOT.fullmatch(path)
+    if found is not None:
+        return int(found[1])
+    if b'"id_slot"' not in body[:_LOOK_AT_BYTES]:
+        return None
+    named = _ID_SLOT.search(body, 0, _LOOK_AT_BYTES)
+    return None if named is None else int(named[1])

@@ -1,0 +1,76 @@
+"""Where agents dial the tunnels that they were asked for: ``/api/v2/tunnel/{secret}``.
+
+The connection leaves HTTP behind: once it is answered with 101, it is the agent's tunnel, and lives
+as long as the agent's link.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import attrs
+import trio
+
+from paddler_trio.http.asgi import ClientGoneError, HttpProblem, Receive, Scope, Send, send_text
+from paddler_trio.http.passing import passable
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.tunnels import Tunnels
+from paddler_trio.wire.trio.upstream_messages import TUNNEL_PATH, TUNNEL_PROTOCOL
+
+_SWITCHING = (
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: %b\r\n\r\n"
+    % TUNNEL_PROTOCOL.encode()
+)
+
+
+def is_tunnel_path(path: str) -> bool:
+    """``path`` is percent-decoded."""
+    return path.startswith(TUNNEL_PATH)
+
+
+@attrs.frozen(eq=False)
+class TunnelRoute:
+    """An ASGI application for the paths below ``TUNNEL_PATH``."""
+
+    dispatcher: Dispatcher
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the connection over, or answer why not."""
+        try:
+            self._take_over(scope)
+        except HttpProblem as problem:
+            await send_text(send, problem.status, problem.text)
+
+    def _take_over(self, scope: Scope) -> None:
+        secret = scope["path"].removeprefix(TUNNEL_PATH)
+        tunnels = self._asked_for(secret)
+        if tunnels is None:
+            raise HttpProblem(404, "no agent was asked for this tunnel, or it came too late")
+        connection = passable(scope)
+        assert connection is not None, "the server passes on what is_tunnel_path holds for"
+        descriptor = connection.fileno()
+        if descriptor < 0:
+            raise ClientGoneError("the agent closed its tunnel at once")
+        if connection.unread():
+            raise HttpProblem(400, "nothing is sent through a tunnel before it is answered")
+        try:
+            copy = socket.socket(fileno=os.dup(descriptor))
+        except OSError as error:
+            raise HttpProblem(503, f"no tunnel: {error.strerror}") from error
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(copy))
+        try:
+            # some 90 bytes into the empty buffer of a new connection
+            copy.send(_SWITCHING)
+        except OSError as error:
+            copy.close()
+            raise ClientGoneError("the agent closed its tunnel at once") from error
+        connection.release()
+        if not tunnels.dialled(secret, stream):
+            copy.close()
+
+    def _asked_for(self, secret: str) -> Tunnels | None:
+        for agent in self.dispatcher.agents.values():
+            if agent.tunnels is not None and agent.tunnels.expects(secret):
+                return agent.tunnels
+        return None

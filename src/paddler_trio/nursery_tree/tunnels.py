@@ -1,0 +1,171 @@
+"""The tunnels of one agent that stands in front of a server: dialled when needed, and kept.
+
+A tunnel carries one HTTP exchange at a time (``wire/trio/tunnel_frames.py``). An agent dials, also
+here, so that it works behind NAT: the balancer asks over the link and the new connection names the
+secret of the question. An exchange that ended in order leaves its tunnel to the next; any other end
+closes it. All of them end with the link.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import trio
+
+from paddler_trio.errors import LinkError
+from paddler_trio.nursery_tree.synchronization import Future
+from paddler_trio.wire.trio.trio_link import render_extension
+from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
+from paddler_trio.wire.trio.upstream_messages import OpenTunnel
+
+DIAL_S: Final = 10.0
+"""For an agent to dial a tunnel that was asked for."""
+RECEIVE_BYTES: Final = 65_536
+
+
+@attrs.define(eq=False)
+class Tunnel:
+    """One connection; ``close`` is synchronous and may be called twice, also under a reader."""
+
+    _stream: trio.SocketStream
+    _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"<Tunnel {state}>"
+
+    @property
+    def is_closed(self) -> bool:
+        return self._stream.socket.fileno() < 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Nothing has come since the last exchange, not even the end."""
+        if self.is_closed or not self._frames.is_between_frames:
+            return False
+        poller = select.poll()
+        poller.register(self._stream.socket.fileno(), select.POLLIN)
+        return not poller.poll(0)
+
+    async def send(self, frames: bytes) -> None:
+        """LinkError if the tunnel is closed or broke."""
+        try:
+            await self._stream.send_all(frames)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise LinkError("the tunnel to the agent broke") from error
+
+    async def receive(self) -> list[tuple[Kind, bytes]]:
+        """The frames that have arrived, at least one.
+
+        Errors:
+          LinkError: the tunnel was closed or broke.
+          WireError: what came are no frames.
+        """
+        while True:
+            try:
+                data = await self._stream.receive_some(RECEIVE_BYTES)
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise LinkError("the tunnel to the agent broke") from error
+            if not data:
+                raise LinkError("the agent closed the tunnel")
+            frames = list(self._frames.feed(bytes(data)))
+            if frames:
+                return frames
+
+    def close(self) -> None:
+        self._stream.socket.close()
+
+
+@attrs.define(eq=False, repr=False)
+class Tunnels:
+    """See the module docstring.
+
+    Args:
+      label: of the agent, for errors.
+      send: a frame over the agent's link.
+      most: at once, under way and kept; it may change.
+    """
+
+    label: str
+    send: Callable[[bytes], None]
+    most: Callable[[], int]
+    _idle: list[Tunnel] = attrs.field(factory=list, init=False)
+    _all: set[Tunnel] = attrs.field(factory=set, init=False)
+    _asked: dict[str, Future[Tunnel | None]] = attrs.field(factory=dict, init=False)
+    """The tunnels that the agent was asked to dial, by their secrets."""
+    _is_closed: bool = attrs.field(default=False, init=False)
+
+    def __repr__(self) -> str:
+        return f"<Tunnels of {self.label}: {len(self._all)} open, {len(self._idle)} idle>"
+
+    async def take(self) -> Tunnel:
+        """A tunnel for one exchange: ``give_back`` it, or ``close`` it, whatever happens.
+
+        Errors:
+          LinkError: the agent is gone, has too many, or did not dial in time.
+        """
+        while self._idle:
+            tunnel = self._idle.pop()
+            if tunnel.is_usable:
+                return tunnel
+            self.close(tunnel)
+        if self._is_closed:
+            raise LinkError(f"the agent {self.label} has left")
+        if len(self._all) + len(self._asked) >= (most := self.most()):
+            raise LinkError(f"the agent {self.label} has {most} tunnels already")
+        secret = secrets.token_urlsafe(24)
+        future = self._asked[secret] = Future()
+        try:
+            self.send(render_extension(OpenTunnel(secret)))
+            with trio.move_on_after(DIAL_S):
+                await future.wait()
+        except trio.Cancelled:
+            if (late := future.value) is not None:
+                self.give_back(late)
+            raise
+        finally:
+            del self._asked[secret]
+        dialled = future.value
+        if dialled is None:
+            why = "has left" if self._is_closed else f"dialled no tunnel within {DIAL_S:g} s"
+            raise LinkError(f"the agent {self.label} {why}")
+        return dialled
+
+    def expects(self, secret: str) -> bool:
+        """Whether the agent was asked for this tunnel, and has not dialled it yet."""
+        future = self._asked.get(secret)
+        return future is not None and future.value is None
+
+    def dialled(self, secret: str, stream: trio.SocketStream) -> bool:
+        """The agent dialled the tunnel of this secret; False if it is not expected any more."""
+        if not self.expects(secret):
+            return False
+        tunnel = Tunnel(stream)
+        self._all.add(tunnel)
+        return self._asked[secret].set(tunnel)
+
+    def give_back(self, tunnel: Tunnel) -> None:
+        """Its exchange has ended in order."""
+        if self._is_closed:
+            self.close(tunnel)
+        else:
+            self._idle.append(tunnel)
+
+    def close(self, tunnel: Tunnel) -> None:
+        """Give up what is under way in it."""
+        tunnel.close()
+        self._all.discard(tunnel)
+
+    def close_all(self) -> None:
+        """The agent has left. Safe to repeat."""
+        self._is_closed = True
+        for tunnel in self._all:
+            tunnel.close()
+        self._all.clear()
+        self._idle.clear()
+        for future in self._asked.values():
+            future.set(None)

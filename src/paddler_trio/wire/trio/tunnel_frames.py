@@ -1,0 +1,231 @@
+"""What goes through a tunnel: one HTTP exchange after the other, in frames.
+
+    frame       = kind (1 byte), length of the payload (4 bytes, big endian), payload
+    to agent    = REQUEST BODY* END       and, for the next exchange, the same again
+    to balancer = RESPONSE BODY* END      or FAILED in the place of what is missing
+
+A BODY is as much as arrived at once: of a chunked body one chunk, if it was not too long. Nothing
+is sent ahead: the next REQUEST follows the END or the FAILED of the exchange before. Whoever closes
+the tunnel in the middle of an exchange has given it up.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, TypeAlias, TypeVar
+
+import attrs
+import msgpack
+
+from paddler_trio.errors import WireError
+
+MAX_PAYLOAD_BYTES: Final = 256 * 1024
+"""Heads are below 64 KiB, bodies are sent as they are read."""
+HEADER_BYTES: Final = 5
+_HEADER: Final = struct.Struct(">BI")
+
+Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
+"""In the order in which they came, names as they were written."""
+T = TypeVar("T")
+
+
+class Kind(IntEnum):
+    """Of a frame."""
+
+    REQUEST = 1
+    RESPONSE = 2
+    BODY = 3
+    END = 4
+    FAILED = 5
+
+
+@attrs.frozen(kw_only=True)
+class RequestHead:
+    """An exchange begins.
+
+    Args:
+      id: of the lease of a slot; empty for a request that takes none.
+      target: as it stands in the request line.
+      has_body: BODY frames follow, even if the body is empty.
+      rewrites_host: the server is shown its own address as ``Host``.
+    """
+
+    id: str
+    method: bytes
+    target: bytes
+    headers: Headers
+    has_body: bool
+    rewrites_host: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ResponseHead:
+    """The server answers.
+
+    Args:
+      is_sized: its ``Content-Length`` is the length of the body that follows.
+    """
+
+    status: int
+    reason: bytes
+    headers: Headers
+    is_sized: bool
+
+
+@attrs.frozen(kw_only=True)
+class Failed:
+    """There is no answer, or not all of it.
+
+    Args:
+      kind: ``connect``, ``timeout``, ``protocol`` or ``closed``.
+      text: for people; no secrets.
+      may_repeat: nothing of the answer had come, so another server may be asked.
+    """
+
+    kind: str
+    text: str
+    may_repeat: bool
+
+
+def frame(kind: Kind, payload: bytes = b"") -> bytes:
+    """One frame; the payload has at most ``MAX_PAYLOAD_BYTES``."""
+    return _HEADER.pack(kind, len(payload)) + payload
+
+
+def body_frames(data: bytes) -> bytes:
+    """A piece of a body of any length, as frames; nothing for none."""
+    if len(data) <= MAX_PAYLOAD_BYTES:
+        return _HEADER.pack(Kind.BODY, len(data)) + data if data else b""
+    starts = range(0, len(data), MAX_PAYLOAD_BYTES)
+    return b"".join(frame(Kind.BODY, data[at : at + MAX_PAYLOAD_BYTES]) for at in starts)
+
+
+def request_frame(head: RequestHead) -> bytes:
+    return frame(Kind.REQUEST, _packed(attrs.astuple(head)))
+
+
+def response_frame(head: ResponseHead) -> bytes:
+    return frame(Kind.RESPONSE, _packed(attrs.astuple(head)))
+
+
+def end_frame(trailers: Headers = ()) -> bytes:
+    """``trailers`` are those of a chunked body."""
+    return frame(Kind.END, _packed(trailers) if trailers else b"")
+
+
+def failed_frame(failed: Failed) -> bytes:
+    return frame(Kind.FAILED, _packed(attrs.astuple(failed)))
+
+
+def read_request(payload: bytes) -> RequestHead:
+    """WireError for what is none."""
+    match _unpacked(payload):
+        case [
+            str(wire_id),
+            bytes(method),
+            bytes(target),
+            list(headers),
+            bool(has_body),
+            bool(rewrites_host),
+        ]:
+            return RequestHead(
+                id=wire_id,
+                method=method,
+                target=target,
+                headers=_headers(headers),
+                has_body=has_body,
+                rewrites_host=rewrites_host,
+            )
+    raise WireError("not the head of a request @ tunnel")
+
+
+def read_response(payload: bytes) -> ResponseHead:
+    """WireError for what is none."""
+    match _unpacked(payload):
+        case [int(status), bytes(reason), list(headers), bool(is_sized)] if 200 <= status <= 999:
+            return ResponseHead(
+                status=status, reason=reason, headers=_headers(headers), is_sized=is_sized
+            )
+    raise WireError("not the head of a response @ tunnel")
+
+
+def read_end(payload: bytes) -> Headers:
+    """The trailers; WireError for what are none."""
+    if not payload:
+        return ()
+    match _unpacked(payload):
+        case list(trailers):
+            return _headers(trailers)
+    raise WireError("not the end of a body @ tunnel")
+
+
+def read_failed(payload: bytes) -> Failed:
+    """WireError for what is none."""
+    match _unpacked(payload):
+        case [str(kind), str(text), bool(may_repeat)]:
+            return Failed(kind=kind[:32], text=text[:512], may_repeat=may_repeat)
+    raise WireError("not a failure @ tunnel")
+
+
+class FrameReader:
+    """Takes bytes as they arrive and gives whole frames."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Nothing of another frame has come."""
+        return not self._data
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """The frames that are whole with ``data``; read them all.
+
+        Errors:
+          WireError: an unknown kind, or a payload over the limit.
+        """
+        held = self._data
+        if held:
+            held += data
+            data = bytes(held)
+            held.clear()
+        start, size = 0, len(data)
+        while size - start >= HEADER_BYTES:
+            number, length = _HEADER.unpack_from(data, start)
+            if number not in _KINDS or length > MAX_PAYLOAD_BYTES:
+                raise WireError(f"no frame: kind {number}, {length} bytes @ tunnel")
+            end = start + HEADER_BYTES + length
+            if end > size:
+                break
+            yield _KINDS[number], data[start + HEADER_BYTES : end]
+            start = end
+        if start < size:
+            held += data[start:]
+
+
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
+def _packed(value: object) -> bytes:
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def _unpacked(payload: bytes) -> object:
+    try:
+        return msgpack.unpackb(payload, raw=False, max_str_len=MAX_PAYLOAD_BYTES)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"no msgpack: {str(error)[:80]} @ tunnel") from error
+
+
+def _headers(pairs: list[object]) -> Headers:
+    headers = []
+    for pair in pairs:
+        match pair:
+            case [bytes(name), bytes(value)]:
+                headers.append((name, value))
+            case _:
+                raise WireError("headers are pairs of bytes @ tunnel")
+    return tuple(headers)
