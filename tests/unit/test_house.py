@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "nursery_tree": {"nursery_tree", *FOUNDATION},
     "tls": {"tls", "errors", "config", "daemon"},
     "http": {"http", "tls", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},
+    "upstream": {"upstream", "tls", "config", "errors"},
     "telemetry": {"telemetry", "http", "nursery_tree", *FOUNDATION},
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
@@ -54,6 +55,7 @@ MAY_IMPORT = {
         "nursery_tree",
         "telemetry",
         "tls",
+        "upstream",
     }
     | FOUNDATION,
     "balancer": {
@@ -81,6 +83,7 @@ MAY_IMPORT = {
         "language",
         "telemetry",
         "tls",
+        "upstream",
     }
     | FOUNDATION,
 }

@@ -59,12 +59,14 @@ class ClientTls:
         nothing else decides: no authority, no name and no date.
       cert_file, key_file: the certificate that this client shows; PEM. Without a ``key_file`` the
         key is in the same file.
+      ca_flag: the flag that gave ``ca_file``, for errors.
     """
 
     ca_file: Path | None = None
     fingerprint: str | None = None
     cert_file: Path | None = None
     key_file: Path | None = attrs.field(default=None)
+    ca_flag: str = "--tls-ca"
 
     @classmethod
     def of(
@@ -101,7 +103,7 @@ class ClientTls:
             context.verify_mode = ssl.CERT_NONE
             context.pin = self.fingerprint
         elif self.ca_file is not None:
-            _load_authorities(context, self.ca_file)
+            _load_authorities(context, self.ca_file, self.ca_flag)
         else:
             context.load_default_certs()
             context.load_verify_locations(certifi.where())
@@ -182,15 +184,15 @@ def check_readable(path: Path, flag: str) -> None:
         raise ConfigurationError(f"{flag} {path} has more than {MAX_FILE_BYTES} bytes")
 
 
-def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
-    check_readable(path, "--tls-ca")
+def _load_authorities(context: ssl.SSLContext, path: Path, flag: str) -> None:
+    check_readable(path, flag)
     # an authority between a root and the balancer may be the one that is trusted
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"--tls-ca {path} holds no certificate of an authority ({error.reason or error}): it "
+            f"{flag} {path} holds no certificate of an authority ({error.reason or error}): it "
             "must be PEM, with lines '-----BEGIN CERTIFICATE-----' "
             "(`openssl x509 -in FILE -inform DER` converts)"
         ) from error

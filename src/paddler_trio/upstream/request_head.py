@@ -1,0 +1,118 @@
+"""The bytes of a request's head, and how its body is framed. Pure.
+
+A request line and header fields that could be read as anything else are refused here: a field that
+holds a line end would be a second request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+_TOKEN: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++")
+_TARGET: Final = re.compile(rb"/[\x21-\x7e]*+")
+_VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*+")
+_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class UnsendableRequestError(Exception):
+    """The text says what is wrong with the request, without any value of it."""
+
+
+@attrs.frozen
+class RequestHead:
+    """The bytes to send, and what the body must be.
+
+    Args:
+      content_length: bytes of the body; None for chunks.
+      asks_to_close: the request says that the connection ends with the answer.
+    """
+
+    data: bytes
+    content_length: int | None
+    asks_to_close: bool
+
+
+def request_head(
+    method: bytes,
+    target: bytes,
+    headers: Headers,
+    *,
+    authority: bytes,
+    bearer: bytes | None = None,
+    body_bytes: int | None = 0,
+) -> RequestHead:
+    """Render a request.
+
+    Args:
+      headers: kept in order, case and number. ``Host`` is added if there is none.
+      bearer: a key, sent instead of any ``Authorization`` of the headers.
+      body_bytes: how many there will be, None if that is not known before.
+
+    Errors:
+      UnsendableRequestError.
+    """
+    if _TOKEN.fullmatch(method) is None or method == b"CONNECT":
+        raise UnsendableRequestError("the method is no HTTP method that can be passed on")
+    if _TARGET.fullmatch(target) is None:
+        raise UnsendableRequestError(
+            "the target of the request is no path: it must start with / and be of printable ASCII"
+        )
+    lines = [b"%b %b HTTP/1.1\r\n" % (method, target)]
+    has_host = has_length = is_chunked = asks_to_close = False
+    length: int | None = None
+    for name, value in headers:
+        if _TOKEN.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+            raise UnsendableRequestError("a header field has characters that HTTP does not allow")
+        match name.lower():
+            case b"host":
+                if has_host:
+                    raise UnsendableRequestError("two Host header fields")
+                has_host = True
+            case b"authorization" if bearer is not None:
+                continue
+            case b"content-length":
+                if has_length or _DIGITS.fullmatch(value) is None:
+                    raise UnsendableRequestError("Content-Length is no number, or there are two")
+                has_length, length = True, int(value)
+            case b"transfer-encoding":
+                if is_chunked or value.lower() != b"chunked":
+                    raise UnsendableRequestError("Transfer-Encoding is not 'chunked'")
+                is_chunked = True
+            case b"connection":
+                tokens = {each.strip() for each in value.lower().split(b",")}
+                asks_to_close = asks_to_close or b"close" in tokens
+            case b"upgrade":
+                raise UnsendableRequestError("an upgrade of the protocol cannot be passed on")
+        lines.append(b"%b: %b\r\n" % (name, value))
+    if is_chunked and has_length:
+        raise UnsendableRequestError("both Content-Length and Transfer-Encoding")
+    if has_length and body_bytes is not None and length != body_bytes:
+        raise UnsendableRequestError(
+            f"Content-Length is {length}, and the body has {body_bytes} bytes"
+        )
+    if not has_host:
+        lines.insert(1, b"Host: %b\r\n" % authority)
+    if bearer is not None:
+        lines.append(b"Authorization: Bearer %b\r\n" % bearer)
+    if not has_length and not is_chunked:
+        if body_bytes is None:
+            is_chunked = True
+            lines.append(b"Transfer-Encoding: chunked\r\n")
+        else:
+            length = body_bytes
+            if body_bytes or method in {b"POST", b"PUT", b"PATCH"}:
+                lines.append(b"Content-Length: %d\r\n" % body_bytes)
+    lines.append(b"\r\n")
+    data = b"".join(lines)
+    if len(data) > MAX_HEAD_BYTES:
+        raise UnsendableRequestError(
+            f"the head has {len(data)} bytes, the limit is {MAX_HEAD_BYTES}"
+        )
+    return RequestHead(data, None if is_chunked else length, asks_to_close)

@@ -1,0 +1,196 @@
+"""One connection to an upstream server: a request sent, and the answer read while it is sent."""
+
+from __future__ import annotations
+
+import select
+import ssl
+from collections.abc import AsyncIterable
+from typing import Final
+
+import attrs
+import trio
+
+from paddler_trio.upstream.request_head import RequestHead, UnsendableRequestError
+from paddler_trio.upstream.request_sender import PIECE_BYTES, RequestNotTakenError, RequestSender
+from paddler_trio.upstream.response_head import ResponseHead, head_end, parse_head
+from paddler_trio.upstream.upstream_address import UpstreamAddress
+from paddler_trio.upstream.upstream_error import FailureKind, MalformedAnswerError, UpstreamError
+from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
+
+READ_BYTES: Final = 64 * 1024
+MAX_INFORMATIONAL: Final = 10
+"""Answers with a status below 200 before the real one."""
+LAST_WRITE_S: Final = 0.2
+"""For the last piece of a request that is being written when its answer comes."""
+_BROKEN: Final = (trio.BrokenResourceError, ssl.SSLError, OSError)
+
+RequestBody = AsyncIterable[bytes] | bytes | None
+
+
+@attrs.define(eq=False)
+class UpstreamConnection:
+    """Made by :class:`UpstreamClient`, and used for one request at a time."""
+
+    stream: trio.abc.Stream
+    address: UpstreamAddress
+    num_answers: int = attrs.field(default=0, init=False)
+    """Whole ones; over zero, the server may close it at any time."""
+    idle_since_s: float = attrs.field(default=0.0, init=False)
+    _received: bytearray = attrs.field(factory=bytearray, init=False)
+    _has_received: bool = attrs.field(default=False, init=False)
+    is_sent: bool = attrs.field(default=False, init=False)
+    """The system has taken all of the last request."""
+    body_was_touched: bool = attrs.field(default=False, init=False)
+    """The body of the last request cannot be sent a second time."""
+
+    def is_stale(self) -> bool:
+        """Whether the server has closed it or sent what nobody asked for; it does not block."""
+        stream = self.stream
+        if isinstance(stream, trio.SSLStream):
+            stream = stream.transport_stream
+        if not isinstance(stream, trio.SocketStream):
+            return False
+        poller = select.poll()
+        poller.register(stream.socket.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
+
+    async def exchange(
+        self, head: RequestHead, body: RequestBody, timeouts: UpstreamTimeouts
+    ) -> ResponseHead:
+        """Send a request and read the head of its answer. A server that answers before it has all
+        of the body gets no more of it.
+
+        Errors:
+          UpstreamError: then the connection is to be closed.
+          Whatever iterating ``body`` raises.
+        """
+        self._has_received = self.is_sent = self.body_was_touched = False
+        try:
+            if not isinstance(body, bytes | None):
+                return await self._send_while_reading(head, body, timeouts)
+            if body and len(head.data) + len(body) > PIECE_BYTES:
+                return await self._send_while_reading(head, body, timeouts)
+            data = head.data + body if body else head.data
+            return await self._send_then_read(data, timeouts)
+        except MalformedAnswerError as error:
+            raise self.failure(FailureKind.PROTOCOL, f"broke HTTP's rules: {error}") from error
+        except UnsendableRequestError as error:
+            raise self.failure(FailureKind.REQUEST, f"was not sent the request: {error}") from error
+
+    def take_received(self) -> bytes:
+        """What has come behind the head."""
+        data = bytes(self._received)
+        self._received.clear()
+        return data
+
+    async def receive(self, timeout_s: float) -> bytes:
+        """The next bytes of a body, at most 64 KiB, empty at the end. UpstreamError."""
+        try:
+            with trio.fail_after(timeout_s):
+                return bytes(await self.stream.receive_some(READ_BYTES))
+        except trio.TooSlowError as error:
+            raise self.failure(
+                FailureKind.TIMEOUT, f"sent nothing for {timeout_s:g} s within its answer"
+            ) from error
+        except _BROKEN as error:
+            raise self.failure(
+                FailureKind.CLOSED, "broke the connection off within its answer"
+            ) from error
+
+    async def aclose(self) -> None:
+        """Close at once, in a cancelled scope too: the server notices that nobody reads."""
+        with trio.CancelScope(shield=True):  # nothing in it waits
+            await trio.aclose_forcefully(self.stream)
+
+    def failure(self, kind: FailureKind, what: str) -> UpstreamError:
+        """An error about this server; ``what`` it did."""
+        return UpstreamError(
+            kind,
+            f"the upstream server {self.address.authority} {what}",
+            before_first_byte=not self._has_received,
+        )
+
+    async def _send_then_read(self, data: bytes, timeouts: UpstreamTimeouts) -> ResponseHead:
+        """For what is so short that no server has to read it before it answers."""
+        try:
+            with trio.fail_after(timeouts.first_byte_s):
+                try:
+                    await self.stream.send_all(data)
+                    self.is_sent = True
+                except _BROKEN:
+                    pass  # its answer if there is one, or the end of the connection, says why
+                return await self._read_head()
+        except trio.TooSlowError as error:
+            raise self._silent_before_head(timeouts) from error
+
+    async def _send_while_reading(
+        self, head: RequestHead, body: AsyncIterable[bytes] | bytes, timeouts: UpstreamTimeouts
+    ) -> ResponseHead:
+        sender = RequestSender(self.stream, head, timeouts.idle_s)
+        sending, reading = trio.CancelScope(), trio.CancelScope()
+        answer: ResponseHead | None = None
+        problem: Exception | None = None
+
+        async def read() -> None:
+            nonlocal answer, problem
+            with reading:
+                try:
+                    answer = await self._read_head()
+                except (UpstreamError, MalformedAnswerError) as error:
+                    problem = problem or error
+            if sender.is_at_last_piece:
+                sending.deadline = trio.current_time() + LAST_WRITE_S
+            else:
+                sending.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            with sending:
+                try:
+                    await sender.send(body)
+                except _BROKEN:
+                    pass  # as above
+                except RequestNotTakenError:
+                    problem = self.failure(
+                        FailureKind.TIMEOUT, f"took nothing of a request for {timeouts.idle_s:g} s"
+                    )
+                    reading.cancel()
+                except Exception as error:  # noqa: BLE001 - raised below, not in the nursery's group
+                    answer, problem = None, error
+                    reading.cancel()
+            reading.deadline = trio.current_time() + timeouts.first_byte_s
+        self.is_sent, self.body_was_touched = sender.is_sent, sender.body_was_touched
+        if answer is not None:
+            return answer
+        raise problem or self._silent_before_head(timeouts)
+
+    def _silent_before_head(self, timeouts: UpstreamTimeouts) -> UpstreamError:
+        return self.failure(
+            FailureKind.TIMEOUT, f"did not answer within {timeouts.first_byte_s:g} s"
+        )
+
+    async def _read_head(self) -> ResponseHead:
+        received = self._received
+        for _ in range(MAX_INFORMATIONAL + 1):
+            searched = 0
+            while not (end := head_end(received, searched)):
+                searched = len(received)
+                try:
+                    data = await self.stream.receive_some(READ_BYTES)
+                except _BROKEN as error:
+                    raise self._closed_before_head() from error
+                if not data:
+                    raise self._closed_before_head()
+                self._has_received = True
+                received += data
+            head = parse_head(received[:end])
+            del received[:end]
+            if head.status == 101:
+                raise MalformedAnswerError("it switches to a protocol that nobody asked for")
+            if head.status >= 200:
+                return head
+        raise MalformedAnswerError(f"more than {MAX_INFORMATIONAL} answers below 200")
+
+    def _closed_before_head(self) -> UpstreamError:
+        part = "in the middle of the head of its answer" if self._has_received else "unanswered"
+        return self.failure(FailureKind.CLOSED, f"closed the connection, the request {part}")

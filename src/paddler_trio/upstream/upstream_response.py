@@ -1,0 +1,102 @@
+"""An answer of an upstream server: its head, and its body while it comes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+import attrs
+
+from paddler_trio.upstream.response_body import BodyPart, ResponseBody
+from paddler_trio.upstream.response_head import ResponseHead
+from paddler_trio.upstream.upstream_connection import UpstreamConnection
+from paddler_trio.upstream.upstream_error import FailureKind, MalformedAnswerError, UpstreamError
+
+
+@attrs.define(eq=False)
+class UpstreamResponse(AsyncIterator[BodyPart]):
+    """Valid in the block of its request."""
+
+    _head: ResponseHead
+    _body: ResponseBody
+    _connection: UpstreamConnection
+    _idle_s: float
+    _parts: deque[BodyPart] = attrs.field(factory=deque, init=False)
+    _error: UpstreamError | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._feed(self._connection.take_received())
+
+    @property
+    def status(self) -> int:
+        """From 200 on."""
+        return self._head.status
+
+    @property
+    def reason(self) -> bytes:
+        """What follows the status; may be empty."""
+        return self._head.reason
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """In the order and case of the server."""
+        return self._head.headers
+
+    @property
+    def http_version(self) -> bytes:
+        """``1.0`` or ``1.1``."""
+        return self._head.http_version
+
+    @property
+    def trailers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Known once the body has ended."""
+        return self._body.trailers
+
+    @property
+    def is_complete(self) -> bool:
+        """All of the body came; some of it may not have been read here."""
+        return self._body.is_complete
+
+    @property
+    def has_excess(self) -> bool:
+        """The server sent more than the body."""
+        return self._body.has_excess
+
+    def body(self) -> AsyncIterator[BodyPart]:
+        """Parts of the body as they come, each once; UpstreamError where it breaks off. At most 64
+        KiB are read ahead of the reader."""
+        return self
+
+    def __aiter__(self) -> AsyncIterator[BodyPart]:
+        return self
+
+    async def __anext__(self) -> BodyPart:
+        while not self._parts:
+            if self._error is not None:
+                raise self._error
+            if self._body.is_complete:
+                raise StopAsyncIteration
+            try:
+                await self._read()
+            except UpstreamError as error:
+                self._error = error
+                raise
+        return self._parts.popleft()
+
+    async def _read(self) -> None:
+        data = await self._connection.receive(self._idle_s)
+        if data:
+            self._feed(data)
+            return
+        missing = self._body.missing()
+        if missing is not None:
+            raise self._connection.failure(FailureKind.CLOSED, f"closed the connection, {missing}")
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._body.feed(data, self._parts)
+        except MalformedAnswerError as error:
+            self._error = self._connection.failure(
+                FailureKind.PROTOCOL, f"broke HTTP's rules: {error}"
+            )
+            self._error.__cause__ = error
