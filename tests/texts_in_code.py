@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import attrs
 
 SOURCES = Path(__file__).parents[1] / "src" / "paddler_trio"
 GAP = "…"
 """Stands for a value, in a quotation and here."""
 
 
-@cache
-def trees() -> dict[Path, ast.Module]:
-    """The sources, parsed once."""
-    files = sorted(SOURCES.rglob("*.py"))
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+@attrs.frozen
+class Sources:
+    """What the sources say.
+
+    Args:
+      texts: each text, parts put together, a gap for each value in it.
+      calls: of plain names, with the file.
+    """
+
+    texts: tuple[str, ...]
+    calls: tuple[tuple[Path, str, ast.Call], ...]
 
 
 @cache
-def texts() -> tuple[str, ...]:
-    """Every text of the sources, parts put together, a gap for each value in it."""
-    found: dict[str, None] = {}
-    for tree in trees().values():
-        for text in _texts(tree):
-            found[text] = None
-    return tuple(found)
-
-
-def _texts(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        text = _joined(node)
-        if text is not None and len(text) > 3:
-            yield text
+def sources() -> Sources:
+    """All of them, looked through once: that takes a second or two."""
+    texts: dict[str, None] = {}
+    calls: list[tuple[Path, str, ast.Call]] = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                calls.append((path, node.func.id, node))
+            elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
+                text = _joined(node)
+                if text is not None and len(text) > 3:
+                    texts[text] = None
+    return Sources(tuple(texts), tuple(calls))
 
 
 def _joined(node: ast.AST) -> str | None:
@@ -66,4 +72,4 @@ def is_in_code(quoted: str) -> bool:
 def _is_one(quoted: str) -> bool:
     words = [re.escape(part) for part in quoted.split(GAP) if part.strip()]
     pattern = re.compile(".*?".join(words), re.S)
-    return any(pattern.search(text) for text in texts()) if words else True
+    return any(pattern.search(text) for text in sources().texts) if words else True

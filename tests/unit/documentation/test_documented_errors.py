@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -13,8 +12,9 @@ import pytest
 from documented_blocks import DOCS
 from paddler_trio.apis import api_errors
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
-from texts_in_code import SOURCES, is_in_code, trees
+from texts_in_code import SOURCES, is_in_code, sources
 
+pytestmark = pytest.mark.thorough  # all sources are parsed
 PAGE = DOCS / "reference" / "errors.md"
 SECTIONS = {
     part.partition("\n")[0]: part
@@ -37,19 +37,11 @@ def quoted(section: str, column: int = 0) -> list[str]:
     ]
 
 
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Each call of a plain name in a file."""
-    for node in ast.walk(trees()[path]):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield node.func.id, node
-
-
 def statuses() -> set[str]:
     """Every status with which the sources refuse something."""
     found = {
         str(call.args[0].value)
-        for path in trees()
-        for name, call in calls(path)
+        for _, name, call in sources().calls
         if name in RESPONSES and call.args and isinstance(call.args[0], ast.Constant)
     }
     return found | {str(status) for status in api_errors._OF_STATUS}
@@ -59,10 +51,11 @@ def codes() -> set[str]:
     """Every code of the APIs' errors."""
     named = {
         keyword.value.value
-        for path in (SOURCES / "apis").rglob("*.py")
-        for _, call in calls(path)
+        for path, _, call in sources().calls
         for keyword in call.keywords
-        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
+        if path.is_relative_to(SOURCES / "apis")
+        and keyword.arg == "code"
+        and isinstance(keyword.value, ast.Constant)
     }
     usual = {code for _, code in api_errors._OF_STATUS.values() if code is not None}
     return named | usual | {each.code for each in api_errors._MEANINGS.values()}
@@ -96,9 +89,10 @@ def test_every_issue_of_an_agent_is_listed() -> None:
 
 def test_every_ending_that_the_balancer_gives_is_listed() -> None:
     listed = [each[4:] for each in quoted("How a request ends without an answer")]
-    folder = SOURCES / "nursery_tree"
     given = [
-        call for path in folder.glob("*.py") for name, call in calls(path) if name == "Failure"
+        call
+        for path, name, call in sources().calls
+        if name == "Failure" and path.parent == SOURCES / "nursery_tree"
     ]
     plain = [
         call.args[1].value

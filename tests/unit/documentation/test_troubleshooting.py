@@ -9,6 +9,7 @@ import pytest
 from documented_blocks import DOCS, blocks
 from texts_in_code import is_in_code
 
+pytestmark = pytest.mark.thorough  # all sources are parsed
 PAGE = DOCS / "troubleshooting.md"
 QUOTED = [
     re.sub(r"^\d{3} ", "", line)
