@@ -261,21 +261,13 @@ def _page(inference: dict[str, Any], management: dict[str, Any]) -> str:
 
 
 def _table(paths: dict[str, Any]) -> str:
-    lines = ["| route | what it does | body |", "|---|---|---|"]
+    lines = ["| route | what it does |", "|---|---|"]
     for path, operations in paths.items():
         for verb, operation in operations.items():
             is_socket = "101" in operation["responses"]
             method = "WebSocket" if is_socket else verb.upper()
-            content = operation.get("requestBody", {}).get("content", {})
-            schema = next(iter(content.values()), {}).get("schema", {})
-            lines.append(f"| `{method} {path}` | {operation['summary']} | {_named(schema)} |")
+            lines.append(f"| `{method} {path}` | {operation['summary']} |")
     return "\n".join([*lines, ""])
-
-
-def _named(schema: dict[str, Any]) -> str:
-    if "$ref" in schema:
-        return f"`{schema['$ref'].rpartition('/')[2]}`"
-    return ", ".join(f"`{name}`" for name in list(schema.get("properties", {}))[:8])
 
 
 def main(arguments: list[str]) -> int:
