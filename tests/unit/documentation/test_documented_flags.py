@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cli_in_process import COMMAND
 from documented_blocks import DOCS, ROOT, blocks, pages
-from documented_commands import WrongCommandError, check, commands
+from documented_commands import PROGRAM, WrongCommandError, check, commands
 
 PAGES = [page for page in pages() if any(block.is_commands for block in blocks(page))]
 
@@ -21,6 +25,35 @@ def test_the_command_line_has_every_command_and_flag_that_a_page_shows(page: Pat
                     check(words)
                 except WrongCommandError as error:
                     pytest.fail(f"{block.place}: {error}")
+
+
+def flags_of(command: Any) -> Iterator[str]:
+    """Of a command and of those below it."""
+    for param in command.params:
+        yield from (*param.opts, *param.secondary_opts)
+    for each in getattr(command, "commands", {}).values():
+        yield from flags_of(each)
+
+
+COMMANDS = frozenset(getattr(COMMAND, "commands", {}))
+FLAGS = {*flags_of(COMMAND), "--help"}
+OTHERS = {
+    "--enable-feature": "Prometheus",
+    "--gpus": "Docker",
+}
+"""Flags that pages name without saying of which other program they are."""
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_flag_that_a_sentence_names_is_one(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    ours = [
+        code
+        for code in re.findall(r"`([^`\n]+)`", text)
+        if code.startswith("--") or code.partition(" ")[0] in {PROGRAM, *COMMANDS}
+    ]
+    named = {flag for code in ours for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", code)}
+    assert named - FLAGS - set(OTHERS) == set()
 
 
 def test_the_pages_show_most_of_the_command_line() -> None:
