@@ -8,12 +8,15 @@
 # WORKERS=3           how many files of tests run at a time
 # SEEDS=10000         how many simulations of a balancer in trouble `make simulate` runs
 # CMAKE_ARGS="..."    build llama.cpp with exactly these (CUDA, Vulkan, ...)
+#
+#   make docs    the site of docs/, in build/site; needs nothing but Python
 
 PYTHON ?= python3
 ARGS ?=
 SEEDS ?= 10000
 WORKERS ?= 3
 VENV := .venv
+DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 
 # Most tests wait for processes they have started, so there is one worker more than cores of a
@@ -51,11 +54,26 @@ check: fmt.check lint types test.quick
 # The wheel of llama.cpp is kept in ~/.cache/paddler-trio, so setting up again is quick.
 .PHONY: clean
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: setup
 	$(BIN)/paddler-trio demo $(ARGS)
+
+# An environment of its own: the site needs no llama.cpp, and the tests need no MkDocs.
+$(DOCS_VENV)/installed: pyproject.toml
+	@$(PYTHON) -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS_VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict $(ARGS)
+
+.PHONY: docs.serve
+docs.serve: $(DOCS_VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve $(ARGS)
 
 .PHONY: fmt
 fmt: setup

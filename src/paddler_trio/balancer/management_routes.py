@@ -9,7 +9,7 @@ response headers, and in ``/livez`` and ``/readyz``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar, cast
 
 import attrs
@@ -107,7 +107,18 @@ class ManagementRoutes:
     def app(self) -> App:
         """Our router with the streams and the socket; Quart for everything else."""
         quart = adapted(cast("App", self._quart()), max_body_bytes=MAX_JSON_BODY_BYTES)
-        router = Router(otherwise=quart)
+        return self._routed(Router(otherwise=quart))
+
+    def routes(self) -> Iterator[tuple[str, str]]:
+        """Every method and pattern answered here, written as `Router` has them."""
+        yield from self._routed(Router()).routes()
+        for rule in self._quart().url_map.iter_rules():
+            pattern = rule.rule.replace("<", "{").replace(">", "}")
+            for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+                yield method, pattern
+
+    def _routed(self, router: Router) -> Router:
+        """``router``, with everything that is not Quart's."""
         for path, view in (
             ("/api/v1/agents/stream", self._agents_v1),
             ("/api/v2/agents/stream", self._agents_v2),

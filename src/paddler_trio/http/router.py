@@ -14,7 +14,7 @@ that a handler raises, save cancellation, goes further up the tree.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
 import attrs
@@ -128,6 +128,13 @@ class RouteTable(Generic[H]):
             raise ValueError(f"route {method} {pattern} has two handlers")
         handlers[method] = handler
 
+    def __iter__(self) -> Iterator[tuple[str, str, H]]:
+        """Every route: method, pattern, handler."""
+        for path, handlers in self._exact.items():
+            yield from ((method, path, handler) for method, handler in handlers.items())
+        for pattern, handlers in self._patterns.items():
+            yield from ((method, pattern.text, handler) for method, handler in handlers.items())
+
     def find(self, path: str) -> Match[H]:
         """What is routed on ``path``, whatever the method."""
         handlers = self._exact.get(path)
@@ -161,6 +168,10 @@ class Router:
     def websocket(self, pattern: str, handler: Handler) -> None:
         """Pass WebSockets that ask for ``pattern`` to ``handler``, which accepts them itself."""
         self._table.add(WEBSOCKET, pattern, handler)
+
+    def routes(self) -> Iterator[tuple[str, str]]:
+        """Every method and pattern routed here; ``WEBSOCKET`` in the place of a method."""
+        return ((method, pattern) for method, pattern, _ in self._table)
 
     def pattern_of(self, path: str) -> str:
         """The route that ``path`` matches; empty for none."""

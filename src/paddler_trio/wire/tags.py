@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache
-from typing import TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -34,6 +34,12 @@ from paddler_trio.wire.shape import (
 )
 
 AttrsClass: TypeAlias = type[attrs.AttrsInstance]
+Carries: TypeAlias = Literal["nothing", "only field", "fields", "shape"]
+
+EXTERNAL_TAGS: Final[dict[object, tuple[Variant, ...]]] = {}
+"""The variants of each enum with external tags, by its union; descriptions are made of them."""
+INTERNAL_TAGS: Final[dict[object, tuple[str, Mapping[str, AttrsClass]]]] = {}
+"""The field and the classes of each enum with internal tags."""
 
 
 @attrs.frozen
@@ -41,18 +47,20 @@ class Variant:
     """One variant of an externally tagged enum.
 
     ``payload`` builds the hooks for what stands under the tag; ``None`` if nothing does.
-    ``classes`` are the Python classes whose values are written under this tag.
+    ``classes`` are the Python classes whose values are written under this tag. ``carries``: for
+    descriptions, how their fields stand there.
     """
 
     tag: str
     classes: tuple[AttrsClass, ...]
     payload: Callable[[], tuple[Reader, Writer]] | None
     tag_belongs_to_class: bool = True
+    carries: Carries = "fields"
 
 
 def unit(cls: AttrsClass, tag: str | None = None) -> Variant:
     """A variant that carries nothing: ``"Done"``."""
-    return Variant(tag or cls.__name__, (cls,), None)
+    return Variant(tag or cls.__name__, (cls,), None, carries="nothing")
 
 
 def newtype(cls: AttrsClass, tag: str | None = None) -> Variant:
@@ -67,7 +75,7 @@ def newtype(cls: AttrsClass, tag: str | None = None) -> Variant:
             lambda value: write(getattr(value, name)),
         )
 
-    return Variant(tag or cls.__name__, (cls,), payload)
+    return Variant(tag or cls.__name__, (cls,), payload, carries="only field")
 
 
 def struct(cls: AttrsClass, tag: str | None = None) -> Variant:
@@ -88,7 +96,7 @@ def through(tag: str, shape: object) -> Variant:
         return (lambda value, _: read(value, shape)), writer_of(shape)
 
     classes = get_args(shape) or (shape,)
-    return Variant(tag, classes, payload, tag_belongs_to_class=False)
+    return Variant(tag, classes, payload, tag_belongs_to_class=False, carries="shape")
 
 
 def through_known(
@@ -126,6 +134,7 @@ def tag_of(value: object) -> str | None:
 
 def external_tag(union: object, *variants: Variant) -> None:
     """Register ``union`` as an externally tagged enum of ``variants``."""
+    EXTERNAL_TAGS[union] = variants
     register(union, lambda _: _external_reader(variants), lambda _: _external_writer(variants))
     for variant in variants:
         if variant.tag_belongs_to_class and variant.classes != (union,):
@@ -185,6 +194,7 @@ def _external_writer(variants: tuple[Variant, ...]) -> Writer:
 
 def internal_tag(union: object, field: str, classes: Mapping[str, AttrsClass]) -> None:
     """Register ``union`` as the enum whose variant is named by the sibling field ``field``."""
+    INTERNAL_TAGS[union] = (field, classes)
     register(
         union,
         lambda _: _internal_reader(field, classes),
