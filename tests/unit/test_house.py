@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "http": {"http", "tls", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},
     "telemetry": {"telemetry", "http", "nursery_tree", *FOUNDATION},
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},
+    "llama_setup": {"llama_setup", "engine", "machine"},
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
     "models": {"models", "tls", "wire", "errors"},
     "model_store": {
