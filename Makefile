@@ -7,7 +7,7 @@
 # ARGS="..."          handed on to pytest, the demo or the benchmark
 # WORKERS=3           how many files of tests run at a time
 # SEEDS=10000         how many simulations of a balancer in trouble `make simulate` runs
-# CMAKE_ARGS="..."    build llama.cpp with exactly these (CUDA, Vulkan, ...)
+# CMAKE_ARGS="..."    build llama.cpp with exactly these; for a GPU, `paddler-trio setup --cuda`
 #
 #   make docs    the site of docs/, in build/site; needs nothing but Python
 
@@ -24,6 +24,9 @@ BIN := $(VENV)/bin
 # folders: what only computes comes last and fills the gaps of what waits.
 PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Of the last commit; without git any fixed time does.
+COMMIT_TIME = $$(git log -1 --format=%ct 2>/dev/null || echo 1577836800)
+
 .DEFAULT_GOAL := check
 
 # Tests start hundreds of processes; without bytecode on disk each compiles every module anew.
@@ -36,7 +39,6 @@ $(BIN)/python:
 	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# llama.cpp first: otherwise pip would build it in its own way to satisfy pyproject.toml.
 # pip from 25.1 on reads [dependency-groups].
 $(VENV)/installed: pyproject.toml | llama
 	@echo "==> installing paddler-trio and what its tests need"
@@ -120,6 +122,11 @@ test.conformance: setup
 test.integration: setup
 	$(PYTEST) tests/integration $(ARGS)
 
+# Each way to install, for real, beginning with nothing.
+.PHONY: test.packages
+test.packages: setup
+	$(BIN)/pytest -m "slow or not slow" tests/packages $(ARGS)
+
 # For a look between two edits: a fifth of the examples that `make test` tries, and nothing thorough.
 .PHONY: test.quick
 test.quick: WORKERS := 2
@@ -142,3 +149,9 @@ test.unit: setup
 .PHONY: types
 types: setup
 	$(BIN)/mypy
+
+# The same commit makes the same bytes: every file in them has the time of the commit.
+.PHONY: wheel
+wheel: setup
+	@rm -rf dist/paddler_trio-*
+	SOURCE_DATE_EPOCH=$(COMMIT_TIME) $(BIN)/hatchling build --directory dist

@@ -18,10 +18,14 @@ import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "src"))
 
-from setup_llama import DISTRIBUTION, VERSION, choose_recipes, count_jobs  # noqa: E402
-
+from paddler_trio.llama_setup.recipes import (  # noqa: E402
+    DISTRIBUTION,
+    VERSION,
+    choose_recipes,
+    count_jobs,
+)
 from paddler_trio.machine import (  # noqa: E402
     available_memory_bytes,
     granted_cores,
@@ -54,7 +58,7 @@ def fetch(folder: Path) -> Path:
 
 def build(source: Path, folder: Path) -> Path:
     """Configure and compile; the server's path."""
-    best = choose_recipes(read_cpu_flags(), machine=platform.machine(), requested=None)[0]
+    best = choose_recipes(read_cpu_flags(), machine=platform.machine())[0]
     # a cache that once had GGML_NATIVE=ON keeps other choices silently: the folder says the recipe
     made = folder / f"build-{best.name}"
     flags = (*best.cmake_args, *SERVER_ONLY)

@@ -250,7 +250,7 @@ paddler-trio model swap big.gguf --n-gpu-layers -1
   address, and serves again when the server is back. A machine that vanishes is noticed within half
   a minute.
 * Both sides have to be the same release of llama.cpp. `paddler-trio doctor` says whether a build
-  has RPC; those that `make setup` chooses have it.
+  has RPC; those that `paddler-trio setup` chooses have it.
 * The protocol knows no keys and no encryption: see [security](security.md#rpc-servers).
 
 The first line on standard output says where it serves, once it does. It ends at the first SIGTERM

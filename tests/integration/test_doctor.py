@@ -30,6 +30,7 @@ from paddler_trio.cli.doctor import (
     look_at_systemd,
 )
 from paddler_trio.engine.proof import BUNDLED_MODEL, Proof
+from paddler_trio.llama_setup.remembered_proof import Marker
 
 app = typer.Typer()
 app.command()(doctor)
@@ -145,7 +146,7 @@ def test_a_build_that_crashes_is_broken_and_named() -> None:
     )
     assert finding.state == "broken"
     assert "SIGILL" in finding.seen
-    assert "make clean setup" in finding.todo
+    assert "paddler-trio setup" in finding.todo
 
 
 def test_another_version_of_the_bindings_is_broken() -> None:
@@ -158,13 +159,24 @@ def test_another_version_of_the_bindings_is_broken() -> None:
 
 def test_cpu_features_built_in_but_missing_are_broken_and_the_reverse_is_slow() -> None:
     built = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | OPENMP = 1"
+    proof = Proof(True, system_info=built, devices=["CPU (x)"])
     avx2 = frozenset({"pni", "avx", "avx2", "f16c", "fma"})
-    assert judge_cpu(built, avx2).state == "ok"
-    assert judge_cpu(built, avx2 - {"avx2"}).state == "broken"
-    assert "AVX512" in judge_cpu(built, avx2 | {"avx512f"}).seen
-    assert judge_cpu(built, avx2 | {"avx512f"}).state == "warning"
-    assert judge_cpu(built, frozenset()).state == "ok"
-    assert judge_cpu("", avx2).state == "ok"
+    wide = avx2 | {"avx512f"}
+    assert judge_cpu(proof, avx2, None).state == "ok"
+    assert judge_cpu(proof, avx2 - {"avx2"}, None).state == "broken"
+    assert judge_cpu(proof, frozenset(), None).state == "ok"
+    assert judge_cpu(Proof(False), avx2, None).state == "ok"
+    poor = judge_cpu(proof, wide, None)
+    assert poor.state == "warning"
+    assert "AVX512" in poor.seen
+    assert "`paddler-trio setup`" in poor.todo
+    with_gpu = Proof(True, system_info=built, devices=["Vulkan0 (a GPU)", "CPU (x)"])
+    assert "`paddler-trio setup --vulkan`" in judge_cpu(with_gpu, wide, None).todo
+    # set-up tries wider builds first: what it settled for is the best that runs
+    marker = Marker("avx2", None, "cpu", "libraries", built, ("-DA=ON",))
+    assert judge_cpu(proof, wide, marker).state == "ok"
+    of_ones_own = Marker("x", "-DA=ON", "cpu", "libraries", built)
+    assert "`paddler-trio setup --cpu`" in judge_cpu(proof, wide, of_ones_own).todo
 
 
 def test_few_cores_little_memory_and_few_files_are_warnings() -> None:
@@ -192,8 +204,8 @@ def test_systemd_is_information(tmp_path: Path) -> None:
 def test_devices_and_back_ends_are_named_or_how_to_get_them() -> None:
     plain = judge_devices(Proof(True, devices=["CPU (some processor)"]))
     assert [finding.seen for finding in plain] == ["the CPU alone", "not in this build"]
-    assert "GGML_CUDA" in plain[0].todo
-    assert "GGML_RPC" in plain[1].todo
+    assert "setup --cuda" in plain[0].todo
+    assert "paddler-trio setup" in plain[1].todo
     rich = judge_devices(Proof(True, devices=["CUDA0 (a GPU)", "CPU (x)"], has_rpc=True))
     assert [finding.seen for finding in rich] == ["CUDA0 (a GPU)", "in this build"]
     assert judge_devices(Proof(False)) == []

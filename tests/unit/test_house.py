@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "telemetry": {"telemetry", "http", "nursery_tree", *FOUNDATION},
     "bench": {"bench", "errors"},
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},
+    "llama_setup": {"llama_setup", "engine", "machine"},
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
     "models": {"models", "tls", "wire", "errors"},
     "model_store": {

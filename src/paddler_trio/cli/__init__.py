@@ -28,6 +28,7 @@ from paddler_trio.cli import (
     requests_command,
     rollout_command,
     rpc_server,
+    setup_command,
     template,
     tls_command,
     tls_fingerprint,
@@ -65,6 +66,7 @@ app.command()(bench_command.bench)
 app.command()(tree.tree)
 app.command()(audit.audit)
 app.command()(rpc_server.rpc_server)
+app.command()(setup_command.setup)
 app.command()(doctor.doctor)
 app.command()(demo.demo)
 

@@ -41,6 +41,7 @@ from paddler_trio.cli.engine_options import (
 )
 from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
 from paddler_trio.cli.join_command import StateDirOption
+from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_options import (
     FitCheck,
@@ -248,6 +249,8 @@ def run(
     if management_addr is None or (slots is None and server is None):
         missing = "--management-addr" if management_addr is None else "--slots"
         raise typer.BadParameter(f"Missing option {missing!r}.")
+    with one_line_errors():
+        require_llama()
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import structlog
     import trio

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption
+from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR
 
 
@@ -24,6 +26,8 @@ def demo(
     log_json: LogJsonOption = None,
 ) -> None:
     """Try it: balancer, agent and a tiny bundled model, one answer, then keep serving."""
+    with one_line_errors():
+        require_llama()
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 

@@ -32,6 +32,14 @@ from rich.table import Table
 from paddler_trio.config import split_address
 from paddler_trio.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.llama_setup.cpu_features import (
+    CPU_FLAGS_NEEDED,
+    built_features,
+    features_lacking,
+    features_unused,
+)
+from paddler_trio.llama_setup.environment import Environment, SetupError
+from paddler_trio.llama_setup.remembered_proof import Marker, read_marker
 from paddler_trio.machine import available_memory_bytes, granted_cores, read_cpu_flags
 from paddler_trio.tls.client_tls import unverified_context
 
@@ -40,25 +48,7 @@ ENOUGH_FILES = 4096
 ENOUGH_MEMORY_BYTES = 1 << 30
 ANSWER_LIMIT_S = 2.0
 MODEL_LIMIT_S = 600.0  # a big model on a slow disk is read once from end to end
-REBUILD = "run `make clean setup`: it builds llama.cpp for this machine and proves it"
-
-# What llama.cpp says it was built with -> the feature the CPU must list.
-CPU_FLAGS_NEEDED = {
-    "SSE3": "pni",
-    "SSSE3": "ssse3",
-    "AVX": "avx",
-    "AVX_VNNI": "avx_vnni",
-    "AVX2": "avx2",
-    "F16C": "f16c",
-    "FMA": "fma",
-    "BMI2": "bmi2",
-    "AVX512": "avx512f",
-    "AVX512_VBMI": "avx512vbmi",
-    "AVX512_VNNI": "avx512_vnni",
-    "AVX512_BF16": "avx512_bf16",
-    "AMX_INT8": "amx_int8",
-}
-WORTH_HAVING = ("AVX2", "FMA", "F16C", "AVX512", "AVX512_VNNI")
+REBUILD = "run `paddler-trio setup`: it builds llama.cpp for this machine and proves it"
 
 State = Literal["ok", "warning", "broken"]
 COLOURS: dict[State, str] = {"ok": "green", "warning": "yellow", "broken": "red"}
@@ -98,15 +88,12 @@ def judge_devices(proof: Proof) -> list[Finding]:
     if accelerators:
         devices = Finding("devices", "ok", ", ".join(accelerators))
     else:
-        how = "for a GPU: CMAKE_ARGS=-DGGML_CUDA=on make clean setup"
+        how = "for a GPU: `paddler-trio setup --cuda`, or --vulkan"
         devices = Finding("devices", "ok", "the CPU alone", how)
     if proof.has_rpc:
         how = "`rpc-server` lends this machine's devices, `agent --rpc` uses those of others"
         return [devices, Finding("RPC back end", "ok", "in this build", how)]
-    how = (
-        "for `agent --rpc` and `rpc-server`: `make clean setup`; to CMAKE_ARGS of your own "
-        "add -DGGML_RPC=ON"
-    )
+    how = "for `agent --rpc` and `rpc-server`: `paddler-trio setup --cpu`, or --cuda, --vulkan"
     return [devices, Finding("RPC back end", "ok", "not in this build", how)]
 
 
@@ -124,32 +111,48 @@ def judge_version(installed: str | None, requirements: Iterable[str]) -> Finding
         None,
     )
     if installed is None:
-        return Finding("llama-cpp-python", "broken", "not installed", "run `make setup`")
+        return Finding("llama-cpp-python", "broken", "not installed", REBUILD)
     if pinned is not None and installed != pinned:
         seen = f"{installed} instead of {pinned}"
         return Finding("llama-cpp-python", "broken", seen, f"{REBUILD} ({pinned})")
     return Finding("llama-cpp-python", "ok", installed)
 
 
-def judge_cpu(system_info: str, flags: frozenset[str]) -> Finding:
-    """Compare the instructions built into llama.cpp with those the CPU lists."""
-    built = set(re.findall(r"(\w+) = 1", system_info))
-    if not system_info or not flags:
+def judge_cpu(proof: Proof, flags: frozenset[str], marker: Marker | None) -> Finding:
+    """Compare the instructions built into llama.cpp with those the CPU lists.
+
+    Args:
+      marker: what set-up remembers of this very build, if it does.
+    """
+    if not proof.system_info or not flags:
         return Finding("CPU features", "ok", "not compared: no list of them here")
-    lacking = sorted(name for name in built & CPU_FLAGS_NEEDED.keys() if not _has(name, flags))
+    lacking = features_lacking(proof.system_info, flags)
     if lacking:
         seen = f"built for {', '.join(lacking)}, which this CPU does not list"
         return Finding("CPU features", "broken", seen, REBUILD)
-    unused = [name for name in WORTH_HAVING if _has(name, flags) and name not in built]
-    if unused:
-        seen = f"not used although present: {', '.join(unused)}"
-        return Finding("CPU features", "warning", seen, f"for more speed, {REBUILD}")
+    built = built_features(proof.system_info)
     used = ", ".join(name for name in CPU_FLAGS_NEEDED if name in built) or "the baseline"
+    unused = features_unused(proof.system_info, flags)
+    if unused and marker is not None and marker.is_our_choice:
+        seen = f"built for {used}: a build for {', '.join(unused)} was tried and did not run"
+        return Finding("CPU features", "ok", seen)
+    if unused:
+        seen = f"a poor build for this CPU: it does not use {', '.join(unused)}"
+        return Finding(
+            "CPU features", "warning", seen, f"for more speed, {_rebuild(proof, marker)}"
+        )
     return Finding("CPU features", "ok", f"built for {used}")
 
 
-def _has(name: str, flags: frozenset[str]) -> bool:
-    return CPU_FLAGS_NEEDED[name] in flags
+def _rebuild(proof: Proof, marker: Marker | None) -> str:
+    """What builds llama.cpp anew for the devices that it computes on now.
+
+    A build of somebody's own CMAKE_ARGS stays until another one is asked for in so many words.
+    """
+    names = " ".join(proof.devices).lower()
+    own = " --cpu" if marker is not None and marker.requested is not None else ""
+    option = next((f" --{each}" for each in ("cuda", "vulkan", "metal") if each in names), own)
+    return f"run `paddler-trio setup{option}`"
 
 
 def judge_cores(cores: float) -> Finding:
@@ -196,6 +199,18 @@ def look_at_version() -> Finding:
     except importlib.metadata.PackageNotFoundError:
         installed = None
     return judge_version(installed, requirements)
+
+
+def look_at_marker() -> Marker | None:
+    """What set-up remembers of the build that is installed; None if it is not about that one."""
+    try:
+        environment = Environment.here()
+    except SetupError:
+        return None  # the system's own Python: set-up never worked there
+    marker = read_marker(environment.marker)
+    if marker is None or marker.libraries != environment.fingerprint_libraries():
+        return None
+    return marker
 
 
 def look_at_bundled_model(path: Path = BUNDLED_MODEL) -> Finding:
@@ -271,7 +286,7 @@ def look_at_everything(
         look_at_version(),
         look_at_bundled_model(),
         judge_proof(proof, proven_with),
-        judge_cpu(proof.system_info, read_cpu_flags()),
+        judge_cpu(proof, read_cpu_flags(), look_at_marker()),
         *judge_devices(proof),
         judge_cores(granted_cores()),
         judge_memory(available_memory_bytes()),

@@ -17,6 +17,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.config import split_address
 from paddler_trio.errors import ConfigurationError, EngineError
@@ -58,6 +59,7 @@ def rpc_server(
     """Lend this machine's GPUs, or its CPU, to an agent elsewhere, through llama.cpp's RPC."""
     with one_line_errors():
         host, port = checked_address(addr, insecure_rpc=insecure_rpc)
+        require_llama()
         answers = _keep_answers_apart()
         _set_environment()
         # Only now: llama.cpp's thread library reads the environment when it is loaded.

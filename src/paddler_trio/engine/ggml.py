@@ -9,9 +9,7 @@ from typing import Any
 from paddler_trio.errors import EngineError
 from paddler_trio.llama_library import lib
 
-HOW_TO_GET_RPC = (
-    "`make clean setup` builds one that has it; to CMAKE_ARGS of your own add -DGGML_RPC=ON"
-)
+HOW_TO_GET_RPC = "`paddler-trio setup --cpu` (or --cuda, --vulkan) builds one that has it"
 
 
 def ggml_function(

@@ -1,0 +1,40 @@
+"""``paddler-trio setup``: a llama.cpp that runs on this machine, into this installation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paddler_trio.llama_setup.recipes import Accelerator
+from paddler_trio.llama_setup.set_up import SetupRequest, main
+
+
+def setup(
+    cuda: Annotated[
+        bool, typer.Option("--cuda", help="For GPUs of NVIDIA; needs the CUDA toolkit.")
+    ] = False,
+    vulkan: Annotated[
+        bool, typer.Option("--vulkan", help="For GPUs with Vulkan; needs glslc and its headers.")
+    ] = False,
+    metal: Annotated[bool, typer.Option("--metal", help="For GPUs of Apple.")] = False,
+    cpu: Annotated[
+        bool,
+        typer.Option(
+            "--cpu",
+            help="For the CPU alone, in place of whatever is installed.",
+        ),
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what would be tried, and change nothing.")
+    ] = False,
+) -> None:
+    """Build llama.cpp for this machine, prove it by decoding, and install it."""
+    asked: dict[Accelerator, bool] = {"cuda": cuda, "vulkan": vulkan, "metal": metal, "cpu": cpu}
+    chosen: list[Accelerator] = [name for name, is_chosen in asked.items() if is_chosen]
+    if len(chosen) > 1:
+        together = " and ".join(f"--{name}" for name in chosen)
+        raise typer.BadParameter(f"{together}: choose one")
+    accelerator = chosen[0] if chosen else None
+    command = f"paddler-trio setup --{accelerator}" if accelerator else "paddler-trio setup"
+    raise typer.Exit(main(SetupRequest(command, accelerator, plan_only=plan)))
