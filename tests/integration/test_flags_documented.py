@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
 SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S))
 
-PURE_GROUPS = ("fleet", "join-token", "key", "model", "template", "tls")
+PURE_GROUPS = ("config", "fleet", "join-token", "key", "model", "template", "tls")
 """Commands that do nothing without a sub-command."""
 
 

@@ -14,6 +14,7 @@ from paddler_trio.cli import (
     audit,
     balancer,
     chat,
+    config_command,
     demo,
     doctor,
     explain,
@@ -33,6 +34,8 @@ from paddler_trio.cli import (
     top,
     tree,
 )
+from paddler_trio.cli.daemon_commands import DaemonCommand
+from paddler_trio.cli.settings_names import BY_VARIABLES
 
 app = typer.Typer(
     name="paddler-trio",
@@ -42,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command()(balancer.balancer)
+app.command(cls=DaemonCommand, context_settings=BY_VARIABLES)(balancer.balancer)
 app.add_typer(agent.agent, name="agent")
 model_cache.add_to(model.model)
 model.model.command()(model_push.push)
@@ -53,6 +56,7 @@ app.add_typer(template.template, name="template")
 app.add_typer(key.key, name="key")
 tls_command.tls.command()(tls_fingerprint.fingerprint)
 app.add_typer(tls_command.tls, name="tls")
+app.add_typer(config_command.config, name="config")
 app.add_typer(join_token_command.join_token, name="join-token")
 app.command()(join_command.join)
 app.add_typer(agents.agents, name="agents")
