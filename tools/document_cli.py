@@ -22,6 +22,8 @@ INTRODUCTION = """\
 
 `paddler-trio` runs the daemons and talks to them. This page is written by
 `tools/document_cli.py` from the commands themselves; `paddler-trio COMMAND --help` says the same.
+`paddler-trio --version` prints the versions of paddler-trio, llama.cpp and Python;
+[`completion`](#completion) teaches a shell the commands and their flags.
 
 **Exit codes.** Daemons end with 0 after an orderly stop.
 
@@ -208,6 +210,16 @@ What stands behind the daemon's name is its command line, so flags can be tried:
 `paddler-trio config show balancer --config settings.toml --drain-timeout 5000`. Each setting is
 shown with where it comes from: a flag, a variable, the file, or the default. See
 [settings](settings.md).
+""",
+    "completion": """\
+```sh
+paddler-trio completion bash > ~/.local/share/bash-completion/completions/paddler-trio
+echo 'source <(paddler-trio completion zsh)' >> ~/.zshrc     # behind compinit
+paddler-trio completion fish > ~/.config/fish/completions/paddler-trio.fish
+```
+
+For this one shell: `eval "$(paddler-trio completion bash)"`. The script asks `paddler-trio` at
+every Tab, so it stays right when the program changes.
 """,
     "chat": """\
 The model's reasoning goes to standard error. Ctrl-C closes the connection, which stops the request

@@ -14,6 +14,7 @@ from paddler_trio.cli import (
     audit,
     balancer,
     chat,
+    completion,
     config_command,
     demo,
     doctor,
@@ -36,6 +37,7 @@ from paddler_trio.cli import (
 )
 from paddler_trio.cli.daemon_commands import DaemonCommand
 from paddler_trio.cli.settings_names import BY_VARIABLES
+from paddler_trio.cli.version import VersionOption
 
 app = typer.Typer(
     name="paddler-trio",
@@ -45,6 +47,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+@app.callback()
+def _root(version: VersionOption = False) -> None:  # the flag's callback does the work
+    pass
+
+
 app.command(cls=DaemonCommand, context_settings=BY_VARIABLES)(balancer.balancer)
 app.add_typer(agent.agent, name="agent")
 model_cache.add_to(model.model)
@@ -69,8 +78,10 @@ app.command()(audit.audit)
 app.command()(rpc_server.rpc_server)
 app.command()(doctor.doctor)
 app.command()(demo.demo)
+app.command()(completion.completion)
 
 
 def main() -> None:
     """Entry of the console script."""
-    app()
+    completion.prepare_completion()
+    app(prog_name=completion.PROGRAM)
