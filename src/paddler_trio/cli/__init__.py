@@ -6,6 +6,9 @@ answer at once.
 
 from __future__ import annotations
 
+import shlex
+import sys
+
 import typer
 
 from paddler_trio.cli import (
@@ -36,7 +39,10 @@ from paddler_trio.cli import (
     tree,
 )
 from paddler_trio.cli.daemon_commands import DaemonCommand
+from paddler_trio.cli.exit_codes import USAGE
+from paddler_trio.cli.paddler_v1_flags import translate
 from paddler_trio.cli.settings_names import BY_VARIABLES
+from paddler_trio.cli.terminal import printable
 from paddler_trio.cli.version import VersionOption
 
 app = typer.Typer(
@@ -46,6 +52,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
@@ -84,4 +91,18 @@ app.command()(completion.completion)
 def main() -> None:
     """Entry of the console script."""
     completion.prepare_completion()
-    app(prog_name=completion.PROGRAM)
+    app(_arguments_today(sys.argv[1:]), prog_name=completion.PROGRAM)
+
+
+def _arguments_today(given: list[str]) -> list[str]:
+    """What a command line means now, if it is one of Paddler before 2.0; that is said."""
+    translation = translate(given)
+    if translation is None:
+        return given
+    for word in (*translation.notes, *translation.refusals):
+        print(printable(f"{completion.PROGRAM}: Paddler 1.x: {word}"), file=sys.stderr)
+    if translation.refusals:
+        sys.exit(USAGE)
+    today = shlex.join([completion.PROGRAM, *translation.arguments])
+    print(printable(f"{completion.PROGRAM}: Paddler 1.x: so this runs: {today}"), file=sys.stderr)
+    return [*translation.arguments]

@@ -81,6 +81,7 @@ VersionOption: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--version",
+        "-V",
         is_eager=True,
         callback=_print_versions,
         expose_value=False,
