@@ -22,6 +22,8 @@ INTRODUCTION = """\
 
 `paddler-trio` runs the daemons and talks to them. This page is written by
 `tools/document_cli.py` from the commands themselves; `paddler-trio COMMAND --help` says the same.
+`paddler-trio --version` prints the versions of paddler-trio, llama.cpp and Python;
+[`completion`](#completion) teaches a shell the commands and their flags.
 
 **Exit codes.** Daemons end with 0 after an orderly stop.
 
@@ -38,6 +40,9 @@ INTRODUCTION = """\
 **Output.** Answers go to standard output; progress, warnings and errors go to standard error. On a
 terminal there are colours and live tables, in a pipe there is plain text. `--json` prints one JSON
 object (one a line where it repeats) and nothing else on standard output.
+
+**Settings.** Each flag of `balancer` and `agent` is an environment variable as well, and a key in
+the file of `--config`: see [settings](settings.md).
 
 **Addresses** are `host:port` or `[IPv6]:port`. Proxies named in the environment are not used.
 """
@@ -196,6 +201,26 @@ paddler-trio template render --template qwen3.jinja --messages chat.json --no-th
 
 Exit code 1 and one line if an agent would refuse the request; 2 if a file cannot be read.
 """,
+    "config check": """\
+Without `FILE` it is the one of `PADDLER_TRIO_CONFIG`. Exit code 2 and a line for each problem: its
+table, key, value and limit. See [settings](settings.md).
+""",
+    "config show": """\
+What stands behind the daemon's name is its command line, so flags can be tried:
+`paddler-trio config show balancer --config settings.toml --drain-timeout 5000`. Each setting is
+shown with where it comes from: a flag, a variable, the file, or the default. See
+[settings](settings.md).
+""",
+    "completion": """\
+```sh
+paddler-trio completion bash > ~/.local/share/bash-completion/completions/paddler-trio
+echo 'source <(paddler-trio completion zsh)' >> ~/.zshrc     # behind compinit
+paddler-trio completion fish > ~/.config/fish/completions/paddler-trio.fish
+```
+
+For this one shell: `eval "$(paddler-trio completion bash)"`. The script asks `paddler-trio` at
+every Tab, so it stays right when the program changes.
+""",
     "chat": """\
 The model's reasoning goes to standard error. Ctrl-C closes the connection, which stops the request
 on the agent.
@@ -304,13 +329,15 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 def _section(name: str, command: Any) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
-    usage = " ".join(["paddler-trio", name, *(each.name.upper() for each in arguments)])
-    lines = [f"## `{name}`", "", _help(command), "", "```", f"{usage} [OPTIONS]", "```", ""]
+    words = ["paddler-trio", name, *(each.name.upper() for each in arguments)]
+    usage = " ".join([*words, *(["[OPTIONS]"] if options else [])])
+    lines = [f"## `{name}`", "", _help(command), "", "```", usage, "```", ""]
     if name in NOTES:
         lines += [NOTES[name]]
     if arguments:
         lines += [f"* `{each.name.upper()}`: {_text(each.help)}" for each in arguments] + [""]
-    lines += ["| flag | what it does | default |", "|---|---|---|"]
+    if options:
+        lines += ["| flag | what it does | default |", "|---|---|---|"]
     for option in options:
         flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
         lines.append(f"| {flags} | {_text(option.help)} | {_default(option)} |")

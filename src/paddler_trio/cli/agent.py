@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from paddler_trio.cli.agent_membership import membership
+from paddler_trio.cli.daemon_commands import DaemonGroup
 from paddler_trio.cli.engine_options import (
     DEFAULT_DRAFTS,
     DEFAULT_IMAGE_CACHE_MIB,
@@ -61,6 +62,8 @@ from paddler_trio.cli.options import (
     LogLevelOption,
     ManagementAddrOption,
 )
+from paddler_trio.cli.settings_names import BY_VARIABLES
+from paddler_trio.cli.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.telemetry_options import OtlpEndpointOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
 from paddler_trio.cli.tls_options import checked_address, with_tls
@@ -84,7 +87,12 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
-agent = typer.Typer(invoke_without_command=True, subcommand_metavar="[drain NAME]")
+agent = typer.Typer(
+    cls=DaemonGroup,
+    invoke_without_command=True,
+    subcommand_metavar="[drain NAME]",
+    context_settings=BY_VARIABLES,
+)
 """A command that also has sub-commands: without one, it runs the daemon."""
 
 
@@ -224,6 +232,7 @@ def run(
     otlp_endpoint: OtlpEndpointOption = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
+    config_file: SettingsFileOption = None,
     tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Run an agent: it dials in, loads the desired model and works on requests in slots."""
@@ -324,6 +333,7 @@ def run(
     log = structlog.get_logger("agent")
 
     async def body(stop: trio.Event) -> None:
+        report_unknown_variables(context)
         if member.ignored is not None:
             log.warning("a credential that is here is not used", reason=member.ignored)
         await serve_agent(config, stop, notifier=notifier)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption, size_in_bytes
+from paddler_trio.cli.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.telemetry_options import (
     AccessLog,
     AccessLogFileOption,
@@ -20,6 +21,7 @@ from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR,
 
 
 def balancer(
+    context: typer.Context,
     inference_addr: Annotated[
         str, typer.Option(help="host:port of the inference service; port 0 lets the system choose.")
     ] = DEFAULT_INFERENCE_ADDR,
@@ -75,7 +77,7 @@ def balancer(
             help="Send it slots_idle instead of slots_total, as Paddler 1.x did.",
         ),
     ] = False,
-    metrics_prefix: Annotated[
+    statsd_prefix: Annotated[
         str, typer.Option("--statsd-prefix", help="Put before every metric's name, as it is.")
     ] = "paddler_",
     drain_timeout: Annotated[
@@ -246,6 +248,7 @@ def balancer(
     access_log_file: AccessLogFileOption = None,
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
+    config_file: SettingsFileOption = None,
 ) -> None:
     """Run a balancer: applications on one port, operators and agents on the other."""
     # what a daemon needs takes a second to import: `--help` and the client commands do without
@@ -265,7 +268,7 @@ def balancer(
         inference_cors_allowed_hosts=tuple(inference_cors_allowed_host or ()),
         management_cors_allowed_hosts=tuple(management_cors_allowed_host or ()),
         allowed_hosts=tuple(allowed_host or ()),
-        metrics_prefix=metrics_prefix,
+        metrics_prefix=statsd_prefix,
         statsd_addr=statsd_addr,
         statsd_interval_s=statsd_reporting_interval / 1000,
         statsd_v1_names=statsd_v1_names,
@@ -306,6 +309,7 @@ def balancer(
     notifier = SystemdNotifier.from_environment()
 
     async def body(stop: trio.Event) -> None:
+        report_unknown_variables(context)
         await serve_balancer(BoundBalancer.bind(config), stop, notifier=notifier)
 
     run_daemon(body, log_level=log_level, log_json=log_json)

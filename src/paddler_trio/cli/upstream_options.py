@@ -10,8 +10,6 @@ import typer
 from paddler_trio.config import UpstreamConfig
 from paddler_trio.wire.shape_error import ShapeError
 from paddler_trio.wire.trio.placement_rules import check_deployment
-from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
-from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
 
 UpstreamOption: TypeAlias = Annotated[
     str | None,
@@ -37,7 +35,7 @@ DeploymentOption: TypeAlias = Annotated[
     typer.Option(
         help="With --upstream: the model name under which requests ask for this server, and for "
         "others of the same name.",
-        show_default=DEFAULT_UPSTREAM,
+        show_default="upstream",
     ),
 ]
 MonitoringIntervalOption: TypeAlias = Annotated[
@@ -72,6 +70,10 @@ def upstream_config(
             if value is not None:
                 raise typer.BadParameter("makes sense with --upstream only", param_hint=option)
         return None
+    # these import numpy, which `--help` and the client commands do without
+    from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
+    from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
+
     name = deployment or DEFAULT_UPSTREAM
     try:
         check_deployment(name, "deployment")
