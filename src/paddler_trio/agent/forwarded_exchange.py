@@ -122,16 +122,26 @@ class ForwardedExchange:
                 async with self.client.request(
                     head.method, head.target, self._headers(), body
                 ) as response:
-                    await tunnel.send(response_frame(_head_of(response)))
-                    async for part in response.body():
-                        await tunnel.send(body_frames(part.data))
-                    trailers = tuple(response.trailers)
-                await tunnel.send(end_frame(trailers))
+                    await self._pass_on(response)
             except UpstreamError as error:
                 await tunnel.send(failed_frame(_failure(error)))
         except LinkError:
             return  # the watch sees it too
         self._is_answered = True
+
+    async def _pass_on(self, response: UpstreamResponse) -> None:
+        """What has come goes out in one write: a small answer is one piece on its whole way."""
+        body = response.body()
+        frames = [response_frame(_head_of(response))]
+        while True:
+            frames += [body_frames(part.data) for part in response.parts_here()]
+            if response.is_complete:
+                break
+            await self.tunnel.send(b"".join(frames))
+            part = await anext(body, None)
+            frames = [] if part is None else [body_frames(part.data)]
+        frames.append(end_frame(tuple(response.trailers)))
+        await self.tunnel.send(b"".join(frames))
 
     def _headers(self) -> Headers:
         if not self.head.rewrites_host:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import secrets
 import select
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -29,9 +31,16 @@ RECEIVE_BYTES: Final = 65_536
 
 @attrs.define(eq=False)
 class Tunnel:
-    """One connection; ``close`` is synchronous and may be called twice, also under a reader."""
+    """One connection; ``close`` is synchronous and may be called twice, also under a reader.
 
-    _stream: trio.SocketStream
+    It reads and writes its socket without a stream of Trio's in between, which would cost as much
+    as all else that is done with a small answer.
+
+    Args:
+      socket: connected, and non-blocking.
+    """
+
+    _socket: socket.socket
     _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
 
     def __repr__(self) -> str:
@@ -40,7 +49,7 @@ class Tunnel:
 
     @property
     def is_closed(self) -> bool:
-        return self._stream.socket.fileno() < 0
+        return self._socket.fileno() < 0
 
     @property
     def is_usable(self) -> bool:
@@ -48,14 +57,20 @@ class Tunnel:
         if self.is_closed or not self._frames.is_between_frames:
             return False
         poller = select.poll()
-        poller.register(self._stream.socket.fileno(), select.POLLIN)
+        poller.register(self._socket.fileno(), select.POLLIN)
         return not poller.poll(0)
 
     async def send(self, frames: bytes) -> None:
         """LinkError if the tunnel is closed or broke."""
+        left = memoryview(frames)
         try:
-            await self._stream.send_all(frames)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            while True:
+                with suppress(BlockingIOError):
+                    left = left[self._socket.send(left) :]
+                if not left:
+                    return
+                await trio.lowlevel.wait_writable(self._socket)
+        except (OSError, trio.ClosedResourceError) as error:
             raise LinkError("the tunnel to the agent broke") from error
 
     async def receive(self) -> list[tuple[Kind, bytes]]:
@@ -65,19 +80,24 @@ class Tunnel:
           LinkError: the tunnel was closed or broke.
           WireError: what came are no frames.
         """
-        while True:
+        frames: list[tuple[Kind, bytes]] = []
+        while not frames:
             try:
-                data = await self._stream.receive_some(RECEIVE_BYTES)
-            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                await trio.lowlevel.wait_readable(self._socket)
+                data = self._socket.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError) as error:
                 raise LinkError("the tunnel to the agent broke") from error
             if not data:
                 raise LinkError("the agent closed the tunnel")
-            frames = list(self._frames.feed(bytes(data)))
-            if frames:
-                return frames
+            frames += self._frames.feed(data)
+        return frames
 
     def close(self) -> None:
-        self._stream.socket.close()
+        if not self.is_closed:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
 
 
 @attrs.define(eq=False, repr=False)
@@ -140,11 +160,12 @@ class Tunnels:
         future = self._asked.get(secret)
         return future is not None and future.value is None
 
-    def dialled(self, secret: str, stream: trio.SocketStream) -> bool:
+    def dialled(self, secret: str, connection: socket.socket) -> bool:
         """The agent dialled the tunnel of this secret; False if it is not expected any more."""
         if not self.expects(secret):
             return False
-        tunnel = Tunnel(stream)
+        connection.setblocking(False)
+        tunnel = Tunnel(connection)
         self._all.add(tunnel)
         return self._asked[secret].set(tunnel)
 

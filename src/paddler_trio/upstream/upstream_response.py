@@ -70,6 +70,12 @@ class UpstreamResponse(AsyncIterator[BodyPart]):
     def __aiter__(self) -> AsyncIterator[BodyPart]:
         return self
 
+    def parts_here(self) -> list[BodyPart]:
+        """Those that have come and were not read yet, without waiting for more."""
+        parts = list(self._parts)
+        self._parts.clear()
+        return parts
+
     async def __anext__(self) -> BodyPart:
         while not self._parts:
             if self._error is not None:

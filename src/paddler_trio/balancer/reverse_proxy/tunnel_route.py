@@ -10,7 +10,6 @@ import os
 import socket
 
 import attrs
-import trio
 
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem, Receive, Scope, Send, send_text
 from paddler_trio.http.passing import passable
@@ -58,7 +57,6 @@ class TunnelRoute:
             copy = socket.socket(fileno=os.dup(descriptor))
         except OSError as error:
             raise HttpProblem(503, f"no tunnel: {error.strerror}") from error
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(copy))
         try:
             # some 90 bytes into the empty buffer of a new connection
             copy.send(_SWITCHING)
@@ -66,7 +64,7 @@ class TunnelRoute:
             copy.close()
             raise ClientGoneError("the agent closed its tunnel at once") from error
         connection.release()
-        if not tunnels.dialled(secret, stream):
+        if not tunnels.dialled(secret, copy):
             copy.close()
 
     def _asked_for(self, secret: str) -> Tunnels | None:
