@@ -6,14 +6,17 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import h11
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock
-from upstream_world import TIMEOUTS, Handler, answering, body_of, read_request, upstream
+from upstream_world import ADDRESS, TIMEOUTS, Handler, answering, body_of, read_request, upstream
 
 from paddler_trio.upstream.response_body import BodyPart
-from paddler_trio.upstream.upstream_client import MAX_KEPT
+from paddler_trio.upstream.upstream_client import MAX_KEPT, UpstreamClient
 from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_response import UpstreamResponse
 
@@ -517,3 +520,69 @@ async def test_time_outs_can_be_given_with_a_request(autojump_clock: MockClock) 
             async with world.client.request(b"GET", b"/", [], timeouts=timeouts):
                 raise AssertionError
     assert trio.current_time() - start == pytest.approx(1)
+
+
+async def test_a_connection_that_is_not_made_is_given_up_after_three_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    client = UpstreamClient(
+        address=ADDRESS, timeouts=TIMEOUTS, dial=trio.sleep_forever, bearer=None
+    )
+    start = trio.current_time()
+    with pytest.raises(UpstreamError, match="no answer within 3 s") as caught:
+        await body_of(client)
+    assert caught.value.kind is FailureKind.CONNECT
+    assert trio.current_time() - start == pytest.approx(3)
+
+
+FIELDS = st.lists(
+    st.tuples(
+        st.sampled_from([b"X-a", b"x-A", b"Server", b"Keep-Alive"]),
+        st.sampled_from([b"", b"1", b"a, b", b"a  b", b"\xe4"]),
+    ),
+    max_size=4,
+)
+FRAMINGS = st.sampled_from(["length", "chunked", "closed"])
+
+
+@given(
+    st.sampled_from([200, 201, 400, 503]),
+    FIELDS,
+    FRAMINGS,
+    st.lists(st.binary(min_size=1, max_size=30), max_size=5),
+    st.integers(1, 40),
+)
+def test_what_h11s_server_sends_is_what_is_received(
+    status: int,
+    fields: list[tuple[bytes, bytes]],
+    framing: str,
+    pieces: list[bytes],
+    piece_bytes: int,
+) -> None:
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    while server.next_event() is not h11.PAUSED and server.their_state is not h11.DONE:
+        pass
+    more = {
+        "length": [(b"Content-Length", b"%d" % sum(map(len, pieces)))],
+        "chunked": [(b"Transfer-Encoding", b"chunked")],
+        "closed": [(b"Connection", b"close")],
+    }[framing]
+    head = h11.Response(status_code=status, reason=b"So", headers=[*fields, *more])
+    answer = b"".join(
+        [
+            server.send(head) or b"",
+            *(server.send(h11.Data(data=piece)) or b"" for piece in pieces),
+            server.send(h11.EndOfMessage()) or b"",
+        ]
+    )
+
+    async def main() -> None:
+        async with upstream(answering(answer, piece_bytes=piece_bytes)) as world:
+            async with world.client.request(b"GET", b"/", []) as response:
+                got = b"".join([part.data async for part in response.body()])
+            assert (response.status, response.reason, got) == (status, b"So", b"".join(pieces))
+            assert response.headers[: len(fields)] == fields
+            assert world.client.num_kept == (framing != "closed")
+
+    trio.run(main)

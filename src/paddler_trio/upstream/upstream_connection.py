@@ -86,16 +86,15 @@ class UpstreamConnection:
     async def receive(self, timeout_s: float) -> bytes:
         """The next bytes of a body, at most 64 KiB, empty at the end. UpstreamError."""
         try:
-            with trio.fail_after(timeout_s):
+            with trio.CancelScope(deadline=trio.current_time() + timeout_s):
                 return bytes(await self.stream.receive_some(READ_BYTES))
-        except trio.TooSlowError as error:
-            raise self.failure(
-                FailureKind.TIMEOUT, f"sent nothing for {timeout_s:g} s within its answer"
-            ) from error
         except _BROKEN as error:
             raise self.failure(
                 FailureKind.CLOSED, "broke the connection off within its answer"
             ) from error
+        raise self.failure(
+            FailureKind.TIMEOUT, f"sent nothing for {timeout_s:g} s within its answer"
+        )
 
     async def aclose(self) -> None:
         """Close at once, in a cancelled scope too: the server notices that nobody reads."""

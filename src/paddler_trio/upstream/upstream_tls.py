@@ -46,4 +46,9 @@ def tls_cause(error: BaseException, address: UpstreamAddress) -> str | None:
         return f"its certificate cannot be verified: {problem.verify_message}"
     if problem.reason in _NO_TLS:
         return f"it speaks no TLS: write http://{address.authority}{address.prefix}"
+    if isinstance(problem, ssl.SSLEOFError):
+        return (
+            "it closed the connection during the TLS handshake: if it speaks no TLS, write "
+            f"http://{address.authority}{address.prefix}"
+        )
     return f"no TLS with it: {problem.reason or problem}"
