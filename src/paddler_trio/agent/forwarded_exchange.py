@@ -40,10 +40,17 @@ class ForwardedExchange:
     tunnel: AgentTunnel
     client: UpstreamClient
     head: RequestHead
+    error: UpstreamError | None = attrs.field(default=None, init=False)
+    """Why the server did not answer, or not to the end."""
     _is_read: bool = attrs.field(default=False, init=False)
     """All of the request was."""
     _is_answered: bool = attrs.field(default=False, init=False)
     """By the server, or by its failure."""
+
+    @property
+    def is_whole(self) -> bool:
+        """The server has answered, and all of it is on its way."""
+        return self._is_answered and self.error is None
 
     async def run(self) -> bool:
         """Until the answer was sent, or nobody wants it; True if there may be another exchange.
@@ -124,6 +131,7 @@ class ForwardedExchange:
                 ) as response:
                     await self._pass_on(response)
             except UpstreamError as error:
+                self.error = error
                 await tunnel.send(failed_frame(_failure(error)))
         except LinkError:
             return  # the watch sees it too

@@ -22,6 +22,7 @@ from paddler_trio.errors import ConfigurationError, LinkError, WireError, leaves
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_tls import ClientTls
 from paddler_trio.upstream.upstream_client import UpstreamClient
+from paddler_trio.upstream.upstream_monitor import UpstreamMonitor
 from paddler_trio.wire.trio.tunnel_frames import Kind, read_request
 
 log = structlog.get_logger("tunnels")
@@ -44,16 +45,15 @@ class UpstreamTunnels:
 
     Args:
       authorization: what an agent shows the balancer, read for each dialling.
-      slot_free: waits until the server does not work on what was given up.
+      show: shows the balancer what the monitor knows now.
     """
 
     client: UpstreamClient
+    monitor: UpstreamMonitor
     address: BalancerAddress
     tls: ClientTls
     authorization: Callable[[], Awaitable[bytes | None]]
-    slot_free: Callable[[], Awaitable[None]]
-    in_flight: int = attrs.field(default=0, init=False)
-    """Exchanges that take a slot of the server, as far as this agent knows."""
+    show: Callable[[], None]
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _tunnels: dict[trio.CancelScope, tuple[TunnelReply, trio.CancelScope]] = attrs.field(
         factory=dict, init=False
@@ -64,7 +64,8 @@ class UpstreamTunnels:
     _num_dialled: int = attrs.field(default=0, init=False)
 
     def __repr__(self) -> str:
-        return f"<UpstreamTunnels: {len(self._tunnels)} open, {self.in_flight} exchanges in slots>"
+        in_slots = self.monitor.account.in_flight
+        return f"<UpstreamTunnels: {len(self._tunnels)} open, {in_slots} exchanges in slots>"
 
     def open(self, nursery: trio.Nursery) -> None:
         """Their tasks live in this nursery from now on."""
@@ -130,16 +131,19 @@ class UpstreamTunnels:
             exchange = ForwardedExchange(tunnel, self.client, read_request(payload))
             last_id = exchange.head.id
             if not await self._exchange(exchange):
-                await self.slot_free()
                 break
-        if last_id:  # it may have been given up just when it ended
+        if last_id:  # it was given up, or may have been just when it ended
+            self.show()  # a server that still works on it has a slot less to offer
             reply.hand_back(last_id, "the tunnel ended", suspects=None)
 
     async def _exchange(self, exchange: ForwardedExchange) -> bool:
         if not exchange.head.id:
             return await exchange.run()
-        self.in_flight += 1
-        try:
-            return await exchange.run()
-        finally:
-            self.in_flight -= 1
+        with self.monitor.request() as ours:
+            may_go_on = await exchange.run()
+            ours.is_whole = exchange.is_whole
+        if exchange.error is not None:
+            self.monitor.request_failed(exchange.error)
+        elif exchange.is_whole:
+            self.monitor.request_succeeded()
+        return may_go_on

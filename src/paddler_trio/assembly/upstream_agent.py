@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.upstream_parts import NoModels, UpstreamRequests
+from paddler_trio.agent.upstream_shown import UpstreamShown
 from paddler_trio.agent.upstream_tunnels import UpstreamTunnels
 from paddler_trio.config import AgentConfig, UpstreamConfig
 from paddler_trio.daemon.secret_file import read_secret
@@ -19,8 +19,8 @@ from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_tls import ClientTls
 from paddler_trio.upstream.upstream_address import parse_upstream_address
 from paddler_trio.upstream.upstream_client import make_upstream_client
+from paddler_trio.upstream.upstream_monitor import MonitorSettings, UpstreamMonitor
 from paddler_trio.wire.trio.trio_link import Placement
-from paddler_trio.wire.trio.upstream_messages import Upstream
 
 
 def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentParts:
@@ -33,23 +33,27 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     client = make_upstream_client(
         parse_upstream_address(server.url), bearer=bearer, ca_file=server.ca
     )
-    host = secrets.token_urlsafe(16)
+    settings = MonitorSettings(
+        slots=server.slots,
+        busy_s=server.interval_s,
+        idle_s=server.interval_s,
+        lets_sleep=True,
+    )
+    monitor = UpstreamMonitor(client, settings, bearer is not None)
     status = AgentStatus(server.slots or 1)
+    shown = UpstreamShown(status, monitor)
+    host = secrets.token_urlsafe(16)
     address = BalancerAddress(config.management_host, config.management_port, config.has_tls)
     tls = ClientTls(
         config.tls_ca, config.tls_fingerprint, config.tls_client_cert, config.tls_client_key
     )
     # the first link of a host is that of `default`, which servers never are
     placement = Placement(host=host, deployment=server.deployment, labels=config.labels)
-    status.set(is_serving=True, phase="serving")
-
-    async def nothing_to_wait_for() -> None:
-        await trio.lowlevel.checkpoint()
 
     async def authorization() -> bytes | None:
         return await link.authorization()
 
-    tunnels = UpstreamTunnels(client, address, tls, authorization, nothing_to_wait_for)
+    tunnels = UpstreamTunnels(client, monitor, address, tls, authorization, shown.show)
     link = BalancerLink(
         address,
         config.name,
@@ -60,17 +64,20 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
         tls=tls,
         id=f"{host}.{server.deployment}",
         placement=lambda: placement,
-        offer=lambda: Upstream(phase="ready"),
+        offer=lambda: shown.offer,
     )
 
     def offer_nothing() -> None:
         status.set(is_leaving=True)
         tunnels.leave()
 
-    services: Mapping[str, Callable[[], Awaitable[None]]] = {"upstream client": client.run}
     first = InstanceParts(
         name=config.name or host,
-        services=services,
+        services={
+            "upstream monitor": monitor.run,
+            "upstream status": shown.run,
+            "upstream connections": client.run,
+        },
         link=link,
         open_requests=tunnels.open,
         offer_nothing=offer_nothing,
