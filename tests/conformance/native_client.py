@@ -48,6 +48,8 @@ class RunningBalancer:
     http: httpx.AsyncClient
     stop: trio.Event
     ended: trio.Event
+    reverse_proxy: str = ""
+    """Empty if there is no such port."""
 
     def inference_url(self, path: str) -> str:
         return f"http://{self.inference}{path}"
@@ -309,7 +311,12 @@ async def running_balancer(**config: Json) -> AsyncIterator[RunningBalancer]:
             trust_env=False, verify=NO_TLS, timeout=PATIENCE_S, limits=limits
         ) as http:
             yield RunningBalancer(
-                addresses.inference[0], addresses.management[0], http, stop, ended
+                addresses.inference[0],
+                addresses.management[0],
+                http,
+                stop,
+                ended,
+                "".join(addresses.reverse_proxy),
             )
             stop.set()
             with trio.fail_after(PATIENCE_S):

@@ -1,0 +1,412 @@
+"""Servers behind agents answer as if nobody stood between them and their clients.
+
+Balancer and agents run in the test's own nursery, on real sockets; servers send exactly the bytes
+that a test wants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import attrs
+import pytest
+import trio
+from native_client import Json, RunningBalancer, running_balancer
+from scripted_server import Exchange, Script, ScriptedServer, scripted_server
+
+from paddler_trio.assembly.agent_daemon import serve_agent
+from paddler_trio.config import AgentConfig, UpstreamConfig, split_address
+from paddler_trio.daemon.systemd_notify import SystemdNotifier
+
+ASK = b"POST /completion HTTP/1.1\r\nHost: api.example\r\nContent-Length: 2\r\n\r\n{}"
+FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+PATIENCE_S = 20.0
+PORT: dict[str, Json] = {
+    "reverseproxy_addr": "127.0.0.1:0",
+    "allowed_hosts": ("api.example", "h"),
+}
+NO_AGENT = (b"x-paddler-agent",)
+
+
+@attrs.frozen
+class Proxy:
+    """A balancer with servers behind it."""
+
+    balancer: RunningBalancer
+    servers: Sequence[ScriptedServer]
+    agents: Sequence[trio.Event]
+    """Set, the agent of the same place stops."""
+
+    async def answer(self, request: bytes, *, at: str | None = None) -> bytes:
+        """All bytes of the answer to one request on a connection that is then closed, without the
+        field that is ours."""
+        async with await self.connect(at) as stream:
+            await stream.send_all(request.replace(b"Host:", b"Connection: close\r\nHost:", 1))
+            with trio.fail_after(PATIENCE_S):
+                data = b"".join([bytes(piece) async for piece in stream])
+        return without_ours(data)
+
+    async def connect(self, at: str | None = None) -> trio.SocketStream:
+        address = self.balancer.reverse_proxy if at is None else at
+        host, _, port = address.rpartition(":")
+        return await trio.open_tcp_stream(host, int(port))
+
+
+def without_ours(data: bytes) -> bytes:
+    head, end, body = data.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(NO_AGENT)]
+    return b"\r\n".join(lines) + end + body
+
+
+async def read_until(stream: trio.SocketStream, mark: bytes) -> bytes:
+    data = b""
+    with trio.fail_after(PATIENCE_S):
+        while mark not in data:
+            piece = await stream.receive_some(65_536)
+            assert piece, f"closed after {data!r}"
+            data += piece
+    return data
+
+
+@asynccontextmanager
+async def proxy(
+    *scripts: Script, slots: int = 2, upstream: dict[str, Json] | None = None, **config: Json
+) -> AsyncIterator[Proxy]:
+    """A server for each script, with an agent of ``slots`` before it."""
+    async with AsyncExitStack() as stack:
+        settings = {**PORT, **config}
+        balancer = await stack.enter_async_context(running_balancer(**settings))
+        servers = [await stack.enter_async_context(scripted_server(each)) for each in scripts]
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        stops = [
+            await start_agent(nursery, balancer, server.url, f"up{number}", slots, upstream or {})
+            for number, server in enumerate(servers, 1)
+        ]
+        await balancer.wait_agents(
+            lambda agents: [each["slots_total"] for each in agents] == [slots] * len(servers)
+        )
+        yield Proxy(balancer, servers, stops)
+        for stop in stops:
+            stop.set()
+        nursery.cancel_scope.cancel()
+
+
+async def start_agent(
+    nursery: trio.Nursery,
+    balancer: RunningBalancer,
+    url: str,
+    name: str,
+    slots: int,
+    upstream: dict[str, Json],
+) -> trio.Event:
+    host, port = split_address(balancer.management)
+    server = UpstreamConfig(url=url, slots=slots, interval_s=0.1, **upstream)
+    config = AgentConfig(
+        management_host=host, management_port=port, slots=slots, name=name, upstream=server
+    )
+    stop = trio.Event()
+    await nursery.start(partial(serve_agent, config, stop, notifier=SystemdNotifier()))
+    return stop
+
+
+def sends(data: bytes) -> Script:
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(data)
+
+    return script
+
+
+async def streams_for_ever(exchange: Exchange) -> None:
+    await exchange.send(CHUNKED + b"4\r\none \r\n")
+    await exchange.client_gone()
+
+
+# ------------------------------------------------------------------------ what passes
+
+
+ANSWERS = (
+    b"HTTP/1.1 200 Fine By Me\r\nServer: x\r\nX-Odd: 1\r\nX-Odd: 2\r\nContent-Length: 4\r\n\r\nfine",
+    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 500 Oh\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno",
+    CHUNKED + b"3\r\none\r\n5\r\nthree\r\n0\r\nX-Trailer: t\r\n\r\n",
+)
+
+
+async def test_answers_pass_byte_for_byte() -> None:
+    sent = b""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(sent)
+
+    async with proxy(script) as fleet:
+        for path in (b"/completion", b"/what/nobody/knows?a=%20b"):
+            for sent in ANSWERS:
+                assert await fleet.answer(ASK.replace(b"/completion", path)) == sent
+                asked = fleet.servers[0].asked[-1]
+                assert asked.target == path
+                assert asked.headers[b"host"] == b"api.example"
+                assert asked.headers[b"x-forwarded-host"] == b"api.example"
+                assert asked.headers[b"x-forwarded-for"] == b"127.0.0.1"
+
+
+async def test_requests_pass_with_their_method_and_body_and_a_connection_is_kept() -> None:
+    big = bytes(range(256)) * 4096 * 3
+    async with proxy(sends(FINE)) as fleet, await fleet.connect() as stream:
+        for method, body in ((b"PUT", big), (b"DELETE", b""), (b"OPTIONS", b"x"), (b"BREW", b"y")):
+            head = b"%b /odd HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+            await stream.send_all(head % (method, len(body)) + body)
+            await read_until(stream, b"\r\n\r\nfine")
+            asked = fleet.servers[0].asked[-1]
+            assert (asked.request.method, asked.body) == (method, body)
+        await stream.send_all(
+            b"POST /odd HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+        )
+        await read_until(stream, b"\r\n\r\nfine")
+        assert fleet.servers[0].asked[-1].body == b"abcde"
+
+
+async def test_a_head_request_has_the_fields_of_a_body_and_none() -> None:
+    sent = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"
+    async with proxy(sends(sent)) as fleet, await fleet.connect() as stream:
+        for _ in range(2):
+            await stream.send_all(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert b"Content-Length: 900" in await read_until(stream, b"\r\n\r\n")
+
+
+async def test_pieces_of_a_stream_pass_as_they_come() -> None:
+    go_on = trio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED + b"4\r\none \r\n")
+        await go_on.wait()
+        await exchange.send(b"4\r\ntwo \r\n0\r\n\r\n")
+
+    async with proxy(script) as fleet, await fleet.connect() as stream:
+        await stream.send_all(ASK)
+        await read_until(stream, b"4\r\none \r\n")
+        go_on.set()
+        await read_until(stream, b"4\r\ntwo \r\n0\r\n\r\n")
+
+
+async def test_an_answer_that_ends_with_its_connection_ends_for_clients_of_both_versions() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(b"HTTP/1.0 200 OK\r\nX-A: b\r\n\r\nold")
+        await exchange.stream.aclose()
+
+    async with proxy(script) as fleet:
+        answer = await fleet.answer(ASK)
+        assert answer == (
+            b"HTTP/1.1 200 OK\r\nX-A: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nold\r\n0\r\n\r\n"
+        )
+        answer = await fleet.answer(ASK.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert answer == b"HTTP/1.1 200 OK\r\nX-A: b\r\nConnection: close\r\n\r\nold"
+
+
+async def test_the_key_of_a_server_is_the_agents_and_its_own_host_on_wish(tmp_path: object) -> None:
+    key = tmp_path / "key"  # type: ignore[operator]
+    key.write_text("s3cret\n")
+    key.chmod(0o600)
+    upstream = {"key_file": key}
+    async with proxy(sends(FINE), upstream=upstream, rewrite_host_header=True) as fleet:
+        await fleet.answer(ASK)
+        (asked,) = fleet.servers[0].asked
+        assert asked.headers[b"authorization"] == b"Bearer s3cret"
+        assert asked.headers[b"host"] == fleet.servers[0].url.removeprefix("http://").encode()
+
+
+# ------------------------------------------------------------------- slots and queue
+
+
+async def test_no_server_gets_more_than_its_slots_and_the_others_wait_their_turn() -> None:
+    async def script(exchange: Exchange) -> None:
+        await trio.sleep(0.02)
+        await exchange.send(FINE)
+
+    async with proxy(script, script, slots=2) as fleet:
+        answers: list[bytes] = []
+
+        async def ask() -> None:
+            answers.append(await fleet.answer(ASK))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(24):
+                nursery.start_soon(ask)
+        assert answers == [FINE] * 24
+        assert [each.most_busy for each in fleet.servers] == [2, 2]
+
+
+async def test_a_request_waits_for_the_first_server() -> None:
+    async with running_balancer(**PORT) as balancer:
+        fleet = Proxy(balancer, (), ())
+        async with scripted_server(sends(FINE)) as server, trio.open_nursery() as nursery:
+            answers: list[bytes] = []
+
+            async def ask() -> None:
+                answers.append(await fleet.answer(ASK))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(ask)
+            await balancer.wait_buffered(1)
+            await start_agent(nursery, balancer, server.url, "late", 1, {})
+        assert answers == [FINE]
+
+
+async def test_a_client_that_leaves_ends_the_servers_work() -> None:
+    gone = trio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await streams_for_ever(exchange)
+        gone.set()
+
+    async with proxy(script, slots=1) as fleet:
+        async with await fleet.connect() as stream:
+            await stream.send_all(ASK)
+            await read_until(stream, b"one ")
+        with trio.fail_after(PATIENCE_S):
+            await gone.wait()
+        await fleet.balancer.wait_slots(0)
+
+
+async def test_a_request_that_names_an_agent_or_a_slot_goes_to_the_same_server() -> None:
+    async with proxy(sends(FINE), sends(FINE)) as fleet:
+        for _ in range(4):
+            await fleet.answer(ASK.replace(b"Host:", b"X-Paddler-Agent: up2\r\nHost:"))
+        assert [len(each.asked) for each in fleet.servers] == [0, 4]
+        slot = ASK.replace(b"2\r\n\r\n{}", b'13\r\n\r\n{"id_slot":3}')
+        for _ in range(4):
+            await fleet.answer(slot)
+        before = [len(each.asked) for each in fleet.servers]
+        assert sorted(before) in ([0, 8], [4, 4])
+        refused = await fleet.answer(ASK.replace(b"Host:", b"X-Paddler-Agent: up7\r\nHost:"))
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"there is: up1, up2" in refused
+
+
+# ------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 2", b"SSH-2.0-OpenSSH\r\n\r\n"])
+async def test_a_server_that_fails_before_its_answer_is_not_noticed(sent: bytes) -> None:
+    async def fails(exchange: Exchange) -> None:
+        await exchange.send(sent)
+        await exchange.stream.aclose()
+
+    async with proxy(fails, sends(FINE), slots=4) as fleet:
+        for _ in range(4):
+            assert await fleet.answer(ASK) == FINE
+
+
+async def test_a_server_that_fails_in_its_answer_ends_it_with_the_reason() -> None:
+    async def fails(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED + b"4\r\none \r\n")
+        await exchange.stream.aclose()
+
+    async with proxy(fails, slots=4) as fleet:
+        answer = await fleet.answer(ASK)
+        _, _, rest = answer.partition(b"4\r\none \r\n")
+        event = rest.partition(b"data: ")[2].partition(b"\n\n")[0]
+        error = json.loads(event)["error"]
+        assert error["code"] == 502
+        assert "closed the connection" in error["message"]
+        assert not rest.endswith(b"0\r\n\r\n")  # nobody takes it for whole
+
+
+async def test_an_answer_of_known_length_that_breaks_off_is_cut() -> None:
+    async def fails(exchange: Exchange) -> None:
+        await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        await exchange.stream.aclose()
+
+    async with proxy(fails, slots=4) as fleet:
+        answer = await fleet.answer(ASK)
+        assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+
+
+async def test_an_agent_that_is_lost_ends_what_has_begun_and_no_more() -> None:
+    async with proxy(streams_for_ever, sends(FINE), slots=1) as fleet:
+        stream = await fleet.connect()
+        async with stream:
+            await stream.send_all(ASK.replace(b"Host:", b"X-Paddler-Agent: up1\r\nHost:"))
+            await read_until(stream, b"one ")
+            (lost,) = (agent for agent in await fleet.balancer.agents() if agent["name"] == "up1")
+            assert lost["slots_processing"] == 1
+            fleet.agents[0].set()
+            rest = b""
+            with trio.fail_after(PATIENCE_S):
+                while piece := await stream.receive_some(65_536):
+                    rest += piece
+            assert b'"code": 502' in rest or rest == b""
+        assert await fleet.answer(ASK) == FINE
+
+
+async def test_a_silent_server_is_given_up_after_its_time() -> None:
+    async def silent(exchange: Exchange) -> None:
+        await exchange.client_gone()
+
+    async with proxy(silent, reverseproxy_response_timeout_s=0.2) as fleet:
+        answer = await fleet.answer(ASK)
+        assert answer.startswith(b"HTTP/1.1 504")
+        assert b"sent nothing for 0.2 s" in answer
+
+
+async def test_a_huge_answer_passes_in_pieces() -> None:
+    piece, count = b"x" * 65_536, 512
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (65_536 * count))
+        for _ in range(count):
+            await exchange.send(piece)
+
+    async with proxy(script) as fleet, await fleet.connect() as stream:
+        await stream.send_all(ASK)
+        head = await read_until(stream, b"\r\n\r\n")
+        size = len(head.partition(b"\r\n\r\n")[2])
+        with trio.fail_after(PATIENCE_S):
+            while size < 65_536 * count:
+                more = await stream.receive_some(65_536)
+                assert more, f"closed after {size} bytes"
+                size += len(more)
+        assert size == 65_536 * count
+
+
+# ------------------------------------------------------------------------- one fleet
+
+
+async def test_a_request_for_a_servers_model_on_the_inference_port_goes_to_the_server() -> None:
+    async with proxy(sends(FINE), upstream={"deployment": "attic"}) as fleet:
+        body = b'{"model":"attic","messages":[{"role":"user","content":"x"}]}'
+        ask = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        inference = fleet.balancer.inference
+        assert await fleet.answer(ask, at=inference) == FINE
+        assert fleet.servers[0].asked[0].body == body
+        longer = b"%d" % (len(body) + 3)
+        named = ask.replace(b"attic", b"scripted").replace(b"%d" % len(body), longer)
+        assert await fleet.answer(named, at=inference) == FINE  # as the server calls its model
+        models = await fleet.balancer.http.get(fleet.balancer.inference_url("/v1/models"))
+        assert "attic" in [each["id"] for each in models.json()["data"]]
+
+
+async def test_health_and_slots_of_all_servers_are_answered_here() -> None:
+    async with (
+        proxy(streams_for_ever, sends(FINE), slots=2, slots_endpoint=True) as fleet,
+        await fleet.connect() as stream,
+    ):
+        await stream.send_all(ASK.replace(b"Host:", b"X-Paddler-Agent: up1\r\nHost:"))
+        await read_until(stream, b"one ")
+        health = await fleet.answer(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert b'"slots_idle":3,"slots_processing":1' in health
+        slots = await fleet.answer(b"GET /slots HTTP/1.1\r\nHost: h\r\n\r\n")
+        shown = json.loads(slots.partition(b"\r\n\r\n")[2])
+        assert [each["is_processing"] for each in shown].count(True) == 1
+        assert len(shown) == 4
