@@ -366,6 +366,9 @@ async def test_a_router_is_never_made_to_load_a_model(autojump_clock: MockClock)
         assert server.loads == []
         assert server.woken == 0
         assert not world.state.changed_model
+        models["d"] = "loading"
+        await trio.sleep(1.1)
+        assert world.state.models[1].status == "loading"
 
 
 async def test_another_model_than_at_first_is_noticed_until_it_is_accepted(

@@ -138,6 +138,9 @@ class UpstreamProber:
     async def _read_facts(self, *, has_health: bool) -> Found:
         now_s = trio.current_time()
         is_old = self._facts_s is None or self._facts_s <= now_s - FACTS_S
+        if not is_old and self.facts is not None and self.facts.is_router:
+            refusal = await self._read_models(self.facts, has_health=has_health)
+            return refusal or Found(Reachability.READY)
         if not is_old and (self._account.in_flight or self.facts is None):
             return Found(Reachability.READY)
         status, body = await self._get("/props")
