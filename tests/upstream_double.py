@@ -8,6 +8,7 @@ unless ``autoload`` is off.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,6 +35,7 @@ class LlamaServerDouble:
       token_s: between two chunks.
       afterlife_s: how long a slot goes on when its client has gone.
       models: of a router, names and states; None for a server with one model.
+      sleep_idle_s: it falls asleep after so long without use.
       overrides: answers to paths, instead of what is right.
     """
 
@@ -42,6 +44,7 @@ class LlamaServerDouble:
     key: str | None = None
     is_loading: bool = False
     is_sleeping: bool = False
+    sleep_idle_s: float = math.inf
     has_slots: bool = True
     has_metrics: bool = False
     tells_endpoints: bool = True
@@ -60,6 +63,7 @@ class LlamaServerDouble:
     loads: list[str] = attrs.field(factory=list, init=False)
     ours: int = attrs.field(default=0, init=False)
     """Slots that generate."""
+    _used_s: float = attrs.field(default=0.0, init=False)
     finish: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set, all generations come to their end."""
 
@@ -100,6 +104,9 @@ class LlamaServerDouble:
     ) -> None:
         target = urlsplit(request.target.decode())
         self.asked.append(target.path)
+        self.is_sleeping |= trio.current_time() - self._used_s > self.sleep_idle_s
+        if request.method == b"POST" or target.path == "/slots":
+            self._used_s = trio.current_time()
         if target.path in self.overrides:
             await self._send(stream, connection, *self.overrides[target.path]())
             return

@@ -168,6 +168,31 @@ async def test_a_server_that_may_sleep_is_not_kept_awake(autojump_clock: MockClo
         assert world.server.asked.count("/slots") == before
 
 
+async def test_a_server_falls_asleep_under_the_eyes_of_its_monitor(
+    autojump_clock: MockClock,
+) -> None:
+    async with monitored(LlamaServerDouble(sleep_idle_s=300)) as world:
+        await trio.sleep(200)
+        assert 8 <= world.server.asked.count("/slots") < 12
+        assert await world.seen(SLEEPING) < 1000
+        await trio.sleep(1000)
+        assert world.server.woken == 0
+
+
+async def test_a_request_after_a_long_calm_makes_the_picture_young(
+    autojump_clock: MockClock,
+) -> None:
+    async with monitored(LlamaServerDouble()) as world, trio.open_nursery() as nursery:
+        await trio.sleep(3000)
+        before = world.server.asked.count("/slots")
+        world.server.foreign = 2
+        scope = await nursery.start(world.generate)
+        await trio.sleep(1.5)
+        assert world.server.asked.count("/slots") == before + 2
+        assert world.state.slots_busy_elsewhere == 2
+        scope.cancel()
+
+
 async def test_that_a_server_sleeps_is_learnt(autojump_clock: MockClock) -> None:
     async with monitored(LlamaServerDouble(is_sleeping=True)) as world:
         world.server.is_sleeping = False
@@ -366,6 +391,9 @@ async def test_a_router_is_never_made_to_load_a_model(autojump_clock: MockClock)
         assert server.loads == []
         assert server.woken == 0
         assert not world.state.changed_model
+        models["d"] = "loading"
+        await trio.sleep(1.1)
+        assert world.state.models[1].status == "loading"
 
 
 async def test_another_model_than_at_first_is_noticed_until_it_is_accepted(

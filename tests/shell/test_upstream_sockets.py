@@ -21,6 +21,7 @@ from paddler_trio.upstream.upstream_client import UpstreamClient, make_upstream_
 from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_monitor import MonitorSettings, UpstreamMonitor
 from paddler_trio.upstream.upstream_state import Reachability
+from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
 from upstream_double import LlamaServerDouble
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -109,6 +110,27 @@ async def test_a_half_closed_connection_ends_the_body_early() -> None:
             await body_of(client)
 
 
+@pytest.mark.parametrize("runs", [True, False])
+async def test_silence_within_an_answer_ends_it(runs: bool) -> None:
+    async def falls_silent(stream: trio.abc.Stream) -> None:
+        await read_request(stream)
+        await stream.send_all(OK[:-2])
+        await stream.receive_some(1)
+
+    timeouts = UpstreamTimeouts(idle_s=0.05)
+    async with served(falls_silent) as port, trio.open_nursery() as nursery:
+        client = client_of(port)
+        if runs:
+            nursery.start_soon(client.run)
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(UpstreamError, match=r"sent nothing for 0\.05 s") as caught:
+            async with client.request(b"GET", b"/", [], timeouts=timeouts) as response:
+                assert len([part async for part in response.body()]) == 1
+        assert caught.value.kind is FailureKind.TIMEOUT
+        assert client.num_open == 0
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_large_answer_passes_through_little_memory() -> None:
     size = 96 * 1024 * 1024
 
@@ -136,7 +158,7 @@ async def test_a_large_answer_passes_through_little_memory() -> None:
 async def test_nobody_listening_is_no_connection() -> None:
     async with served(answering(OK)) as port:
         pass
-    with pytest.raises(UpstreamError, match=r"no connection .* Connection refused") as caught:
+    with pytest.raises(UpstreamError, match=r"no connection .*: Connection refused") as caught:
         await body_of(client_of(port))
     assert caught.value.kind is FailureKind.CONNECT
     assert caught.value.before_first_byte

@@ -42,6 +42,11 @@ class SlotAccount:
     _num_readable: int = attrs.field(default=0, init=False)
     """Of these, those that were cancelled before the read began."""
 
+    @property
+    def is_calm(self) -> bool:
+        """Nothing of ours is there, and the last answer had nothing of others."""
+        return not (self.in_flight or self.still_generating or self._excess_before)
+
     def started(self) -> None:
         """A request is about to be sent."""
         self.in_flight += 1

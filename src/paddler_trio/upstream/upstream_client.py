@@ -38,6 +38,7 @@ from paddler_trio.upstream.upstream_tls import upstream_context
 
 MAX_KEPT: Final = 8
 """Connections without a request; each takes a thread of llama-server while it is open."""
+WATCH_S: Final = 1.0
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
 
@@ -58,6 +59,10 @@ class UpstreamClient:
     _kept: list[UpstreamConnection] = attrs.field(factory=list, init=False)
     """The one used last is at the end, and is used first."""
     _kept_one: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _watched: set[UpstreamConnection] = attrs.field(factory=set, init=False)
+    """Those whose answers are being read."""
+    _watched_one: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _is_running: bool = attrs.field(default=False, init=False)
     num_open: int = attrs.field(default=0, init=False)
     """Connections, those without a request included."""
 
@@ -93,9 +98,13 @@ class UpstreamClient:
         head = self._head(method, target, headers, body)
         connection, answer = await self._exchange(head, body, timeouts)
         response = UpstreamResponse(answer, body_of(answer, method), connection, timeouts.idle_s)
+        if self._is_running and connection.watch():
+            self._watched.add(connection)
+            self._watched_one.set()
         try:
             yield response
         finally:
+            self._watched.discard(connection)
             may_stay = answer.allows_another and not head.asks_to_close and connection.is_sent
             if may_stay and response.is_complete and not response.has_excess:
                 await self._keep(connection)
@@ -103,20 +112,40 @@ class UpstreamClient:
                 await self._close(connection)
 
     async def run(self) -> None:
-        """Close connections that have waited for ``kept_s``, and all that wait when cancelled."""
+        """Close connections that have waited for ``kept_s``, and cut those whose server has been
+        silent for too long, up to a second late. When cancelled, close all that wait; it is to
+        outlive the requests."""
+        self._is_running = True
         try:
-            while True:
-                await self._kept_one.wait()
-                due_s = self._kept[0].idle_since_s + self.timeouts.kept_s if self._kept else 0.0
-                if not self._kept:
-                    self._kept_one = trio.Event()
-                elif due_s > trio.current_time():
-                    await trio.sleep_until(due_s)
-                else:
-                    await self._close(self._kept.pop(0))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                await self._close_idle()
         finally:
+            self._is_running = False
             while self._kept:
                 await self._close(self._kept.pop())
+
+    async def _close_idle(self) -> None:
+        while True:
+            await self._kept_one.wait()
+            due_s = self._kept[0].idle_since_s + self.timeouts.kept_s if self._kept else 0.0
+            if not self._kept:
+                self._kept_one = trio.Event()
+            elif due_s > trio.current_time():
+                await trio.sleep_until(due_s)
+            else:
+                await self._close(self._kept.pop(0))
+
+    async def _watch(self) -> None:
+        while True:
+            await self._watched_one.wait()
+            await trio.sleep(WATCH_S)
+            now_s = trio.current_time()
+            for connection in self._watched:
+                if connection.due_s <= now_s:
+                    connection.cut()
+            if not self._watched:
+                self._watched_one = trio.Event()
 
     async def _exchange(
         self, head: RequestHead, body: RequestBody, timeouts: UpstreamTimeouts
@@ -186,6 +215,7 @@ class UpstreamClient:
         )
 
     async def _keep(self, connection: UpstreamConnection) -> None:
+        connection.is_watched = False
         connection.num_answers += 1
         connection.idle_since_s = trio.current_time()
         self._kept.append(connection)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import select
 import ssl
 from collections.abc import AsyncIterable
@@ -36,6 +38,10 @@ class UpstreamConnection:
     num_answers: int = attrs.field(default=0, init=False)
     """Whole ones; over zero, the server may close it at any time."""
     idle_since_s: float = attrs.field(default=0.0, init=False)
+    is_watched: bool = attrs.field(default=False, init=False)
+    due_s: float = attrs.field(default=math.inf, init=False)
+    """When the read that is going on takes too long, if it is watched."""
+    _is_cut: bool = attrs.field(default=False, init=False)
     _received: bytearray = attrs.field(factory=bytearray, init=False)
     _has_received: bool = attrs.field(default=False, init=False)
     is_sent: bool = attrs.field(default=False, init=False)
@@ -86,20 +92,53 @@ class UpstreamConnection:
     async def receive(self, timeout_s: float) -> bytes:
         """The next bytes of a body, at most 64 KiB, empty at the end. UpstreamError."""
         try:
+            if self.is_watched:
+                self.due_s = trio.current_time() + timeout_s
+                return await self._read_some()
             with trio.CancelScope(deadline=trio.current_time() + timeout_s):
-                return bytes(await self.stream.receive_some(READ_BYTES))
+                return await self._read_some()
         except _BROKEN as error:
             raise self.failure(
                 FailureKind.CLOSED, "broke the connection off within its answer"
             ) from error
+        except trio.ClosedResourceError:
+            if not self._is_cut:
+                raise
+        finally:
+            self.due_s = math.inf
         raise self.failure(
             FailureKind.TIMEOUT, f"sent nothing for {timeout_s:g} s within its answer"
         )
+
+    def watch(self) -> bool:
+        """From here on somebody looks at ``due_s`` and calls `cut`: a scope with a deadline around
+        each read would cost half as much as the read. Only sockets can be watched."""
+        self.is_watched = isinstance(self.stream, trio.SocketStream)
+        return self.is_watched
+
+    def cut(self) -> None:
+        """End a read that is overdue."""
+        assert isinstance(self.stream, trio.SocketStream)
+        self._is_cut = True
+        self.stream.socket.close()
 
     async def aclose(self) -> None:
         """Close at once, in a cancelled scope too: the server notices that nobody reads."""
         with trio.CancelScope(shield=True):  # nothing in it waits
             await trio.aclose_forcefully(self.stream)
+
+    async def _read_some(self) -> bytes:
+        """Waits before it reads: a stream of tokens is awaited more often than not, and a read that
+        finds nothing costs as much as one that finds a token."""
+        stream = self.stream
+        if not isinstance(stream, trio.SocketStream):
+            return bytes(await stream.receive_some(READ_BYTES))
+        while True:
+            await trio.lowlevel.wait_readable(stream.socket)
+            try:
+                return os.read(stream.socket.fileno(), READ_BYTES)
+            except BlockingIOError:
+                continue  # somebody's checksum was wrong, or the like
 
     def failure(self, kind: FailureKind, what: str) -> UpstreamError:
         """An error about this server; ``what`` it did."""
@@ -175,7 +214,7 @@ class UpstreamConnection:
             while not (end := head_end(received, searched)):
                 searched = len(received)
                 try:
-                    data = await self.stream.receive_some(READ_BYTES)
+                    data = await self._read_some()
                 except _BROKEN as error:
                     raise self._closed_before_head() from error
                 if not data:

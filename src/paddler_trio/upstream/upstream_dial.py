@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 
 import trio
@@ -39,7 +41,8 @@ def dial_cause(error: BaseException, address: UpstreamAddress) -> str:
         if isinstance(seen, BaseExceptionGroup):
             seen = seen.exceptions[0]
         elif isinstance(seen, OSError) and seen.strerror:
-            return seen.strerror
+            is_name = isinstance(seen, socket.gaierror)
+            return seen.strerror if is_name or not seen.errno else os.strerror(seen.errno)
         else:
             seen = seen.__cause__ or seen.__context__
     return str(error) or type(error).__name__

@@ -1,8 +1,10 @@
 """Asks an upstream server how it is, and never anything that makes it load a model.
 
 ``/health`` comes first: it needs no key and wakes nobody. ``/slots`` is not for a llama-server that
-sleeps, since it would wake up, and counts as use of it; so it is left out while nothing happens
-where that may sleep. Of a router only loaded models are asked, with ``autoload`` off.
+sleeps, since it would wake up, and counts as use of it. So where nothing happens it is read less
+and less often, and not at all once the server was seen asleep; what the server tells then is as old
+as that, until a request of ours makes it young. Of a router only loaded models are asked, with
+``autoload`` off.
 """
 
 from __future__ import annotations
@@ -32,6 +34,10 @@ READ_S: Final = 3.0
 MAX_BODY_BYTES: Final = 1024 * 1024
 FACTS_S: Final = 30.0
 """For what changes with the model only, while requests of ours are under way."""
+CALM_READS: Final = 6
+"""Reads of ``/slots`` without anything in them; from then on each pause is twice the one before."""
+FIRST_CALM_S: Final = 20.0
+LONGEST_CALM_S: Final = 7200.0
 MAX_ROUTED: Final = 8
 """Models of a router whose slots are counted."""
 _NO_SUCH_PATH: Final = frozenset({404, 405, 501})
@@ -72,6 +78,8 @@ class UpstreamProber:
     models: tuple[UpstreamModel, ...] = attrs.field(default=(), init=False)
     _facts_s: float | None = attrs.field(default=None, init=False)
     _lacks_slots: bool = attrs.field(default=False, init=False)
+    _num_calm: int = attrs.field(default=0, init=False)
+    _calm_until_s: float = attrs.field(default=0.0, init=False)
 
     @property
     def sees_slots(self) -> bool:
@@ -104,17 +112,17 @@ class UpstreamProber:
         if facts is None:
             account.forget()
             return
-        nothing_happens = not (
-            account.in_flight or account.busy_elsewhere or account.still_generating
+        may_sleep = account.is_calm and (
+            self.lets_sleep or trio.current_time() < self._calm_until_s
         )
-        if nothing_happens and self.lets_sleep and not facts.has_metrics:
+        if may_sleep and not facts.has_metrics:
             return
         account.read_begins()
         busy: int | None = None
         try:
             if facts.is_router:
                 busy = await self._busy_of_models()
-            elif not (self._lacks_slots or (nothing_happens and self.lets_sleep)):
+            elif not (self._lacks_slots or may_sleep):
                 busy = await self._busy_slots("/slots")
                 self._lacks_slots = busy is None
             if busy is None and facts.has_metrics:
@@ -129,15 +137,29 @@ class UpstreamProber:
             account.forget()
         else:
             account.read_ended(busy)
+            self._note_calm()
 
     def forget(self) -> None:
         """The server is away: when it comes back, it may be another one."""
         self._facts_s = None
         self._account.forget()
 
+    def _note_calm(self) -> None:
+        if not self._account.is_calm:
+            self._num_calm, self._calm_until_s = 0, 0.0
+        elif trio.current_time() >= self._calm_until_s:
+            num_over = self._num_calm - CALM_READS
+            self._num_calm += 1
+            if num_over >= 0:
+                pause_s = min(FIRST_CALM_S * 2.0 ** min(num_over, 16), LONGEST_CALM_S)
+                self._calm_until_s = trio.current_time() + pause_s
+
     async def _read_facts(self, *, has_health: bool) -> Found:
         now_s = trio.current_time()
         is_old = self._facts_s is None or self._facts_s <= now_s - FACTS_S
+        if not is_old and self.facts is not None and self.facts.is_router:
+            refusal = await self._read_models(self.facts, has_health=has_health)
+            return refusal or Found(Reachability.READY)
         if not is_old and (self._account.in_flight or self.facts is None):
             return Found(Reachability.READY)
         status, body = await self._get("/props")
