@@ -108,7 +108,12 @@ async def start_agent(
     host, port = split_address(balancer.management)
     server = UpstreamConfig(url=url, slots=slots, interval_s=0.1, **upstream)
     config = AgentConfig(
-        management_host=host, management_port=port, slots=slots, name=name, upstream=server
+        management_host=host,
+        management_port=port,
+        slots=slots,
+        name=name,
+        upstream=server,
+        drain_timeout_s=0.1,
     )
     stop = trio.Event()
     await nursery.start(partial(serve_agent, config, stop, notifier=SystemdNotifier()))
@@ -131,7 +136,7 @@ async def streams_for_ever(exchange: Exchange) -> None:
 
 
 ANSWERS = (
-    b"HTTP/1.1 200 Fine By Me\r\nServer: x\r\nX-Odd: 1\r\nX-Odd: 2\r\nContent-Length: 4\r\n\r\nfine",
+    b"HTTP/1.1 200 By Me\r\nServer: x\r\nX-Odd: 1\r\nX-Odd: 2\r\nContent-Length: 4\r\n\r\nfine",
     b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
     b"HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n",
     b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n",

@@ -44,6 +44,8 @@ class ForwardedExchange:
     """Why the server did not answer, or not to the end."""
     _is_read: bool = attrs.field(default=False, init=False)
     """All of the request was."""
+    _has_begun: bool = attrs.field(default=False, init=False)
+    """A part of the answer may be on its way."""
     _is_answered: bool = attrs.field(default=False, init=False)
     """By the server, or by its failure."""
 
@@ -132,13 +134,14 @@ class ForwardedExchange:
                     await self._pass_on(response)
             except UpstreamError as error:
                 self.error = error
-                await tunnel.send(failed_frame(_failure(error)))
+                await tunnel.send(failed_frame(self._failure(error)))
         except LinkError:
             return  # the watch sees it too
         self._is_answered = True
 
     async def _pass_on(self, response: UpstreamResponse) -> None:
         """What has come goes out in one write: a small answer is one piece on its whole way."""
+        self._has_begun = True
         body = response.body()
         frames = [response_frame(_head_of(response))]
         while True:
@@ -150,6 +153,10 @@ class ForwardedExchange:
             frames = [] if part is None else [body_frames(part.data)]
         frames.append(end_frame(tuple(response.trailers)))
         await self.tunnel.send(b"".join(frames))
+
+    def _failure(self, error: UpstreamError) -> Failed:
+        may_repeat = not self._has_begun and error.kind in _MAY_REPEAT
+        return Failed(kind=error.kind.value, text=str(error), may_repeat=may_repeat)
 
     def _headers(self) -> Headers:
         if not self.head.rewrites_host:
@@ -166,12 +173,4 @@ def _head_of(response: UpstreamResponse) -> ResponseHead:
         reason=response.reason,
         headers=tuple(response.headers),
         is_sized=b"content-length" in names and b"transfer-encoding" not in names,
-    )
-
-
-def _failure(error: UpstreamError) -> Failed:
-    return Failed(
-        kind=error.kind.value,
-        text=str(error),
-        may_repeat=error.before_first_byte and error.kind in _MAY_REPEAT,
     )

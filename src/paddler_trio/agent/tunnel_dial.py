@@ -76,11 +76,13 @@ async def dial_tunnel(
     try:
         await stream.send_all(_upgrade(address, secret, authorization))
         answer = b""
-        while b"\r\n\r\n" not in answer:
+        while b"\r\n\r\n" not in answer:  # behind it there may be a request already
             data = await stream.receive_some(RECEIVE_BYTES)
-            answer += data
-            if not data or len(answer) > MAX_ANSWER_BYTES:
+            if not data:
                 raise LinkError("the balancer closed the tunnel before it was agreed on")
+            if len(answer) > MAX_ANSWER_BYTES:
+                raise LinkError(f"no answer within {MAX_ANSWER_BYTES} bytes: this is no balancer")
+            answer += data
         head, _, rest = answer.partition(b"\r\n\r\n")
         status, _, _ = head.partition(b"\r\n")
         if not status.startswith(b"HTTP/1.1 101"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 import trio
 
@@ -20,7 +21,11 @@ from paddler_trio.tls.client_tls import ClientTls
 from paddler_trio.upstream.upstream_address import parse_upstream_address
 from paddler_trio.upstream.upstream_client import make_upstream_client
 from paddler_trio.upstream.upstream_monitor import MonitorSettings, UpstreamMonitor
+from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
 from paddler_trio.wire.trio.trio_link import Placement
+
+LONGEST_SILENCE_S: Final = 6 * 3600.0
+"""Of a server in a request: the balancer, which knows its clients' patience, gives up before."""
 
 
 def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentParts:
@@ -31,13 +36,15 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     """
     bearer = None if server.key_file is None else read_secret(server.key_file).encode()
     client = make_upstream_client(
-        parse_upstream_address(server.url), bearer=bearer, ca_file=server.ca
+        parse_upstream_address(server.url),
+        timeouts=UpstreamTimeouts(first_byte_s=LONGEST_SILENCE_S, idle_s=LONGEST_SILENCE_S),
+        bearer=bearer,
+        ca_file=server.ca,
     )
     settings = MonitorSettings(
         slots=server.slots,
         busy_s=server.interval_s,
         idle_s=server.interval_s,
-        lets_sleep=True,
     )
     monitor = UpstreamMonitor(client, settings, bearer is not None)
     status = AgentStatus(server.slots or 1)

@@ -45,7 +45,6 @@ def request_headers(
     client: str,
     scheme: str,
     body_bytes: int | None,
-    is_chunked: bool,
     keeps_keys: bool,
 ) -> Headers:
     """The fields of a request as a server gets them.
@@ -54,8 +53,8 @@ def request_headers(
       headers: names in lower case.
       client: its address.
       scheme: ``http`` or ``https``, of the client's connection.
-      body_bytes: None for a request without a body.
-      is_chunked: the body came in chunks; otherwise it is announced by its length.
+      body_bytes: None for a request without a body. One that came in chunks is whole by now, so
+        its length is announced.
       keeps_keys: the client's keys are for the server; otherwise they were for the balancer.
     """
     dropped = _connection_fields(headers) | _OURS | {b"content-length"}
@@ -81,9 +80,7 @@ def request_headers(
         passed.append((_FORWARDED_HOST, host))
     if not has_proto:
         passed.append((_FORWARDED_PROTO, scheme.encode()))
-    if is_chunked:
-        passed.append((b"transfer-encoding", b"chunked"))
-    elif body_bytes is not None:
+    if body_bytes is not None:
         passed.append((b"content-length", b"%d" % body_bytes))
     return tuple(passed)
 

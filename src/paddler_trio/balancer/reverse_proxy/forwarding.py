@@ -217,8 +217,8 @@ class Forwarding:
     def _head(self, scope: Scope, body: bytes | bytearray) -> RequestHead:
         query = scope["query_string"]
         client = (scope.get("client") or ("unknown",))[0]
-        length = header(scope, b"content-length")
-        is_chunked = header(scope, b"transfer-encoding") is not None
+        framing = (header(scope, b"content-length"), header(scope, b"transfer-encoding"))
+        has_body = framing != (None, None)
         return RequestHead(
             id="",
             method=scope["method"].encode("ascii"),
@@ -227,11 +227,10 @@ class Forwarding:
                 scope["headers"],
                 client=client,
                 scheme=scope["scheme"],
-                body_bytes=None if length is None else len(body),
-                is_chunked=is_chunked,
+                body_bytes=len(body) if has_body else None,
                 keeps_keys=not self.needs_keys(),
             ),
-            has_body=is_chunked or length is not None,
+            has_body=has_body,
             rewrites_host=self.rewrites_host,
         )
 
