@@ -42,6 +42,7 @@ from paddler_trio.cli.engine_options import (
 )
 from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
 from paddler_trio.cli.join_command import StateDirOption
+from paddler_trio.cli.judged_values import ADDRESS, BALANCER_ADDRESS, LABELS
 from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_options import (
@@ -104,6 +105,7 @@ def run(
         str | None,
         typer.Option(
             envvar="PADDLER_TRIO_MANAGEMENT_ADDR",
+            callback=BALANCER_ADDRESS,
             help="[https://]host:port of the balancer's management service.",
             show_default="required, unless this machine has joined",
         ),
@@ -178,6 +180,7 @@ def run(
         typer.Option(
             "--label",
             metavar="KEY=VALUE",
+            callback=LABELS,
             help="What deployments may choose this agent by, such as gpu=yes; may be repeated.",
         ),
     ] = None,
@@ -186,6 +189,7 @@ def run(
         typer.Option(
             "--metrics-addr",
             metavar="HOST:PORT",
+            callback=ADDRESS,
             help="Show this agent's own metrics there, on /metrics; such as 127.0.0.1:8064.",
             show_default="nowhere",
         ),

@@ -38,7 +38,8 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_SHOWN_CHARS: Final = 80
 MAX_REASON_CHARS: Final = 300
 _INTEGERS: Final = range(-(2**63), 2**63)
-_SPACES: Final = re.compile(r"\s+")
+_NOISE: Final = re.compile(r"\s+(?:for <class '[\w.]+'>)?")
+"""In typer's messages: line ends, and Python's name of a type."""
 
 Value: TypeAlias = bool | int | float | str | list[bool | int | float | str]
 
@@ -155,6 +156,8 @@ def _value_problem(setting: Setting, value: object, context: typer.Context) -> s
             return f"write an array: [{_shown(value)}]"
         return "write one value, no array"
     for item in items:
+        if not isinstance(item, bool | int | float | str):
+            return "no setting takes a date, a table or an array of these; a text has quotes"
         if isinstance(item, int) and item not in _INTEGERS:
             return "the number is too large: integers of TOML have 64 bits"
         if isinstance(item, str) and "\0" in item:
@@ -162,7 +165,9 @@ def _value_problem(setting: Setting, value: object, context: typer.Context) -> s
     try:
         result = setting.option.process_value(context, value)
     except typer.BadParameter as error:
-        return _cut(_SPACES.sub(" ", error.message.removeprefix("Value error, ")), MAX_REASON_CHARS)
+        return _cut(
+            _NOISE.sub(" ", error.message.removeprefix("Value error, ")).rstrip(), MAX_REASON_CHARS
+        )
     results = list(result) if isinstance(result, list | tuple) else [result]
     return next(filter(None, map(_type_problem, items, results)), None)
 
