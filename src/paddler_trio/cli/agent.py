@@ -63,7 +63,6 @@ from paddler_trio.cli.options import (
     LogLevelOption,
     ManagementAddrOption,
 )
-from paddler_trio.cli.settings_names import BY_VARIABLES
 from paddler_trio.cli.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.telemetry_options import OtlpEndpointOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
@@ -92,7 +91,6 @@ agent = typer.Typer(
     cls=DaemonGroup,
     invoke_without_command=True,
     subcommand_metavar="[drain NAME]",
-    context_settings=BY_VARIABLES,
 )
 """A command that also has sub-commands: without one, it runs the daemon."""
 

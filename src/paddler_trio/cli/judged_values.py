@@ -21,25 +21,41 @@ T = TypeVar("T")
 DEFAULT_STATE_DATABASE: Final = "memory://"
 
 
-def judged(judge: Callable[[T], object]) -> Callable[[T | None], T | None]:
+def judged(judge: Callable[[str], object]) -> Callable[[str | None], str | None]:
     """A typer callback that leaves a value as it is, or refuses it with what ``judge`` raises."""
 
-    def callback(value: T | None) -> T | None:
-        if value is not None and value != []:
-            try:
-                judge(value)
-            except ConfigurationError as error:
-                raise typer.BadParameter(str(error)) from error
+    def callback(value: str | None) -> str | None:
+        if value is not None:
+            _judge(judge, value)
         return value
 
     return callback
+
+
+def all_judged(judge: Callable[[list[str]], object]) -> Callable[[list[str] | None], list[str]]:
+    """The same for a flag that may be repeated; where it is not given, there is an empty list,
+    which older versions of typer need here."""
+
+    def callback(values: list[str] | None) -> list[str]:
+        if values:
+            _judge(judge, values)
+        return values or []
+
+    return callback
+
+
+def _judge(judge: Callable[[T], object], value: T) -> None:
+    try:
+        judge(value)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 ADDRESS = judged(split_address)
 """``host:port`` to serve on, or to send to."""
 BALANCER_ADDRESS = judged(parse_address)
 """``[https://]host:port`` to dial."""
-LABELS = judged(parse_labels)
+LABELS = all_judged(parse_labels)
 
 
 def _state_database(url: str) -> None:
@@ -76,7 +92,7 @@ def _collector(url: str) -> None:
 
 # each imports what a daemon has anyway, and `--help` and the client commands do without
 STATE_DATABASE = judged(_state_database)
-NETWORKS = judged(_networks)
-HOST_NAMES = judged(_host_names)
-OPENAI_LIMITS = judged(_openai_limits)
+NETWORKS = all_judged(_networks)
+HOST_NAMES = all_judged(_host_names)
+OPENAI_LIMITS = all_judged(_openai_limits)
 COLLECTOR = judged(_collector)

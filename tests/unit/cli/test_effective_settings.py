@@ -135,6 +135,24 @@ def test_neither_a_password_nor_the_content_of_a_file_is_shown(tmp_path: Path) -
         assert "content-of-the-key" not in ended.output
 
 
+@pytest.mark.parametrize(
+    ("daemon", "key", "text", "problem"),
+    [
+        ("balancer", "drain-timeout", "soon", "Input should be a valid integer"),
+        ("agent", "label", "gpu=yes rack", "'rack' is not a label"),
+    ],
+)
+def test_a_bad_value_in_a_variable_is_refused_with_the_variable(
+    daemon: str, key: str, text: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"PADDLER_TRIO_{key.upper().replace('-', '_')}"
+    monkeypatch.setenv(variable, text)
+    ended = invoke(daemon)
+    assert ended.exit_code == 2
+    shown = " ".join(ended.stderr.replace("│", " ").split())
+    assert f"Invalid value for '--{key}' (environment variable '{variable}'): {problem}" in shown
+
+
 def test_people_see_what_an_unset_setting_means() -> None:
     lines = invoke("config", "show", "agent").stdout.splitlines()
     (threads,) = [line for line in lines if line.split()[:2] == ["agent", "threads"]]

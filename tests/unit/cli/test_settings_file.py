@@ -6,10 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli_in_process import COMMAND
+from effort import examples
 from paddler_trio.cli.settings_file import (
     MAX_FILE_BYTES,
     FileSettings,
@@ -58,13 +59,13 @@ def test_what_is_right_is_kept_by_daemon_and_key() -> None:
         ("max-buffered-requests = -1", "Input should be greater than or equal to 0"),
         ("rollout-min-ready = 86_400_001", "Input should be less than or equal to 86400000"),
         ("drain-timeout = '5000'", "write a number, without quotes"),
-        ("drain-timeout = true", "write a number, without quotes"),
+        ("drain-timeout = true", "Input should be a valid integer"),
         ("drain-timeout = 1.5", "Input should be a valid integer"),
         ("drain-timeout = 9223372036854775808", "integers of TOML have 64 bits"),
         ("capture-prompts = 1", "write true or false"),
         ("capture-prompts = 'yes'", "write true or false"),
         ("statsd-prefix = 5", "write a text, in quotes"),
-        ("audit-log = 5", "Input is not a valid path"),
+        ("audit-log = 5", "write a text, in quotes"),
         ("state-database = { path = 'x' }", "no setting takes a date, a table"),
         ("statsd-addr = 2026-01-01", "no setting takes a date, a table"),
         ('name = "a"', "no such setting; it is one of [agent]"),
@@ -152,11 +153,12 @@ def test_a_long_value_is_cut_in_the_report() -> None:
 JSON_LIKE = st.recursive(
     st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
+    max_leaves=4,
 )
 NAMES = st.sampled_from(["balancer", "agent", "slots", "drain-timeout", "allowed-host"]) | st.text()
 
 
+@settings(max_examples=examples(40))
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, JSON_LIKE) | JSON_LIKE))
 def test_whatever_stands_in_a_file_each_entry_is_kept_or_is_a_problem(
     document: dict[str, object],
