@@ -93,3 +93,4 @@ SettingsFileOption: TypeAlias = Annotated[
         "count before it. See docs/settings.md.",
     ),
 ]
+"""Of a parameter that no command reads: its callback has done the work before that."""
