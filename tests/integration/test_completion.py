@@ -24,8 +24,6 @@ done
 """
 COMPLETED = {
     "paddler-trio bal": "balancer",
-    "paddler-trio config ": "check show",
-    "paddler-trio balancer --drain-t": "--drain-timeout",
     "paddler-trio agent --tls-c": "--tls-ca --tls-client-cert --tls-client-key",
     "paddler-trio agent --slots 4 --log-level ": "debug info warning error",
 }

@@ -146,6 +146,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def state_file(url: str) -> Path | None:
+    """As :func:`state_path`; ConfigurationError also if the file could not be made there."""
+    path = state_path(url)
+    if path is not None and not path.parent.is_dir():
+        raise ConfigurationError(
+            f"--state-database {url!r}: the folder {path.parent} does not exist; create it"
+        )
+    return path
+
+
+def state_path(url: str) -> Path | None:
     """The path in a state database's URL, None for ``memory://``; ConfigurationError."""
     if url in ("memory://", "memory"):
         return None
@@ -155,10 +165,6 @@ def state_file(url: str) -> Path | None:
             raise ConfigurationError(
                 f"--state-database {url!r}: the path {str(path)!r} is not absolute; "
                 "write file:///absolute/path, with three slashes"
-            )
-        if not path.parent.is_dir():
-            raise ConfigurationError(
-                f"--state-database {url!r}: the folder {path.parent} does not exist; create it"
             )
         return path
     raise ConfigurationError(

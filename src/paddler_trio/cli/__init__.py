@@ -43,7 +43,6 @@ from paddler_trio.cli import (
 from paddler_trio.cli.daemon_commands import DaemonCommand
 from paddler_trio.cli.exit_codes import USAGE
 from paddler_trio.cli.paddler_v1_flags import translate
-from paddler_trio.cli.settings_names import BY_VARIABLES
 from paddler_trio.cli.terminal import printable
 from paddler_trio.cli.version import VersionOption
 
@@ -63,7 +62,7 @@ def _root(version: VersionOption = False) -> None:  # the flag's callback does t
     pass
 
 
-app.command(cls=DaemonCommand, context_settings=BY_VARIABLES)(balancer.balancer)
+app.command(cls=DaemonCommand)(balancer.balancer)
 app.add_typer(agent.agent, name="agent")
 model_cache.add_to(model.model)
 model.model.command()(model_push.push)

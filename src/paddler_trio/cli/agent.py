@@ -42,6 +42,7 @@ from paddler_trio.cli.engine_options import (
 )
 from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
 from paddler_trio.cli.join_command import StateDirOption
+from paddler_trio.cli.judged_values import ADDRESS, BALANCER_ADDRESS, LABELS
 from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_options import (
@@ -62,7 +63,6 @@ from paddler_trio.cli.options import (
     LogLevelOption,
     ManagementAddrOption,
 )
-from paddler_trio.cli.settings_names import BY_VARIABLES
 from paddler_trio.cli.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.telemetry_options import OtlpEndpointOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
@@ -91,7 +91,6 @@ agent = typer.Typer(
     cls=DaemonGroup,
     invoke_without_command=True,
     subcommand_metavar="[drain NAME]",
-    context_settings=BY_VARIABLES,
 )
 """A command that also has sub-commands: without one, it runs the daemon."""
 
@@ -104,6 +103,7 @@ def run(
         str | None,
         typer.Option(
             envvar="PADDLER_TRIO_MANAGEMENT_ADDR",
+            callback=BALANCER_ADDRESS,
             help="[https://]host:port of the balancer's management service.",
             show_default="required, unless this machine has joined",
         ),
@@ -178,6 +178,7 @@ def run(
         typer.Option(
             "--label",
             metavar="KEY=VALUE",
+            callback=LABELS,
             help="What deployments may choose this agent by, such as gpu=yes; may be repeated.",
         ),
     ] = None,
@@ -186,6 +187,7 @@ def run(
         typer.Option(
             "--metrics-addr",
             metavar="HOST:PORT",
+            callback=ADDRESS,
             help="Show this agent's own metrics there, on /metrics; such as 127.0.0.1:8064.",
             show_default="nowhere",
         ),

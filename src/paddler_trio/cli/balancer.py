@@ -7,6 +7,15 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli.judged_values import (
+    ADDRESS,
+    DEFAULT_STATE_DATABASE,
+    HOST_NAMES,
+    NETWORKS,
+    OPENAI_LIMITS,
+    STATE_DATABASE,
+    judged,
+)
 from paddler_trio.cli.options import LogJsonOption, LogLevel, LogLevelOption, size_in_bytes
 from paddler_trio.cli.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.telemetry_options import (
@@ -23,10 +32,17 @@ from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR,
 def balancer(
     context: typer.Context,
     inference_addr: Annotated[
-        str, typer.Option(help="host:port of the inference service; port 0 lets the system choose.")
+        str,
+        typer.Option(
+            callback=ADDRESS,
+            help="host:port of the inference service; port 0 lets the system choose.",
+        ),
     ] = DEFAULT_INFERENCE_ADDR,
     management_addr: Annotated[
-        str, typer.Option(help="host:port of the management service, where agents dial in.")
+        str,
+        typer.Option(
+            callback=ADDRESS, help="host:port of the management service, where agents dial in."
+        ),
     ] = DEFAULT_MANAGEMENT_ADDR,
     buffered_request_timeout: Annotated[
         int, typer.Option(min=0, help="Milliseconds a request may wait for a slot; then 504.")
@@ -45,9 +61,10 @@ def balancer(
     state_database: Annotated[
         str,
         typer.Option(
-            help="memory:// or file:///absolute/path for the desired state; one balancer a file."
+            callback=STATE_DATABASE,
+            help="memory:// or file:///absolute/path for the desired state; one balancer a file.",
         ),
-    ] = "memory://",
+    ] = DEFAULT_STATE_DATABASE,
     inference_cors_allowed_host: Annotated[
         list[str] | None,
         typer.Option(help="Origin, scheme included, whose pages may use inference. Repeatable."),
@@ -60,12 +77,16 @@ def balancer(
         list[str] | None,
         typer.Option(
             help="Name under which ports that ask for no key answer too, beside addresses and "
-            "names of this machine. Repeatable."
+            "names of this machine. Repeatable.",
+            callback=HOST_NAMES,
         ),
     ] = None,
     statsd_addr: Annotated[
         str | None,
-        typer.Option(help="host:port of a StatsD server that gets the three gauges of Paddler."),
+        typer.Option(
+            callback=ADDRESS,
+            help="host:port of a StatsD server that gets the three gauges of Paddler.",
+        ),
     ] = None,
     statsd_reporting_interval: Annotated[
         int, typer.Option(min=1, help="Milliseconds between two reports to it.")
@@ -120,6 +141,7 @@ def balancer(
         list[str] | None,
         typer.Option(
             metavar="CIDR",
+            callback=NETWORKS,
             help="Network such as 10.0.0.0/24 whose Paddler 4.1 agents, which have no key, may "
             "dial in where others need one. Repeatable.",
         ),
@@ -155,15 +177,17 @@ def balancer(
     compat_openai_addr: Annotated[
         str | None,
         typer.Option(
+            callback=ADDRESS,
             help="host:port for the OpenAI API alone, with nothing in its answers that OpenAI's "
-            "schema does not have; the inference service has it too, with more."
+            "schema does not have; the inference service has it too, with more.",
         ),
     ] = None,
     reverseproxy_addr: Annotated[
         str | None,
         typer.Option(
+            callback=ADDRESS,
             help="host:port where every request is forwarded to a server behind an agent that was "
-            "started with --upstream."
+            "started with --upstream.",
         ),
     ] = None,
     reverseproxy_response_timeout: Annotated[
@@ -188,8 +212,9 @@ def balancer(
     web_admin_panel_addr: Annotated[
         str | None,
         typer.Option(
+            callback=ADDRESS,
             help="host:port for the web admin panel alone, such as 127.0.0.1:8062; the management "
-            "service has it at /panel/ anyway."
+            "service has it at /panel/ anyway.",
         ),
     ] = None,
     capture_prompts: Annotated[
@@ -213,7 +238,10 @@ def balancer(
     ] = False,
     openai_limit: Annotated[
         list[str] | None,
-        typer.Option(help="name=value, such as max_messages=100; see docs/openai.md. Repeatable."),
+        typer.Option(
+            callback=OPENAI_LIMITS,
+            help="name=value, such as max_messages=100; see docs/openai.md. Repeatable.",
+        ),
     ] = None,
     rollout_min_ready: Annotated[
         int,
@@ -235,6 +263,7 @@ def balancer(
         str | None,
         typer.Option(
             metavar="SIZE",
+            callback=judged(size_in_bytes),
             help="What the model store may take of the disk, such as 200GB or 180GiB.",
         ),
     ] = None,

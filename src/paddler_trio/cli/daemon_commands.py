@@ -1,15 +1,19 @@
 """The commands that run a daemon, as typer makes them: every flag is a variable as well.
 
-Typer would name its variable beside each flag, which makes the help twice as long; the names
-follow from those of the flags, and one sentence below the help says so.
+The name of a variable follows from that of its flag, for each option that typer finds. Typer would
+write it beside each flag, which makes the help twice as long; one sentence below the help says the
+rule instead. An error about a variable's value does name it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from paddler_trio.cli.settings_names import key_of, variable_of
 
 EPILOG: Final = (
     "Every flag is also an environment variable (--drain-timeout: PADDLER_TRIO_DRAIN_TIMEOUT) and "
@@ -22,7 +26,11 @@ class DaemonCommand(TyperCommand):
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **{**fields, "epilog": EPILOG})
-        _name_no_variables(self.params)
+        _name_variables(self.params)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As every command; see the module."""
+        return _naming_a_bad_variable(super().parse_args, ctx, args)
 
 
 class DaemonGroup(TyperGroup):
@@ -30,10 +38,30 @@ class DaemonGroup(TyperGroup):
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **{**fields, "epilog": EPILOG})
-        _name_no_variables(self.params)
+        _name_variables(self.params)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As every command; see the module."""
+        return _naming_a_bad_variable(super().parse_args, ctx, args)
 
 
-def _name_no_variables(parameters: Iterable[object]) -> None:
+def _name_variables(parameters: Iterable[object]) -> None:
     for each in parameters:
         if isinstance(each, TyperOption):
             each.show_envvar = False
+            if each.envvar is None:
+                each.envvar = variable_of(key_of(each))
+
+
+def _naming_a_bad_variable(
+    parse: Callable[[Any, list[str]], list[str]], context: Any, arguments: list[str]
+) -> list[str]:
+    try:
+        return parse(context, arguments)
+    except typer.BadParameter as error:
+        option = error.param
+        if isinstance(option, TyperOption) and error.param_hint is None:
+            source = context.get_parameter_source(option.name)
+            if source is not None and source.name == "ENVIRONMENT":
+                error.param_hint = f"{option.opts[0]!r} (environment variable {option.envvar!r})"
+        raise

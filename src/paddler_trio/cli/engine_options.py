@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from paddler_trio.cli.judged_values import judged
 from paddler_trio.config import split_address
 from paddler_trio.errors import ConfigurationError
 
@@ -108,7 +109,10 @@ MainGpuOption: TypeAlias = Annotated[
 TensorSplitOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        rich_help_panel=PANEL, help="Share of each GPU, such as 3,1.", show_default="by free memory"
+        rich_help_panel=PANEL,
+        help="Share of each GPU, such as 3,1.",
+        show_default="by free memory",
+        callback=judged(lambda text: tensor_split(text)),
     ),
 ]
 TensorOverrideOption: TypeAlias = Annotated[
@@ -161,6 +165,7 @@ RpcOption: TypeAlias = Annotated[
     typer.Option(
         rich_help_panel=PANEL,
         help="host:port,...: llama.cpp RPC servers to spread the model over.",
+        callback=judged(lambda text: rpc_servers(text)),
     ),
 ]
 

@@ -38,7 +38,8 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_SHOWN_CHARS: Final = 80
 MAX_REASON_CHARS: Final = 300
 _INTEGERS: Final = range(-(2**63), 2**63)
-_SPACES: Final = re.compile(r"\s+")
+_NOISE: Final = re.compile(r"\s+(?:for <class '[\w.]+'>)?")
+"""In typer's messages: line ends, and Python's name of a type."""
 
 Value: TypeAlias = bool | int | float | str | list[bool | int | float | str]
 
@@ -149,20 +150,26 @@ def _no_such_key(table: str, key: str, known: Mapping[str, Mapping[str, Setting]
 
 def _value_problem(setting: Setting, value: object, context: typer.Context) -> str | None:
     """Why the flag does not take it; None if it does."""
+    many = setting.option.multiple
     items = value if isinstance(value, list) else [value]
-    if setting.option.multiple != isinstance(value, list):
-        if setting.option.multiple:
-            return f"write an array: [{_shown(value)}]"
-        return "write one value, no array"
+    if many != isinstance(value, list):
+        return f"write an array: [{_shown(value)}]" if many else "write one value, no array"
     for item in items:
+        if not isinstance(item, bool | int | float | str):
+            return "no setting takes a date, a table or an array of these; a text has quotes"
         if isinstance(item, int) and item not in _INTEGERS:
             return "the number is too large: integers of TOML have 64 bits"
         if isinstance(item, str) and "\0" in item:
             return "the text has a NUL character, which no flag could have"
+    # as typed on a command line: what typer makes of other types differs between its versions
+    is_flag = setting.option.is_flag
+    typed = [item if is_flag and isinstance(item, bool) else str(item) for item in items]
     try:
-        result = setting.option.process_value(context, value)
+        result = setting.option.process_value(context, typed if many else typed[0])
     except typer.BadParameter as error:
-        return _cut(_SPACES.sub(" ", error.message.removeprefix("Value error, ")), MAX_REASON_CHARS)
+        return _cut(
+            _NOISE.sub(" ", error.message.removeprefix("Value error, ")).rstrip(), MAX_REASON_CHARS
+        )
     results = list(result) if isinstance(result, list | tuple) else [result]
     return next(filter(None, map(_type_problem, items, results)), None)
 

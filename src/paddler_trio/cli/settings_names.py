@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 PREFIX: Final = "PADDLER_TRIO"
-"""Of environment variables; typer makes their names of it and of a parameter's name."""
-BY_VARIABLES: Final[dict[str, Any]] = {"auto_envvar_prefix": PREFIX}
-"""The settings of a command whose flags are variables, too."""
+"""Of environment variables."""
 DAEMONS: Final = ("balancer", "agent")
 """The commands that take settings, and the tables of a file."""
 SETTINGS_FILE: Final = "config"
@@ -41,14 +39,24 @@ class Setting:
         return f"--{self.key}"
 
 
+def key_of(option: TyperOption) -> str:
+    """The flag without its dashes; of a pair such as ``--mmap/--no-mmap`` the first."""
+    return option.opts[0].removeprefix("--")
+
+
+def variable_of(key: str) -> str:
+    """The variable of the same name."""
+    return f"{PREFIX}_{key.upper().replace('-', '_')}"
+
+
 def settings_of(command: AnyCommand) -> dict[str, Setting]:
     """All settings of a daemon by key, in the order of its help."""
     found = {}
     for option in _options(command):
-        key = option.opts[0].removeprefix("--")
+        key = key_of(option)
         if key != SETTINGS_FILE:
             negation = option.secondary_opts[0] if option.secondary_opts else ""
-            variable = next(_explicit_variables(option), f"{PREFIX}_{option.name.upper()}")
+            (variable,) = _variables(option)
             found[key] = Setting(key, variable, negation, option)
     return found
 
@@ -63,13 +71,12 @@ def daemon_of(root: AnyCommand, name: str) -> AnyCommand:
 
 def known_variables(root: AnyCommand) -> frozenset[str]:
     """Every ``PADDLER_TRIO_…`` that some command reads."""
-    names: set[str] = set()
-    for daemon in DAEMONS:
-        names.update(each.variable for each in settings_of(daemon_of(root, daemon)).values())
-    for command in _commands(root):
-        for option in _options(command):
-            names.update(_explicit_variables(option))
-    return frozenset(names)
+    return frozenset(
+        variable
+        for command in _commands(root)
+        for option in _options(command)
+        for variable in _variables(option)
+    )
 
 
 def unknown_variables(
@@ -101,6 +108,6 @@ def _options(command: AnyCommand) -> Iterator[TyperOption]:
     return (each for each in command.params if isinstance(each, TyperOption))
 
 
-def _explicit_variables(option: TyperOption) -> Iterator[str]:
+def _variables(option: TyperOption) -> Iterator[str]:
     names = option.envvar or ()
     yield from (names,) if isinstance(names, str) else names

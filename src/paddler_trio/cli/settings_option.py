@@ -69,9 +69,15 @@ def report_unknown_variables(context: typer.Context) -> None:
     import structlog
 
     log = structlog.get_logger("settings")
-    known = known_variables(root_command(context))
-    for name, meant in unknown_variables(os.environ, known):
-        log.warning("no setting has this environment variable", variable=name, nearest=meant)
+    unknown = unknown_variables(os.environ, known_variables(root_command(context)))
+    if unknown:
+        log.warning(
+            "nothing reads these environment variables",
+            variables=[
+                name if meant is None else f"{name}; {meant} may be meant"
+                for name, meant in unknown
+            ],
+        )
 
 
 SettingsFileOption: TypeAlias = Annotated[
@@ -79,7 +85,6 @@ SettingsFileOption: TypeAlias = Annotated[
     typer.Option(
         f"--{SETTINGS_FILE}",
         envvar=SETTINGS_FILE_VARIABLE,
-        allow_from_autoenv=False,
         is_eager=True,
         callback=_load,
         expose_value=False,
@@ -88,3 +93,4 @@ SettingsFileOption: TypeAlias = Annotated[
         "count before it. See docs/settings.md.",
     ),
 ]
+"""Of a parameter that no command reads: its callback has done the work before that."""

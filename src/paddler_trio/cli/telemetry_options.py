@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from paddler_trio.cli.judged_values import COLLECTOR
+
 
 class AccessLog(StrEnum):
     """How a line of the access log is written."""
@@ -22,6 +24,7 @@ OtlpEndpointOption = Annotated[
     typer.Option(
         "--otlp-endpoint",
         metavar="URL",
+        callback=COLLECTOR,
         help="Send spans of requests to this OpenTelemetry collector, OTLP over HTTP, such as "
         "http://127.0.0.1:4318. Needs the extra `tracing`; see docs/tracing.md.",
     ),

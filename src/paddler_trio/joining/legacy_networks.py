@@ -20,14 +20,20 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def legacy_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """ConfigurationError for one that is no network, or if there are too many."""
-    found = tuple(_network(text) for text in texts)
+    """As :func:`parse_networks`, with a warning for what lets everybody in."""
+    found = parse_networks(texts)
     everywhere = [str(network) for network in found if network.prefixlen == 0]
     if everywhere:
         log.warning(
             "AGENTS NEED NO KEY FROM ANYWHERE: who reaches the management port may pose as one",
             networks=everywhere,
         )
+    return found
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """ConfigurationError for one that is no network, or if there are too many."""
+    found = tuple(_network(text) for text in texts)
     if len(found) > MAX_NETWORKS:
         raise ConfigurationError(f"{FLAG} is given {len(found)} times, the limit is {MAX_NETWORKS}")
     return found

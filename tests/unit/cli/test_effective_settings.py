@@ -16,10 +16,20 @@ from paddler_trio.cli.settings_names import DAEMONS, Setting, daemon_of, setting
 SOURCES = ("flag", "env", "file")
 CANDIDATES: list[object] = [
     *(True, 1, 2, 3, 0.5),
+    *("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "file:///a", "file:///b", "file:///c"),
+    *("http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3", "1GB", "2GB", "3GB"),
+    *("3,1", "2,1", "1,1"),
     *("/a", "/b", "/c", "off", "on", "text", "json", "info", "debug", "error", "auto"),
     *("none", "layer", "row", "linear", "yarn", "model", "split", "unified"),
     *(200, 300, 400),
 ]
+LISTS = [
+    [f"{name}.example" for name in "abcdef"],
+    [f"{name}=1" for name in "abcdef"],
+    [f"10.{number}.0.0/16" for number in range(6)],
+    [f"max_messages={number}" for number in range(1, 7)],
+]
+"""Of six items each, for settings that are repeatable."""
 EVERY_SETTING = [
     (daemon, setting)
     for daemon in DAEMONS
@@ -34,7 +44,8 @@ def values_for(daemon: str, setting: Setting) -> dict[str, object]:
         return not judge_settings({daemon: {setting.key: value}}, COMMAND).problems
 
     if setting.option.multiple:
-        return {"flag": ["/a", "/b"], "env": ["/c"], "file": ["/d", "/e", "/f"]}
+        a, b, c, *others = next(filter(is_taken, LISTS))
+        return {"flag": [a, b], "env": [c], "file": others}
     taken = [each for each in CANDIDATES if is_taken(each)]
     assert taken, setting.key
     if taken[0] is True:
@@ -115,13 +126,31 @@ def test_a_file_may_be_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.M
 def test_neither_a_password_nor_the_content_of_a_file_is_shown(tmp_path: Path) -> None:
     secret = tmp_path / "key"
     secret.write_text("pt-content-of-the-key")
-    words = ("--token-file", secret, "--otlp-endpoint", "http://me:hunter2@collector:4318")
+    words = ("--token-file", secret, "--upstream", "http://me:hunter2@server:4318")
     for form in ((), ("--json",)):
         ended = invoke("config", "show", *form, "agent", *words)
         assert str(secret) in ended.stdout
-        assert "http://me:***@collector:4318" in ended.stdout
+        assert "http://me:***@server:4318" in ended.stdout
         assert "hunter2" not in ended.output
         assert "content-of-the-key" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("daemon", "key", "text", "problem"),
+    [
+        ("balancer", "drain-timeout", "soon", "Input should be a valid integer"),
+        ("agent", "label", "gpu=yes rack", "'rack' is not a label"),
+    ],
+)
+def test_a_bad_value_in_a_variable_is_refused_with_the_variable(
+    daemon: str, key: str, text: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"PADDLER_TRIO_{key.upper().replace('-', '_')}"
+    monkeypatch.setenv(variable, text)
+    ended = invoke(daemon)
+    assert ended.exit_code == 2
+    shown = " ".join(ended.stderr.replace("│", " ").split())
+    assert f"Invalid value for '--{key}' (environment variable '{variable}'): {problem}" in shown
 
 
 def test_people_see_what_an_unset_setting_means() -> None:

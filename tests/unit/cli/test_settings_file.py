@@ -6,10 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli_in_process import COMMAND
+from effort import examples
 from paddler_trio.cli.settings_file import (
     MAX_FILE_BYTES,
     FileSettings,
@@ -58,14 +59,15 @@ def test_what_is_right_is_kept_by_daemon_and_key() -> None:
         ("max-buffered-requests = -1", "Input should be greater than or equal to 0"),
         ("rollout-min-ready = 86_400_001", "Input should be less than or equal to 86400000"),
         ("drain-timeout = '5000'", "write a number, without quotes"),
-        ("drain-timeout = true", "write a number, without quotes"),
+        ("drain-timeout = true", "Input should be a valid integer"),
         ("drain-timeout = 1.5", "Input should be a valid integer"),
         ("drain-timeout = 9223372036854775808", "integers of TOML have 64 bits"),
         ("capture-prompts = 1", "write true or false"),
         ("capture-prompts = 'yes'", "write true or false"),
-        ("state-database = 5", "write a text, in quotes"),
-        ("state-database = { path = 'x' }", "write a text, in quotes"),
-        ("statsd-addr = 2026-01-01", "write a text, in quotes"),
+        ("statsd-prefix = 5", "write a text, in quotes"),
+        ("audit-log = 5", "write a text, in quotes"),
+        ("state-database = { path = 'x' }", "no setting takes a date, a table"),
+        ("statsd-addr = 2026-01-01", "no setting takes a date, a table"),
         ('name = "a"', "no such setting; it is one of [agent]"),
         ('audit-log = "a\\u0000b"', "NUL"),
         ("log-level = 'loud'", "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
@@ -78,6 +80,15 @@ def test_what_is_right_is_kept_by_daemon_and_key() -> None:
         ("log-text = true", "no such setting; write log-json = false"),
         ("xyzzy = 5", "no such setting; `paddler-trio balancer --help` lists them"),
         ("config = 'other.toml'", "no such setting"),
+        ("inference-addr = '8061'", "'8061' is not an address: write host:port"),
+        ("statsd-addr = 'localhost:99999'", "a port from 0 to 65535"),
+        ("state-database = 'sqlite://x'", "is neither memory:// nor file:///absolute/path"),
+        ("state-database = 'file://x'", "is not absolute"),
+        ("legacy-agents = ['10.0.0.1/8']", "has bits set behind its mask: write 10.0.0.0/8"),
+        ("allowed-host = ['https://a.example']", "is not the name of a host"),
+        ("openai-limit = ['max_messages=many']", "'many' is not a number"),
+        ("model-store-size = '200 apples'", "is no size: write one such as 200GB or 180GiB"),
+        ("otlp-endpoint = 'collector:4318'", "must be a URL such as http://127.0.0.1:4318"),
     ],
 )
 def test_a_problem_names_table_key_value_and_limit(line: str, problem: str) -> None:
@@ -85,6 +96,24 @@ def test_a_problem_names_table_key_value_and_limit(line: str, problem: str) -> N
     key = line.partition(" = ")[0].strip('"')
     assert str(found).startswith(f"[balancer] {key} = {found.value}: ")
     assert (found.table, found.key) == ("balancer", key)
+    assert problem in found.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("management-addr = 'ftp://a:1'", "is not an address"),
+        ("metrics-addr = 'a'", "is not an address: write host:port"),
+        ("label = ['gpu']", "'gpu' is not a label: write KEY=VALUE"),
+        ("label = ['a=b', 'a=c']", "the label 'a' is given twice"),
+        ("rpc = 'a:1,b'", "'b' is not an address"),
+        ("tensor-split = '3,-1'", "no part may be < 0"),
+        ("slots = 4097", "Input should be less than or equal to 4096"),
+    ],
+)
+def test_what_a_type_cannot_judge_is_judged_for_agents_too(line: str, problem: str) -> None:
+    (found,) = judged(f"[agent]\n{line}").problems
+    assert found.table == "agent"
     assert problem in found.reason
 
 
@@ -124,11 +153,12 @@ def test_a_long_value_is_cut_in_the_report() -> None:
 JSON_LIKE = st.recursive(
     st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
+    max_leaves=4,
 )
 NAMES = st.sampled_from(["balancer", "agent", "slots", "drain-timeout", "allowed-host"]) | st.text()
 
 
+@settings(max_examples=examples(40))
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, JSON_LIKE) | JSON_LIKE))
 def test_whatever_stands_in_a_file_each_entry_is_kept_or_is_a_problem(
     document: dict[str, object],

@@ -12,6 +12,7 @@ import pytest
 from cli_in_process import COMMAND
 from documented_blocks import DOCS, ROOT, blocks, pages
 from documented_commands import PROGRAM, WrongCommandError, check, commands
+from paddler_trio.cli.paddler_v1_line import AGENT, BALANCER
 
 PAGES = [page for page in pages() if any(block.is_commands for block in blocks(page))]
 
@@ -37,9 +38,11 @@ def flags_of(command: Any) -> Iterator[str]:
 
 COMMANDS = frozenset(getattr(COMMAND, "commands", {}))
 FLAGS = {*flags_of(COMMAND), "--help"}
+OLD = AGENT.go | AGENT.rust | BALANCER.go | BALANCER.rust
 OTHERS = {
     "--enable-feature": "Prometheus",
     "--gpus": "Docker",
+    **{f"--{flag}": "Paddler before 2.0" for flag in OLD},
 }
 """Flags that pages name without saying of which other program they are."""
 
