@@ -9,7 +9,6 @@ import datetime
 import json
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from paddler_trio.bench.conditions import unmet
 from paddler_trio.bench.model_choice import listed_model
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.report import Report, TargetShown, report_of
+from paddler_trio.bench.report_html import report_html
 from paddler_trio.bench.report_json import report_json
 from paddler_trio.bench.runner import Results, run_bench
 from paddler_trio.bench.target import Target
@@ -178,14 +178,17 @@ def _show(order: BenchOrder, report: Report) -> None:
         for each in tables(report, console.width):
             console.print(each)
         if order.json is not None:
-            _write(order.json, lambda: document)
+            _write(order.json, document)
+    if order.html is not None:
+        _write(order.html, report_html(report))
+        stderr().print(Text(printable(f"the page is {order.html}")), soft_wrap=True)
     for line in notes(report):
         stderr().print(Text(printable(line)))
 
 
-def _write(path: Path, text: Callable[[], str]) -> None:
+def _write(path: Path, text: str) -> None:
     """ConfigurationError if it cannot be written."""
     try:
-        path.write_text(text(), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
