@@ -24,7 +24,7 @@ from paddler_trio.bench.report import Report, TargetShown, report_of
 from paddler_trio.bench.report_html import report_html
 from paddler_trio.bench.report_json import report_json
 from paddler_trio.bench.runner import Results, run_bench
-from paddler_trio.bench.target import Target
+from paddler_trio.bench.target import Target, TargetUnreachableError
 from paddler_trio.bench.target_resolution import Resolved, resolve
 from paddler_trio.cli.bench_order import STANDARD_OUTPUT, BenchOrder, TargetOrder
 from paddler_trio.cli.bench_progress import display_of
@@ -35,6 +35,8 @@ from paddler_trio.cli.terminal import INTERRUPTED, printable, stderr, stdout
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.heap import freeze_heap
+from paddler_trio.tls.address import BalancerAddress
+from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 
 CONNECT_S: Final = 5.0
 INTERRUPT: Final = "interrupted"
@@ -155,7 +157,16 @@ async def _target_of(wanted: TargetOrder, found: Resolved, *, ignores_end: bool)
         tls=context,
         ignores_end=ignores_end,
     )
-    return target if wanted.model else attrs.evolve(target, model=await listed_model(target))
+    if wanted.model:
+        return target
+    try:
+        return attrs.evolve(target, model=await listed_model(target))
+    except TargetUnreachableError as error:
+        problem = tls_error_in(error)
+        if problem is None:
+            raise
+        address = BalancerAddress(wanted.url.host, wanted.url.port, is_tls=True)
+        raise TargetUnreachableError(tls_problem(problem, address)) from error
 
 
 def _announce(plan: BenchPlan, targets: list[TargetShown]) -> None:
