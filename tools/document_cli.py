@@ -290,8 +290,8 @@ about the first server only. Only loopback and private addresses are loaded with
 | code | |
 |---|---|
 | 0 | done |
-| 1 | more requests failed than `--max-error-rate`, a `--fail-if` holds, or nothing is answered |
-| 2 | the command line is wrong, or a server cannot be reached; nothing was loaded |
+| 1 | more requests failed than `--max-error-rate`, a `--fail-if` holds, or a server is silent |
+| 2 | the command line is wrong; nothing was sent |
 | 130 | interrupted; the results so far were reported |
 
 What the figures mean, and how far to trust them: [load tests](bench.md).

@@ -94,6 +94,8 @@ class BenchServer:
 
     nursery: trio.Nursery
     answering: Answering = answer
+    wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream
+    """Over its end of each connection, for TLS."""
     bodies: list[dict[str, object]] = attrs.field(factory=list, init=False)
     headers: list[dict[bytes, bytes]] = attrs.field(factory=list, init=False)
     dialled: list[NotedStream] = attrs.field(factory=list, init=False)
@@ -108,7 +110,7 @@ class BenchServer:
         await trio.lowlevel.checkpoint()
         ours, theirs = memory_stream_pair()
         self.dialled.append(NotedStream(theirs))
-        self.nursery.start_soon(self._serve, Conversation(ours))
+        self.nursery.start_soon(self._serve, Conversation(self.wrap(ours)))
         return self.dialled[-1]
 
     async def _serve(self, conversation: Conversation) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import h11
 import pytest
@@ -11,12 +13,15 @@ import trio
 from bench_world import STREAM, Answering, BenchServer, Conversation, answer
 from trio.testing import MockClock
 
+from certificates import Authority
 from paddler_trio.bench.figures import figures_of
 from paddler_trio.bench.model_choice import listed_model
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.runner import Results, TargetSilentError, run_bench
+from paddler_trio.bench.target import Target, TargetUnreachableError
 from paddler_trio.bench.workloads import Sizes
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.tls.client_tls import ClientTls
 
 SIZES = Sizes(prompt_words=5, max_tokens=4)
 PLAN = BenchPlan(concurrencies=(3,), rounds=1, requests=2, warmup=0, sizes=SIZES)
@@ -272,13 +277,53 @@ async def test_the_model_is_the_first_that_is_listed_as_loaded(
     [
         (b'{"data": []}', 200, "lists no model"),
         (b"nothing", 200, "lists no model"),
-        (b'{"error": "no key"}', 401, r"refused \(401\): no key; give a file with its API key"),
+        (b'{"error": "no key"}', 401, r"refused \(401\): no key; give --key-file or"),
         (b"", 404, "status 404"),
     ],
 )
-async def test_a_target_without_a_list_of_models_is_told_of(
+async def test_a_target_that_tells_no_model_is_an_error(
     autojump_clock: MockClock, body: bytes, status: int, words: str
 ) -> None:
     async with serving(listing(body, status)) as server:
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises((ConfigurationError, TargetUnreachableError), match=words):
             await listed_model(server.target())
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("authority"))
+
+
+def encrypted(server: BenchServer, authority: Authority, *, trusts: bool = True) -> Target:
+    """The server's target over TLS, with a certificate for its address."""
+    pair = authority.sign()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    server.wrap = partial(
+        trio.SSLStream, ssl_context=context, server_side=True, https_compatible=True
+    )
+    trust = ClientTls(ca_file=authority.cert) if trusts else ClientTls(fingerprint="0" * 64)
+    return server.target(tls=trust.context())
+
+
+async def test_a_target_with_tls_is_asked_over_it(
+    autojump_clock: MockClock, authority: Authority
+) -> None:
+    results = Results()
+    async with serving() as server:
+        await run_bench(PLAN, (encrypted(server, authority),), results)
+    figures = figures_of(results.turns)
+    assert (figures.requests, figures.errors) == (6, {})
+    assert len(server.dialled) == 3
+
+
+async def test_a_target_that_shows_another_certificate_gets_no_request(
+    autojump_clock: MockClock, authority: Authority
+) -> None:
+    async with serving() as server:
+        target = encrypted(server, authority, trusts=False)
+        with pytest.raises(TargetSilentError, match=r"connect: its certificate has the fingerp"):
+            await run_bench(BenchPlan(), (target,), Results())
+        with pytest.raises(TargetUnreachableError, match="its certificate has the fingerprint"):
+            await listed_model(target)
+    assert server.bodies == []

@@ -50,7 +50,7 @@ class AnswerStream:
             self.receive(now_s, b"\n")
         if not self.is_done:
             self._fail(FailureKind.broken, "the stream ended without its last event")
-        elif self.first_s is None:
+        elif self.first_s is None and not self.counts.completion_tokens:
             self._fail(FailureKind.empty, "the answer has no text")
 
     def _line(self, now_s: float, line: bytes) -> None:

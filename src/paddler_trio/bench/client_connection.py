@@ -194,7 +194,7 @@ def cause_of(error: BaseException) -> str:
     while seen is not None:
         inner = list(leaves(seen))[-1]
         if isinstance(inner, ssl.SSLError):
-            return inner.reason or str(inner)
+            return inner.strerror or str(inner)
         if isinstance(inner, OSError) and inner.strerror:
             words = inner.strerror
         seen = inner.__cause__ or inner.__context__

@@ -9,7 +9,7 @@ import h11
 import trio
 
 from paddler_trio.bench.client_connection import ClientConnection, cause_of, refusal_text
-from paddler_trio.bench.target import Target
+from paddler_trio.bench.target import Target, TargetUnreachableError
 from paddler_trio.errors import ConfigurationError
 
 ANSWER_S = 10.0
@@ -19,26 +19,31 @@ async def listed_model(target: Target) -> str:
     """The first model of ``GET /v1/models``, one that is loaded before one that is not.
 
     Errors:
-      ConfigurationError: no connection, a refusal, or no model; it says what to give.
+      TargetUnreachableError: no connection, or a refusal.
+      ConfigurationError: it lists no model.
     """
     client = ClientConnection(target)
     try:
         with trio.fail_after(ANSWER_S):
             status, body = await client.get("/v1/models")
     except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
-        raise ConfigurationError(f"cannot reach {target.url}: {cause_of(error)}") from error
+        raise TargetUnreachableError(f"cannot reach {target.url}: {cause_of(error)}") from error
     except trio.TooSlowError as error:
-        raise ConfigurationError(f"{target.url} does not answer within {ANSWER_S:g} s") from error
+        raise TargetUnreachableError(
+            f"{target.url} does not answer within {ANSWER_S:g} s"
+        ) from error
     finally:
         await client.close()
     if status in {401, 403}:
-        raise ConfigurationError(
-            f"{target.url} refused ({status}): {refusal_text(body)}; give a file with its API key"
+        raise TargetUnreachableError(
+            f"{target.url} refused ({status}): {refusal_text(body)}; "
+            "give --key-file or --against-key-file"
         )
     model = first_model(body) if status == 200 else None
     if model is None:
         raise ConfigurationError(
-            f"{target.url} lists no model at /v1/models (status {status}): name one"
+            f"{target.url} lists no model at /v1/models (status {status}): name one with "
+            "--model or --against-model"
         )
     return model
 

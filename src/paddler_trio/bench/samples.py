@@ -27,7 +27,8 @@ class FailureKind(StrEnum):
     protocol = "protocol"
     """What came is no HTTP, or no stream of chat completion chunks."""
     empty = "no text"
-    """The stream ended in order without a token."""
+    """The stream ended in order without text, and no token was counted: tokens that a server does
+    not show, such as reasoning, are an answer without a first one."""
     timeout = "timeout"
     """It was not over in time."""
 

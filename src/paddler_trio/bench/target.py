@@ -11,6 +11,11 @@ import trio
 
 from paddler_trio.bench.target_address import BaseUrl
 from paddler_trio.bench.workloads import Ask
+from paddler_trio.errors import PaddlerError
+
+
+class TargetUnreachableError(PaddlerError):
+    """No conversation with a target, or it refused; the text names it and the cause."""
 
 
 class Dial(Protocol):

@@ -243,6 +243,12 @@ def bench(
             "'tokens_per_s@8<100'; may be repeated.",
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", rich_help_panel=OUTPUT, help="Write a page with plots to this file."
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option(
@@ -281,6 +287,7 @@ def bench(
             raise ConfigurationError("--against-… is about a second server: give --against URL")
         if against and targets[0].label == targets[1].label:
             raise ConfigurationError("both servers have one name: give --name or --against-name")
+        check_writable(html)
         check_writable(json_file)
         plan = BenchPlan(
             workloads=parse_workloads(workload),
@@ -307,6 +314,7 @@ def bench(
             allow_public=allow_public,
             max_error_rate=max_error_rate,
             conditions=[parse_condition(text) for text in fail_if or []],
+            html=html,
             json=json_file,
         )
         from paddler_trio.cli.bench_run import run  # Trio and Rich take a while to import

@@ -40,6 +40,7 @@ class BenchOrder:
     allow_public: bool
     max_error_rate: float
     conditions: list[Condition]
+    html: Path | None
     json: Path | None
 
 

@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from paddler_trio.bench.figures import TurnResult, figures_of
+from paddler_trio.bench.figures import TurnResult, percentiles
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.report import TargetShown
 from paddler_trio.bench.runner import Results
@@ -27,6 +27,8 @@ from paddler_trio.cli.terminal import printable
 
 PICTURE_S: Final = 0.5
 BAR_COLUMNS: Final = 30
+LATEST: Final = 200
+"""Requests whose times are looked at: sorting those of a long turn would stop the clients."""
 
 
 @contextmanager
@@ -97,11 +99,15 @@ class _Picture:
 
 def turn_words(result: TurnResult, plan: BenchPlan, targets: Sequence[TargetShown]) -> str:
     """One turn, under way or over, in a line."""
-    turn, figures = result.turn, figures_of([result])
-    ttft = NOTHING if figures.ttft is None else duration(figures.ttft.p50 * 1000)
-    failed = f", {figures.failed} failed" if figures.failed else ""
+    turn, samples = result.turn, result.samples
+    num_failed = sum(sample.failure is not None for sample in samples)
+    tokens = sum(sample.completion_tokens for sample in samples if sample.failure is None)
+    speed = tokens / result.wall_s if result.wall_s > 0 else 0.0
+    latest = percentiles(s.ttft_s for s in samples[-LATEST:] if s.ttft_s is not None)
+    ttft = NOTHING if latest is None else duration(latest.p50 * 1000)
+    failed = f", {num_failed} failed" if num_failed else ""
     return (
         f"{turn.workload} x{turn.concurrency}, round {turn.round + 1}/{plan.rounds}, "
-        f"{targets[turn.target].label}: {figures.requests}/{plan.num_requests_of(turn)} requests, "
-        f"{rate(figures.tokens_per_s)} tokens/s, first token {ttft}{failed}"
+        f"{targets[turn.target].label}: {len(samples)}/{plan.num_requests_of(turn)} requests, "
+        f"{rate(speed)} tokens/s, first token {ttft}{failed}"
     )

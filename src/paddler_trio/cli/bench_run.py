@@ -9,7 +9,6 @@ import datetime
 import json
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +21,10 @@ from paddler_trio.bench.conditions import unmet
 from paddler_trio.bench.model_choice import listed_model
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.report import Report, TargetShown, report_of
+from paddler_trio.bench.report_html import report_html
 from paddler_trio.bench.report_json import report_json
 from paddler_trio.bench.runner import Results, run_bench
-from paddler_trio.bench.target import Target
+from paddler_trio.bench.target import Target, TargetUnreachableError
 from paddler_trio.bench.target_resolution import Resolved, resolve
 from paddler_trio.cli.bench_order import STANDARD_OUTPUT, BenchOrder, TargetOrder
 from paddler_trio.cli.bench_progress import display_of
@@ -35,6 +35,8 @@ from paddler_trio.cli.terminal import INTERRUPTED, printable, stderr, stdout
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.heap import freeze_heap
+from paddler_trio.tls.address import BalancerAddress
+from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 
 CONNECT_S: Final = 5.0
 INTERRUPT: Final = "interrupted"
@@ -155,7 +157,16 @@ async def _target_of(wanted: TargetOrder, found: Resolved, *, ignores_end: bool)
         tls=context,
         ignores_end=ignores_end,
     )
-    return target if wanted.model else attrs.evolve(target, model=await listed_model(target))
+    if wanted.model:
+        return target
+    try:
+        return attrs.evolve(target, model=await listed_model(target))
+    except TargetUnreachableError as error:
+        problem = tls_error_in(error)
+        if problem is None:
+            raise
+        address = BalancerAddress(wanted.url.host, wanted.url.port, is_tls=True)
+        raise TargetUnreachableError(tls_problem(problem, address)) from error
 
 
 def _announce(plan: BenchPlan, targets: list[TargetShown]) -> None:
@@ -178,14 +189,17 @@ def _show(order: BenchOrder, report: Report) -> None:
         for each in tables(report, console.width):
             console.print(each)
         if order.json is not None:
-            _write(order.json, lambda: document)
+            _write(order.json, document)
+    if order.html is not None:
+        _write(order.html, report_html(report))
+        stderr().print(Text(printable(f"the page is {order.html}")), soft_wrap=True)
     for line in notes(report):
         stderr().print(Text(printable(line)))
 
 
-def _write(path: Path, text: Callable[[], str]) -> None:
+def _write(path: Path, text: str) -> None:
     """ConfigurationError if it cannot be written."""
     try:
-        path.write_text(text(), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error

@@ -14,10 +14,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from paddler_trio.bench.figure_words import NOTHING, milliseconds, number, share, times
 from paddler_trio.bench.figures import BUSY_SHARE, Figures, Percentiles
 from paddler_trio.bench.report import Cell, Report, ratio
 from paddler_trio.bench.workloads import Workload
-from paddler_trio.cli.figures import NOTHING, rate, share
 from paddler_trio.cli.terminal import printable
 
 LABEL_COLUMNS: Final = 22
@@ -33,23 +33,6 @@ class FigureColumn:
     value: Callable[[Figures], float | None]
     shown: Callable[[float | None], str]
     importance: int = 0
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Three digits, or all before the point: ``3.21``, ``32.1``, ``321``, ``3210``."""
-    if seconds is None:
-        return NOTHING
-    ms = seconds * 1000
-    return f"{ms:.2f}" if ms < 9.995 else f"{ms:.1f}" if ms < 99.95 else f"{ms:.0f}"
-
-
-def times(value: float | None) -> str:
-    """A ratio: ``0.98x``."""
-    return NOTHING if value is None else f"{value:.2f}x"
-
-
-def hundredths(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.2f}"
 
 
 def _percentile(
@@ -70,9 +53,9 @@ def _times(
 
 
 COLUMNS: Final = (
-    FigureColumn("tokens/s\nout", lambda f: f.tokens_per_s, rate),
-    FigureColumn("tokens/s\nin", lambda f: f.prompt_tokens_per_s, rate, 4),
-    FigureColumn("requests\n/s", lambda f: f.requests_per_s, hundredths, 6),
+    FigureColumn("tokens/s\nout", lambda f: f.tokens_per_s, number),
+    FigureColumn("tokens/s\nin", lambda f: f.prompt_tokens_per_s, number, 4),
+    FigureColumn("requests\n/s", lambda f: f.requests_per_s, number, 6),
     *_times("TTFT", lambda f: f.ttft, (0, 1, 5)),
     *_times("ITL", lambda f: f.itl, (0, 1, 5)),
     *_times("queue", lambda f: f.queue, (2, 3, 7)),

@@ -90,6 +90,13 @@ def test_without_usage_the_counts_are_those_of_the_timings() -> None:
     assert answer.counts == ServerCounts(cached_tokens=2, completion_tokens=9)
 
 
+def test_tokens_that_the_server_does_not_show_are_an_answer_without_a_first_one() -> None:
+    answer = AnswerStream()
+    answer.receive(0.0, event(choices=[], usage={"completion_tokens": 8}) + DONE)
+    answer.end(1.0)
+    assert (answer.failure, answer.first_s) == (None, None)
+
+
 def test_a_call_of_a_tool_is_text() -> None:
     answer = AnswerStream()
     answer.receive(0.5, event(choices=[{"delta": {"tool_calls": [{"index": 0}]}}]))

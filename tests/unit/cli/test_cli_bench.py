@@ -12,7 +12,7 @@ from bench_reports import report
 from cli_in_process import invoke
 from paddler_trio.bench.workloads import Workload
 from paddler_trio.cli.bench_order import parse_levels, parse_workloads
-from paddler_trio.cli.bench_table import fitting, milliseconds, notes, tables, times
+from paddler_trio.cli.bench_table import fitting, notes, tables
 from paddler_trio.errors import ConfigurationError
 
 
@@ -30,6 +30,7 @@ from paddler_trio.errors import ConfigurationError
         (["--against", "127.0.0.1:8061"], "both servers have one name"),
         (["--against", "127.0.0.1:1", "--name", "x" * 41], "is no name: at most 40"),
         (["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
+        (["--html", "/no/such/folder/x"], "cannot write /no/such/folder/x"),
         (["--json", "/"], "cannot write /: it must be a file"),
         (["--tls-fingerprint", "0" * 64], "has no TLS, and a flag --tls-* is given"),
         (["--inference-addr", "8.8.8.8:80"], "give --allow-public if it is yours"),
@@ -58,24 +59,6 @@ def test_levels_and_workloads_are_lists() -> None:
         parse_levels("1" * 300)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "-"),
-        (0, "0.00"),
-        (0.003214, "3.21"),
-        (0.00999, "9.99"),
-        (0.009996, "10.0"),
-        (0.0321, "32.1"),
-        (0.0999, "99.9"),
-        (0.09996, "100"),
-        (3.21, "3210"),
-    ],
-)
-def test_times_have_three_digits(seconds: float | None, text: str) -> None:
-    assert milliseconds(seconds) == text
-
-
 def printed(width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
     for each in tables(report(), width):
@@ -88,10 +71,9 @@ def test_two_servers_stand_next_to_each_other_with_the_ratio_below() -> None:
     lines = [line.split() for line in printed(300).splitlines()]
     first = next(number for number, words in enumerate(lines) if words[:2] == ["2", "ours"])
     ours, other, ratio = lines[first : first + 3]
-    assert ours[2:6] == ["80", "60", "2.00", "200"]
-    assert other[:5] == ["<b>other</b>", "80", "60", "2.00", "400"]
+    assert ours[2:6] == ["80.0", "60.0", "2.00", "200"]
+    assert other[:5] == ["<b>other</b>", "80.0", "60.0", "2.00", "400"]
     assert ratio[:7] == ["first", "/", "second", "1.00x", "1.00x", "1.00x", "0.50x"]
-    assert times(2 / 3) == "0.67x"
 
 
 def test_narrow_terminals_lose_the_least_important_columns() -> None:
