@@ -60,7 +60,11 @@ def test_every_flag_that_a_sentence_names_is_one(page: Path) -> None:
         for code in re.findall(r"`([^`\n]+)`", text)
         if code.startswith("--") or code.partition(" ")[0] in {PROGRAM, *COMMANDS}
     ]
-    named = {flag for code in ours for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", code)}
+    named = {
+        flag
+        for code in ours
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9](?![*\w-])", code)
+    }
     assert named - FLAGS - set(OTHERS) == set()
 
 
