@@ -89,7 +89,7 @@ def check(words: Sequence[str]) -> None:
 
 def _parse(words: Sequence[str]) -> None:
     command: Any = COMMAND
-    context = typer.Context(command, info_name=PROGRAM)
+    context = typer.Context(command, info_name=PROGRAM, **command.context_settings)
     rest = list(words)
     while True:
         values, rest, _ = command.make_parser(context).parse_args(rest)
@@ -101,8 +101,8 @@ def _parse(words: Sequence[str]) -> None:
         if name not in command.commands:
             raise _UsageError(f"no command {name!r}")
         command = command.commands[name]
-        context = typer.Context(command, parent=context, info_name=name)
-    if rest:
+        context = typer.Context(command, parent=context, info_name=name, **command.context_settings)
+    if rest and not context.allow_extra_args:
         raise _UsageError(f"{shlex.join(rest)} is too much")
     for param in command.params:
         given = values.get(param.name)

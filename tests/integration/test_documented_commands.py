@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import isolated_shell
@@ -18,12 +19,14 @@ import pytest
 from documented_blocks import DOCS, ROOT, Block, blocks
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
+USE_THE_FLEET_OF = {"clients": ["api_v2.md", "requests.md"]}
+"""Pages whose commands ask the fleet that a guide has started."""
 RUN = [
     page
     for page in (ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "guides").glob("*.md")))
     if any(block.is_commands and not block.reason for block in blocks(page))
 ]
-"""Pages whose blocks run."""
+"""Pages whose blocks run, each in a network of its own."""
 SHOWN_LINES = 60
 
 SERVER_WITHOUT_THE_PAGE = """\
@@ -76,7 +79,8 @@ def run(page: Iterable[Block], folder: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run_as_they_stand_there(page: Path, tmp_path: Path) -> None:
-    status, shown = run(blocks(page), tmp_path)
+    pages = [page, *(DOCS / name for name in USE_THE_FLEET_OF.get(page.stem, ()))]
+    status, shown = run(chain.from_iterable(map(blocks, pages)), tmp_path)
     assert status == 0, f"exit status {status}\n{shown}"
 
 

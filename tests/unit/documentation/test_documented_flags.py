@@ -13,18 +13,23 @@ from cli_in_process import COMMAND
 from documented_blocks import DOCS, ROOT, blocks, pages
 from documented_commands import PROGRAM, WrongCommandError, check, commands
 
-PAGES = [page for page in pages() if any(block.is_commands for block in blocks(page))]
+OF_OTHERS = {"migration_from_paddler.md"}
+"""Pages that name the flags of other programs throughout."""
+PAGES = [
+    page
+    for page in pages()
+    if page.name not in OF_OTHERS and any(block.typed for block in blocks(page))
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_command_line_has_every_command_and_flag_that_a_page_shows(page: Path) -> None:
     for block in blocks(page):
-        if block.is_commands:
-            for words in commands(block.text):
-                try:
-                    check(words)
-                except WrongCommandError as error:
-                    pytest.fail(f"{block.place}: {error}")
+        for words in commands(block.typed):
+            try:
+                check(words)
+            except WrongCommandError as error:
+                pytest.fail(f"{block.place}: {error}")
 
 
 def flags_of(command: Any) -> Iterator[str]:
@@ -42,10 +47,6 @@ OTHERS = {
     "--gpus": "Docker",
 }
 """Flags that pages name without saying of which other program they are."""
-
-
-OF_OTHERS = {"migration_from_paddler.md"}
-"""Pages that name the flags of other programs throughout."""
 
 
 @pytest.mark.parametrize(
