@@ -73,6 +73,11 @@ $(DOCS_VENV)/installed: pyproject.toml
 docs: $(DOCS_VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict $(ARGS)
 
+# The pages that are written from the code.
+.PHONY: docs.reference
+docs.reference: setup
+	for name in cli metrics openai openapi; do $(BIN)/python tools/document_$$name.py || exit 1; done
+
 .PHONY: docs.serve
 docs.serve: $(DOCS_VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve $(ARGS)

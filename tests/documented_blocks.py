@@ -64,6 +64,14 @@ class Block:
     def is_commands(self) -> bool:
         return self.language == "sh"
 
+    @property
+    def typed(self) -> str:
+        """What of it is for a shell: all, or in a session the lines behind ``$``."""
+        if self.is_commands:
+            return self.text
+        lines = re.findall(r"^\$ (.*(?:\\\n.*)*)", self.text, re.M)
+        return "".join(f"{line}\n" for line in lines)
+
 
 def pages() -> list[Path]:
     """README and every page of the documentation."""

@@ -14,7 +14,11 @@ from cli_in_process import COMMAND
 PROGRAM = "paddler-trio"
 PLACEHOLDERS = {"…", "..."}
 """Stand for options that are not shown."""
+WRAPPERS = {"sudo", "exec", "time", "timeout", "nohup", "then", "do", "until", "while", "if"}
+"""Words before a command."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _UsageError: Any = typer.BadParameter.__bases__[0]
+_SEPARATOR = re.compile(r"[();|&]+")
 _OPERATOR = re.compile(r"[();<>|&]+")
 
 
@@ -27,7 +31,7 @@ def commands(text: str) -> Iterator[list[str]]:
     for tokens in _logical_lines(text):
         for at, token in enumerate(tokens):
             is_program = token == PROGRAM or token.endswith(f"/bin/{PROGRAM}")
-            if not is_program or (at and tokens[at - 1] == "-x"):  # pidof -x
+            if not is_program or not _is_first(tokens, at):
                 continue
             words: list[str] = []
             for word in tokens[at + 1 :]:
@@ -35,6 +39,14 @@ def commands(text: str) -> Iterator[list[str]]:
                     break
                 words.append(word)
             yield words[:-1] if words[-1:] and words[-1] in PLACEHOLDERS else words
+
+
+def _is_first(tokens: Sequence[str], at: int) -> bool:
+    """Whether a command begins here, and no name of a folder or a process stands here."""
+    if at == 0:
+        return True
+    before = tokens[at - 1]
+    return bool(_SEPARATOR.fullmatch(before) or _ASSIGNMENT.match(before) or before in WRAPPERS)
 
 
 def _logical_lines(text: str) -> Iterator[list[str]]:
@@ -77,7 +89,7 @@ def check(words: Sequence[str]) -> None:
 
 def _parse(words: Sequence[str]) -> None:
     command: Any = COMMAND
-    context = typer.Context(command, info_name=PROGRAM)
+    context = typer.Context(command, info_name=PROGRAM, **command.context_settings)
     rest = list(words)
     while True:
         values, rest, _ = command.make_parser(context).parse_args(rest)
@@ -89,8 +101,8 @@ def _parse(words: Sequence[str]) -> None:
         if name not in command.commands:
             raise _UsageError(f"no command {name!r}")
         command = command.commands[name]
-        context = typer.Context(command, parent=context, info_name=name)
-    if rest:
+        context = typer.Context(command, parent=context, info_name=name, **command.context_settings)
+    if rest and not context.allow_extra_args:
         raise _UsageError(f"{shlex.join(rest)} is too much")
     for param in command.params:
         given = values.get(param.name)

@@ -37,22 +37,23 @@ def sources() -> Sources:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 calls.append((path, node.func.id, node))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
-                text = _joined(node)
+                text = joined(node)
                 if text is not None and len(text) > 3:
                     texts[text] = None
     return Sources(tuple(texts), tuple(calls))
 
 
-def _joined(node: ast.AST) -> str | None:
+def joined(node: ast.AST) -> str | None:
+    """The text that an expression is, with gaps; None for any other."""
     match node:
         case ast.Constant(value=str(text)):
             return re.sub(r"\{\w+\}", GAP, text)
         case ast.Constant(value=bytes(raw)):
             return raw.decode("latin-1")
         case ast.JoinedStr(values=parts):
-            return "".join(_joined(part) or GAP for part in parts)
+            return "".join(joined(part) or GAP for part in parts)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            first, second = _joined(left), _joined(right)
+            first, second = joined(left), joined(right)
             return None if first is None or second is None else first + second
     return None
 

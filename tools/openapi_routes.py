@@ -15,6 +15,7 @@ from paddler_trio.assembly.joining_assembly import Joining
 from paddler_trio.assembly.key_quotas import KeyQuotas
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.inference_routes import InferenceRoutes
+from paddler_trio.balancer.management_routes import ManagementRoutes
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.joining.advertised_address import AdvertisedAddress
@@ -46,6 +47,13 @@ def balancer_routes() -> BalancerRoutes:
     return trio.run(_read)
 
 
+def management_of(config: BalancerConfig, core: BalancerCore, keys: KeyRing) -> ManagementRoutes:
+    """The management port of a balancer that asks for no key."""
+    joining = Joining.of(config, keys, None, AdvertisedAddress([], False, []))
+    accounts = KeyQuotas.of(config, keys, core).accounts
+    return management_routes(config, core, keys, accounts, joining)
+
+
 async def _read() -> BalancerRoutes:
     config = BalancerConfig()
     keys = KeyRing.read(None)
@@ -53,9 +61,7 @@ async def _read() -> BalancerRoutes:
     deployments = Deployments(core.dispatcher, core.states)
     inference = InferenceRoutes(core.dispatcher, core.states, core.goodbye, deployments)
     api, _ = api_routers(config, core.dispatcher, core.states, deployments)
-    joining = Joining.of(config, keys, None, AdvertisedAddress([], False, []))
-    accounts = KeyQuotas.of(config, keys, core).accounts
-    management = management_routes(config, core, keys, accounts, joining)
+    management = management_of(config, core, keys)
     first: dict[object, Route] = {}
     same: dict[Route, Route] = {}
     refused: set[Route] = set()

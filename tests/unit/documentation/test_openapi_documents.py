@@ -11,12 +11,17 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from documented_blocks import DOCS, ROOT
+from paddler_trio.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.fleet_routes import FleetOrder
+from paddler_trio.config import BalancerConfig
 from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import App, Message
+from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, HuggingFaceModel
 from paddler_trio.wire.paddler.request_params import (
@@ -34,7 +39,7 @@ from paddler_trio.wire.trio.work import ConversationPrompt, Generate, RegexGramm
 sys.path.insert(0, str(ROOT / "tools"))
 
 from document_openapi import documents
-from openapi_routes import balancer_routes
+from openapi_routes import balancer_routes, management_of
 
 TEXTS = documents()
 INFERENCE = json.loads(TEXTS["inference.openapi.json"])
@@ -152,6 +157,64 @@ def test_the_files_are_what_the_routers_and_types_say_today() -> None:
     for name, text in TEXTS.items():
         path = Path(DOCS / "reference" / name)
         assert path.read_text(encoding="utf-8") == text, "run tools/document_openapi.py"
+
+
+async def test_what_needs_no_parameter_is_answered_as_described() -> None:
+    """Status and media type; a stream is left when it has begun."""
+    config, keys = BalancerConfig(), KeyRing()
+    core = BalancerCore.of(config, {}, keys)
+    await core.states.load()
+    app = management_of(config, core, keys).app()
+    asked = 0
+    for path, operations in MANAGEMENT["paths"].items():
+        if "get" not in operations or "{" in path or path.startswith("/api/v2/store"):
+            continue
+        with trio.fail_after(20):
+            status, media = await head_of(app, path)
+        described = operations["get"]["responses"]
+        assert str(status) in described, f"{path} answers {status}"
+        assert media in described[str(status)]["content"], f"{path} answers {media}"
+        asked += 1
+    assert asked > 20
+
+
+async def head_of(app: App, path: str) -> tuple[int, str]:
+    """The status and the media type with which a GET is answered."""
+    heads: list[tuple[int, str]] = []
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = dict(message["headers"])
+            media = headers.get(b"content-type", b"").decode().partition(";")[0]
+            heads.append((message["status"], media))
+            scope.cancel()
+
+    async def receive() -> Message:
+        if asks:
+            return asks.pop()
+        await trio.sleep_forever()
+        raise AssertionError("for ever is over")
+
+    asks: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+    request = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"127.0.0.1")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8060),
+        "extensions": {},
+        "state": {},
+    }
+    with trio.CancelScope() as scope:
+        await app(request, receive, send)
+    return heads[0]
 
 
 @pytest.mark.parametrize(("document", "path", "value"), BODIES, ids=[each[1] for each in BODIES])
