@@ -27,7 +27,13 @@ from paddler_trio.engine.proof import BUNDLED_MODEL, prove_in_child
 from paddler_trio.llama_setup.environment import FOLDER_FILE
 from paddler_trio.llama_setup.installer import Pip
 from paddler_trio.llama_setup.kept_wheels import find_kept, keep_wheel
-from paddler_trio.llama_setup.recipes import PORTABLE_FLAGS, VERSION, choose_recipes, wheel_key
+from paddler_trio.llama_setup.recipes import (
+    PORTABLE_FLAGS,
+    VERSION,
+    choose_recipes,
+    portable_recipes,
+    wheel_key,
+)
 from paddler_trio.llama_setup.wheel_build import build_wheel, find_compiler
 from paddler_trio.machine import read_cpu_flags
 
@@ -66,8 +72,13 @@ def run(*command: str | Path, **variables: str) -> str:
 
 def provide_llama(choice: str) -> Path:
     """The wheel of llama.cpp, built here if it was not before."""
-    flags = read_cpu_flags() if choice == "best" else PORTABLE_FLAGS
-    recipe = choose_recipes(flags, machine=platform.machine())[0]
+    machine = platform.machine()
+    if choice == "best":
+        flags = read_cpu_flags()
+        recipe = choose_recipes(flags, machine=machine)[0]
+    else:
+        flags = PORTABLE_FLAGS
+        recipe = portable_recipes(machine)[0]
     system = f"{sysconfig.get_platform()} {platform.libc_ver()}"
     key = wheel_key(recipe, flags=flags, compiler=find_compiler(), system=system)
     kept = find_kept(key)

@@ -56,6 +56,8 @@ def machine(packages: Path, tmp_path: Path) -> Iterator[SpareMachine]:
     with open_spare_machine(tmp_path, packages) as spare:
         if "paddler-trio" in spare.try_to("dpkg-query", "--show", "paddler-trio").stdout:
             pytest.skip("paddler-trio is installed on this machine")
+        if said := spare.try_to("dpkg", "--audit").stdout:
+            pytest.skip(f"dpkg is at work on this machine, or was interrupted: {said}")
         yield spare
 
 
