@@ -1,8 +1,8 @@
 # A balancer or an agent, by the command:
 #
-#   docker build --tag paddler-trio .
-#   docker run --read-only --tmpfs /tmp --publish 127.0.0.1:8061:8061 paddler-trio
-#   docker run --read-only --tmpfs /tmp --volume /models:/models:ro paddler-trio agent --help
+#   docker build --tag paddler-trio:latest .
+#   docker run --read-only --tmpfs /tmp --publish 127.0.0.1:8061:8061 paddler-trio:latest
+#   docker run --read-only --tmpfs /tmp --volume /models:/models:ro paddler-trio:latest agent --help
 #
 # Volumes: /var/lib/paddler-trio (state), /var/cache/paddler-trio (models that were downloaded).
 # SETUP chooses what models are computed on: `--build-arg SETUP=--vulkan`. For CUDA, build on an

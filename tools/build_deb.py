@@ -45,6 +45,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ROOT / "deb"
 HOME = Path("usr/lib/paddler-trio")
 OWN_BUILDS = Path("/var/lib/paddler-trio/llama")
+COMPLETIONS = {
+    "bash": "bash-completion/completions/paddler-trio",
+    "fish": "fish/vendor_completions.d/paddler-trio.fish",
+    "zsh": "zsh/vendor-completions/_paddler-trio",
+}
 TEST_FOLDERS = ("tests", "_tests")
 SCRIPTS = ("postinst", "postrm", "prerm")
 SETTINGS = ("agent.env", "balancer.env")
@@ -207,6 +212,10 @@ def install_around(root: Path) -> None:
     pages = root / "usr" / "share" / "man" / "man1"
     for page in write_pages(pages):
         compress(page)
+    for shell, place in COMPLETIONS.items():
+        script = root / "usr" / "share" / place
+        script.parent.mkdir(parents=True)
+        script.write_text(run(sys.executable, "-m", "paddler_trio", "completion", shell))
     documents = root / "usr" / "share" / "doc" / "paddler-trio"
     documents.mkdir(parents=True)
     shutil.copyfile(PARTS / "copyright", documents / "copyright")

@@ -74,8 +74,12 @@ def install(machine: SpareMachine, package: str) -> None:
 
 def test_the_life_of_an_installation(machine: SpareMachine) -> None:
     install(machine, "1.deb")
-    assert machine.run("paddler-trio", "--version") == "paddler-trio 0.1.0\n"
+    assert machine.run("paddler-trio", "--version").startswith("paddler-trio 0.1.0\n")
     assert machine.run("man", "--where", "paddler-trio-balancer").endswith("balancer.1.gz\n")
+    completion = "/usr/share/bash-completion/completions/paddler-trio"
+    words = "COMP_WORDS=(paddler-trio doc); COMP_CWORD=1; _paddler_trio_completion paddler-trio"
+    said = machine.run("bash", "-c", f'. {completion}; {words}; echo "${{COMPREPLY[@]}}"')
+    assert said == "doctor\n"
     assert machine.run("dpkg", "--verify", "paddler-trio") == ""
     # Whoever runs it writes nothing into it.
     answered = machine.run("paddler-trio", "demo", "--once", *FREE, user=NOBODY)
