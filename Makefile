@@ -4,6 +4,7 @@
 #   make test    set up, then every test but the slow ones (`make test.slow`)
 #
 # PYTHON=python3.12   the interpreter to make the environment with
+# PYTHONS="..."       the interpreters of `make test.pythons`
 # ARGS="..."          handed on to pytest, the demo or the benchmark
 # WORKERS=3           how many files of tests run at a time
 # SEEDS=10000         how many simulations of a balancer in trouble `make simulate` runs
@@ -12,6 +13,7 @@
 #   make docs    the site of docs/, in build/site; needs nothing but Python
 
 PYTHON ?= python3
+PYTHONS ?= python3.11 python3.12 python3.13
 ARGS ?=
 SEEDS ?= 10000
 WORKERS ?= 3
@@ -57,6 +59,11 @@ check: fmt.check lint types test.quick
 .PHONY: clean
 clean:
 	rm -rf $(VENV) $(DOCS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# A Debian package of the wheel, for this release of Debian; DEBFULLNAME and DEBEMAIL say who packs.
+.PHONY: deb
+deb: wheel
+	SOURCE_DATE_EPOCH=$(COMMIT_TIME) $(BIN)/python tools/build_deb.py dist/*.whl --output dist $(ARGS)
 
 .PHONY: demo
 demo: setup
@@ -108,6 +115,11 @@ panel:
 panel.check:
 	cd panel && npm ci --no-audit --no-fund && npm run check && npm run compare
 
+# What the installation consists of, in CycloneDX's format.
+.PHONY: sbom
+sbom: setup
+	$(BIN)/python tools/software_bill.py dist/paddler-trio.cdx.json
+
 .PHONY: setup
 setup: $(VENV)/installed
 
@@ -131,6 +143,16 @@ test.integration: setup
 .PHONY: test.packages
 test.packages: setup
 	$(BIN)/pytest -m "slow or not slow" tests/packages $(ARGS)
+
+# The quick tests on each of these that is here, in an environment of its own below build/.
+.PHONY: test.pythons
+test.pythons:
+	@for python in $(PYTHONS); do \
+		name=$$($$python -c 'import sys; print("python-%d.%d" % sys.version_info[:2])' 2>/dev/null) || \
+			{ echo "==> $$python is not here"; continue; }; \
+		echo "==> $$name"; \
+		$(MAKE) --no-print-directory PYTHON=$$python VENV=build/$$name test.quick || exit 1; \
+	done
 
 # For a look between two edits: a fifth of the examples that `make test` tries, and nothing thorough.
 .PHONY: test.quick
@@ -158,5 +180,5 @@ types: setup
 # The same commit makes the same bytes: every file in them has the time of the commit.
 .PHONY: wheel
 wheel: setup
-	@rm -rf dist/paddler_trio-*
+	@rm -f dist/paddler_trio-*
 	SOURCE_DATE_EPOCH=$(COMMIT_TIME) $(BIN)/hatchling build --directory dist

@@ -20,9 +20,9 @@ from typing import Final
 
 MAPPED_BYTES: Final = 128 * 1024
 """Blocks from this size on are mapped, and given back when they are freed; glibc's first value."""
-FULL_COLLECTION_AFTER: Final = 100
-"""Collections of the middle generation, each after 7,000 objects more than before: garbage in
-cycles is found before there are 700,000 objects of it."""
+FULL_COLLECTION_OBJECTS: Final = 700_000
+"""Objects more than before, until all are walked: so much garbage in cycles there may be. Releases
+of Python differ in how many objects the younger generations wait for."""
 _M_MMAP_THRESHOLD: Final = -3
 
 
@@ -34,7 +34,8 @@ def freeze_heap() -> None:
     gc.collect()
     gc.freeze()
     youngest, middle, _ = gc.get_threshold()
-    gc.set_threshold(youngest, middle, FULL_COLLECTION_AFTER)
+    in_between = max(1, youngest) * max(1, middle)
+    gc.set_threshold(youngest, middle, max(1, FULL_COLLECTION_OBJECTS // in_between))
 
 
 def give_back_large_blocks() -> None:

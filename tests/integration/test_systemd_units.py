@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections import defaultdict
@@ -81,6 +82,34 @@ def test_the_unit_says_what_the_daemon_relies_on(name: str) -> None:
     assert all(value.startswith("-/") for value in unit["Service"]["EnvironmentFile"])
     [command] = unit["Service"]["ExecStart"]
     assert command.split()[0] == INSTALLED
+
+
+def exposure(folder: Path, name: str, text: str) -> float:
+    """What ``systemd-analyze security`` rates a unit with, from 0 (tight) to 10."""
+    (folder / name).write_text(text)
+    ended = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(folder / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    [rated] = re.findall(r"Overall exposure level for .*: (\d+\.\d)", ended.stdout)
+    return float(rated)
+
+
+@pytest.mark.parametrize(("name", "limit"), list(zip(NAMES, [2.0, 3.0], strict=True)))
+def test_an_intruder_in_the_daemon_reaches_little_else(
+    tmp_path: Path, name: str, limit: float
+) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = (UNITS / name).read_text()
+    assert exposure(tmp_path, name, text) <= limit
+    loose = "".join(
+        line for line in text.splitlines(True) if not line.startswith(("Protect", "Restrict"))
+    )
+    assert exposure(tmp_path, name, loose) > limit
 
 
 def test_only_the_balancer_forbids_code_made_at_run_time() -> None:

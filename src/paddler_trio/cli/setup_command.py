@@ -25,6 +25,13 @@ def setup(
             help="For the CPU alone, in place of whatever is installed.",
         ),
     ] = False,
+    portable: Annotated[
+        bool,
+        typer.Option(
+            "--portable",
+            help="For other machines too (x86-64-v3): to be copied there, as an image is.",
+        ),
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print what would be tried, and change nothing.")
     ] = False,
@@ -36,5 +43,6 @@ def setup(
         together = " and ".join(f"--{name}" for name in chosen)
         raise typer.BadParameter(f"{together}: choose one")
     accelerator = chosen[0] if chosen else None
-    command = f"paddler-trio setup --{accelerator}" if accelerator else "paddler-trio setup"
-    raise typer.Exit(main(SetupRequest(command, accelerator, plan_only=plan)))
+    words = ["paddler-trio setup", *(f"--{each}" for each in chosen), *["--portable"] * portable]
+    request = SetupRequest(" ".join(words), accelerator, portable=portable, plan_only=plan)
+    raise typer.Exit(main(request))

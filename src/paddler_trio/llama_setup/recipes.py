@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 DISTRIBUTION: Final = "llama-cpp-python"
@@ -61,6 +61,9 @@ class Recipe:
 FOUND: Final = Recipe("found installed", ())
 """What whoever made the environment has put there."""
 
+PORTABLE: Final = "portable"
+"""What the names of recipes for other machines begin with."""
+
 PORTABLE_FLAGS: Final = frozenset().union(*BASIC.values())
 """x86-64-v3: every x86 server since 2015. What a package for other machines is built for."""
 
@@ -108,6 +111,15 @@ def choose_recipes(
     ladder = [recipe("avx512", BASIC | WIDE), recipe("avx2", BASIC), recipe("baseline", {})]
     distinct = {step.cmake_args: step for step in ladder}  # of equals the humbler name stays
     return list(distinct.values())
+
+
+def portable_recipes(machine: str, accelerator: Accelerator = "cpu") -> list[Recipe]:
+    """What to build for other machines than this one, best first."""
+    return [
+        replace(each, name=f"{PORTABLE} {each.name}")
+        for each in choose_recipes(PORTABLE_FLAGS, machine=machine, accelerator=accelerator)
+        if each.cmake_args[0] == "-DGGML_NATIVE=OFF"
+    ]
 
 
 def wheel_key(recipe: Recipe, *, flags: Iterable[str], compiler: str, system: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paddler_trio.llama_setup.recipes import FOUND, Accelerator, Recipe
+from paddler_trio.llama_setup.recipes import FOUND, PORTABLE, Accelerator, Recipe
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,12 @@ class Marker:
     @property
     def is_our_choice(self) -> bool:
         """Whether a recipe of ours was built, and not what somebody asked for in CMAKE_ARGS."""
-        return self.requested is None and self.recipe != FOUND.name
+        return self.requested is None and not self.is_anybodys
+
+    @property
+    def is_anybodys(self) -> bool:
+        """Whether it was made elsewhere, or for elsewhere: kept only if it is good enough here."""
+        return self.recipe == FOUND.name or self.recipe.startswith(PORTABLE)
 
 
 def read_marker(path: Path) -> Marker | None:

@@ -21,11 +21,13 @@ from paddler_trio.llama_setup.kept_wheels import find_kept, keep_wheel
 from paddler_trio.llama_setup.recipes import (
     DISTRIBUTION,
     FOUND,
+    PORTABLE_FLAGS,
     SWITCHES,
     VERSION,
     Accelerator,
     Recipe,
     choose_recipes,
+    portable_recipes,
     wheel_key,
 )
 from paddler_trio.llama_setup.remembered_proof import (
@@ -51,12 +53,14 @@ class SetupRequest:
     Attributes:
       command: what people type to start this again.
       accelerator: what computes beside the CPU; None leaves that as it is, or takes the CPU alone.
+      portable: build for other machines of this kind, such as those that run a container image.
       plan_only: print what would be tried, and change nothing.
       quiet_if_proven: say nothing where nothing is to do.
     """
 
     command: str
     accelerator: Accelerator | None = None
+    portable: bool = False
     plan_only: bool = False
     quiet_if_proven: bool = False
 
@@ -200,14 +204,30 @@ def run(request: SetupRequest) -> None:
             f"CMAKE_ARGS={shlex.quote(requested)} says exactly what to build, and so does "
             f"--{request.accelerator}: unset one of them"
         )
+    if requested is not None and request.portable:
+        raise SetupError(
+            f"CMAKE_ARGS={shlex.quote(requested)} says exactly what to build: unset it"
+        )
     flags = read_cpu_flags()
     machine = platform.machine()
+    asked = request.accelerator or "cpu"
+    if request.portable:
+        planned = portable_recipes(machine, asked)
+    else:
+        planned = choose_recipes(flags, machine=machine, requested=requested, accelerator=asked)
     if request.plan_only:
-        planned = choose_recipes(
-            flags, machine=machine, requested=requested, accelerator=request.accelerator or "cpu"
-        )
         for recipe in planned:
             say(f"{recipe.name}: {shlex.join(recipe.cmake_args)}")
+        return
+    if request.portable:
+        provide(
+            planned,
+            environment=Environment.here(),
+            requested=None,
+            accelerator=asked,
+            flags=PORTABLE_FLAGS,
+            command=request.command,
+        )
         return
     environment = Environment.here()
     marker, libraries = read_marker(environment.marker), environment.fingerprint_libraries()
@@ -223,7 +243,7 @@ def run(request: SetupRequest) -> None:
         libraries=libraries,
         recipes=recipes,
     ):
-        is_poor = marker.recipe == FOUND.name and features_unused(marker.system_info, flags)
+        is_poor = marker.is_anybodys and features_unused(marker.system_info, flags)
         if not is_poor:
             if not request.quiet_if_proven:
                 say(f"==> llama.cpp ({marker.recipe}) is proven here: {marker.system_info}")
@@ -234,7 +254,7 @@ def run(request: SetupRequest) -> None:
     elif libraries is not None and not is_any_asked_for:
         proof = prove_in_child(BUNDLED_MODEL)
         is_known = marker is not None and marker.libraries == libraries
-        if marker is not None and is_known and marker.recipe != FOUND.name and proof.ok:
+        if marker is not None and is_known and not marker.is_anybodys and proof.ok:
             environment.prepare()  # only the CPU is another
             remember(
                 Recipe(marker.recipe, marker.cmake_args),

@@ -1,11 +1,14 @@
 """``template render`` prints the prompt to the byte, from files or standard input."""
 
 import json
+import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -21,6 +24,17 @@ TEMPLATE = (
 )
 MESSAGES = [{"role": "user", "content": "h\u00e4 \U0001f600 <|im_end|>"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "<é>", "parameters": {}}}]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """The command sets up the logs of its process, which is that of all tests here."""
+    root, of_structlog = logging.getLogger(), structlog.get_config()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    structlog.configure(**of_structlog)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_a_traceback_shows_no_values(as_json: bool) -> None:
         timeout=60,
         check=True,
     )
-    assert ended.stderr.count("no secret in these words") == 2
+    assert ended.stderr.count("ValueError: no secret in these words") == 2
     assert "in fails" in ended.stderr
     assert "pt-abcabc" not in ended.stderr
 

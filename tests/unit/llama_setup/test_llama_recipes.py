@@ -109,9 +109,12 @@ def test_an_accelerator_is_in_every_recipe_and_the_cpus_part_stays_the_safe_one(
 
 
 def test_what_is_packed_for_other_machines_is_the_avx2_recipe_on_any_machine() -> None:
-    [portable, _] = choose_recipes(recipes.PORTABLE_FLAGS, machine="x86_64")
-    assert portable.name == "avx2"
-    assert portable.cmake_args == recipes_for(set(KNOWN_FLAGS))["avx2"]
+    here = recipes_for(set(KNOWN_FLAGS))
+    portable = recipes.portable_recipes("x86_64")
+    assert [each.cmake_args for each in portable] == [here["avx2"], here["baseline"]]
+    assert {each.name.partition(" ")[0] for each in portable} == {"portable"}
+    [on_arm] = recipes.portable_recipes("aarch64", "vulkan")  # ggml's own probe is of this machine
+    assert on_arm.cmake_args == ("-DGGML_NATIVE=OFF", "-DGGML_RPC=ON", "-DGGML_VULKAN=ON")
 
 
 BUILT = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | AVX512 = 0 | OPENMP = 1"

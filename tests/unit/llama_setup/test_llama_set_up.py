@@ -16,7 +16,13 @@ from paddler_trio.llama_setup import set_up
 from paddler_trio.llama_setup.environment import Environment, SetupError, digest
 from paddler_trio.llama_setup.installer import Pip
 from paddler_trio.llama_setup.kept_wheels import wheel_folder
-from paddler_trio.llama_setup.recipes import FOUND, Accelerator, Recipe, choose_recipes
+from paddler_trio.llama_setup.recipes import (
+    FOUND,
+    Accelerator,
+    Recipe,
+    choose_recipes,
+    portable_recipes,
+)
 from paddler_trio.llama_setup.remembered_proof import Marker, is_proven
 from paddler_trio.llama_setup.set_up import SetupRequest, reason_against
 from paddler_trio.llama_setup.wheel_build import build_started, describe_progress
@@ -245,6 +251,24 @@ def test_a_poor_build_that_pip_made_is_replaced_even_if_it_was_once_remembered(
     checkout.set_up()
     assert checkout.provided == ["avx2"]
     assert "does not use AVX2, FMA, F16C" in capsys.readouterr().out
+
+
+def test_a_portable_build_is_made_when_asked_for_and_replaced_where_it_is_poor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = Checkout(tmp_path, monkeypatch)
+    set_up.run(SetupRequest("paddler-trio setup --portable", portable=True))
+    assert checkout.provided == ["portable avx2"]
+    [portable, _] = portable_recipes("x86_64")
+    checkout.remembers(recipe=portable.name, cmake_args=portable.cmake_args)
+    checkout.set_up()  # it has all that this CPU has
+    assert checkout.provided == ["portable avx2"]
+    checkout.remembers(
+        recipe=portable.name, cmake_args=portable.cmake_args, system_info="CPU : SSE3 = 1"
+    )
+    checkout.system_info = "CPU : SSE3 = 1"
+    checkout.set_up()
+    assert checkout.provided == ["portable avx2", "avx2"]
 
 
 def test_cmake_args_beside_an_option_are_refused_with_both_named(
