@@ -28,10 +28,10 @@ from paddler_trio.joining.agent_folder import in_use
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
-from paddler_trio.nursery_tree.balancer_tree import Run
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
 from paddler_trio.nursery_tree.instances import Instances
 from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.tls.address import BalancerAddress
@@ -103,7 +103,13 @@ def agent_parts(config: AgentConfig, open_metrics: OpenMetrics | None = None) ->
         placement=first_placement,
         instances=instances,
     )
-    return AgentParts(first, instances.run, host.services(open_metrics, instances), host.lag)
+    return AgentParts(
+        first,
+        instances.run,
+        host.services(open_metrics, instances),
+        host.lag,
+        lambda: sum(each.requests_running for each in host.statuses.values()),
+    )
 
 
 @attrs.define(eq=False)
@@ -118,6 +124,8 @@ class _Host:
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), init=False)
     spans: SpanExport | None = attrs.field(default=None, init=False)
     """Takes the spans of the requests of all instances."""
+    statuses: dict[str, AgentStatus] = attrs.field(factory=dict, init=False)
+    """Of the newest instance of each deployment."""
     _hub: HubSettings = attrs.field(init=False)
     _fit: ModelFit = attrs.field(init=False)
     """One dry run at a time."""
@@ -218,6 +226,7 @@ class _Host:
         )
 
         self._measures.add(deployment, status, link)
+        self.statuses[deployment] = status
 
         def offer_nothing() -> None:
             status.set(is_leaving=True)
