@@ -47,6 +47,7 @@ OLD = AGENT.go | AGENT.rust | BALANCER.go | BALANCER.rust
 OTHERS = {
     "--enable-feature": "Prometheus",
     "--gpus": "Docker",
+    "--sleep-idle-seconds": "llama-server",
     **{f"--{flag}": "Paddler before 2.0" for flag in OLD},
 }
 """Flags that pages name without saying of which other program they are."""
