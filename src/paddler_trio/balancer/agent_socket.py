@@ -412,6 +412,7 @@ class _Link:
             return  # an older snapshot that arrived late
         same = _visible(status) == _visible(agent.status)
         agent.status = status
+        agent.is_suspended = False
         if agent.refresh_readiness() or not same:
             self.socket.dispatcher.update(agent)
 

@@ -135,6 +135,8 @@ class AgentConnection:
     """As many of its slots as may be used now; fewer while it ramps up."""
     said_goodbye: bool = attrs.field(default=False, init=False)
     """It deregistered: the end of the connection is no loss."""
+    is_suspended: bool = attrs.field(default=False, init=False)
+    """The server that it stands in front of did not answer since its last report."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
     awaits_state: bool = attrs.field(default=False, init=False)
@@ -238,7 +240,8 @@ class AgentConnection:
         before = (self.is_accepting, self.usable_slots)
         now_s = trio.current_time()
         if self.upstream is not None:
-            serves = self.serves_desired = self.status.slots_total > 0
+            serves = self.status.slots_total > 0 and not self.is_suspended
+            self.serves_desired = serves
         elif self.speaks_trio:
             report = self.report
             self.serves_desired = report is not None and (

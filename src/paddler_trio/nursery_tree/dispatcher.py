@@ -208,6 +208,13 @@ class Dispatcher:
         reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
         return attrs.evolve(self.pools.statistics(), slots_total=reported)
 
+    def suspend(self, agent: AgentConnection) -> None:
+        """The server behind this agent did not answer: no work until the agent's next report, which
+        says how it is."""
+        agent.is_suspended = True
+        if agent.key in self.agents and agent.refresh_readiness():
+            self.update(agent)
+
     def agents_with_models(self) -> list[AgentConnection]:
         """Those that load what is desired; not those in front of a server."""
         return [agent for agent in self.agents.values() if agent.upstream is None]

@@ -169,9 +169,10 @@ class Forwarding:
         if failed is None:
             request.end(Completed())
         elif failed.may_repeat:
+            self.dispatcher.suspend(lease.agent)  # or it would get this request again at once
             self.dispatcher.hand_back(lease, failed.text, suspects=0)
         else:
-            request.end(Failure(502, failed.text, blames_agent=True))
+            request.end(_failure(failed))
         return request.is_over
 
     # -------------------------------------------------------- beside slots
@@ -192,9 +193,10 @@ class Forwarding:
                     problem = Failure(503, "No server is connected that answers now")
                     break
                 failed = await exchange(agent, forwarded, "", answer)
-                problem = None if failed is None else Failure(502, failed.text)
+                problem = None if failed is None else _failure(failed)
                 if failed is None or not failed.may_repeat:
                     break
+                self.dispatcher.suspend(agent)
         return problem
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
@@ -258,3 +260,10 @@ class Forwarding:
         if problem.code != 503:
             return []
         return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s(pool.name))]
+
+
+def _failure(failed: Failed) -> Failure:
+    """What the client is told."""
+    if failed.kind == "request":
+        return Failure(400, failed.text)
+    return Failure(504 if failed.kind == "timeout" else 502, failed.text, blames_agent=True)
