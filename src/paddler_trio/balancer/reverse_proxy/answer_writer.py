@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import assert_never
+from collections import deque
+from typing import Final, assert_never
 
 import attrs
 
@@ -19,6 +20,8 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
 from paddler_trio.http.asgi import Scope, Send
 from paddler_trio.http.raw_response import RawResponse
 from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
+
+TAIL_BYTES: Final = 8192
 
 
 @attrs.define(eq=False, repr=False)
@@ -38,6 +41,8 @@ class AnswerWriter:
     """All of it was written."""
     _head: AnswerHead | None = attrs.field(default=None, init=False)
     _is_event_stream: bool = attrs.field(default=False, init=False)
+    _last: deque[bytes] = attrs.field(factory=lambda: deque(maxlen=4), init=False)
+    """Pieces of the body: the last two events of a stream come in one or two of them each."""
     _pieces: list[bytes] = attrs.field(factory=list, init=False)
 
     def __repr__(self) -> str:
@@ -58,9 +63,15 @@ class AnswerWriter:
         await self.raw.begin(self.send, head.status, closes=self._head.framing is Framing.CLOSE)
         self._pieces.append(self._head.data)
 
+    @property
+    def tail(self) -> bytes:
+        """The end of the body, as far as it has come."""
+        return b"".join(self._last)[-TAIL_BYTES:]
+
     def add(self, data: bytes) -> None:
         """A piece of the body: of a chunked one, a chunk."""
         assert self._head is not None, "the head comes first"
+        self._last.append(data)
         match self._head.framing:
             case Framing.CHUNKS:
                 self._pieces.append(chunk(data))

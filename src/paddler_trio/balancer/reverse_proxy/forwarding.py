@@ -18,7 +18,13 @@ import trio
 
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
 from paddler_trio.balancer.reverse_proxy.forwarded_head import AGENT_FIELD, request_headers
-from paddler_trio.balancer.reverse_proxy.server_choice import home_of_slot, least_busy, named
+from paddler_trio.balancer.reverse_proxy.prefix_affinity import PrefixAffinity, cached_tokens
+from paddler_trio.balancer.reverse_proxy.server_choice import (
+    home_of_slot,
+    least_busy,
+    named,
+    preferred,
+)
 from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange
 from paddler_trio.http.asgi import (
@@ -67,6 +73,7 @@ class Forwarding:
     response_timeout_s: float = 600.0
     rewrites_host: bool = False
     needs_keys: Callable[[], bool] = lambda: False
+    affinity: PrefixAffinity = attrs.field(factory=PrefixAffinity)
 
     async def forward(
         self,
@@ -127,18 +134,24 @@ class Forwarding:
     ) -> Failure | None:
         work = ForwardedWork(self.response_timeout_s)
         client, priority = client_of(scope)
+        home = None
+        if server is None:
+            home = preferred(pool.agents.values(), self.affinity.home(forwarded.body))
+        wanted = server or home
         request = self.dispatcher.submit(
             request_id(scope),
             work,
             client=client,
             priority=priority,
             deployment=pool.name,
-            pin=None if server is None else RevisionPin(server.revision),
+            pin=None if wanted is None else RevisionPin(wanted.revision),
             route=scope["path"],
             trace=trace_of(scope),
             user=user_of(scope),
             account=account_of(scope),
         )
+        if home is not None:
+            request.pin = None  # it has its slot; another may take it over if that one is lost
         try:
             async with cancelled_on_disconnect(receive):
                 while not await self._held_slot(request, work, forwarded, answer):
@@ -168,6 +181,8 @@ class Forwarding:
             return request.is_over
         if failed is None:
             request.end(Completed())
+            tokens = cached_tokens(answer.tail)
+            self.affinity.answered(forwarded.body, lease.agent.id, tokens)
         elif failed.may_repeat:
             self.dispatcher.suspend(lease.agent)  # or it would get this request again at once
             self.dispatcher.hand_back(lease, failed.text, suspects=0)

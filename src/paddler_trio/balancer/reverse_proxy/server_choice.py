@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from paddler_trio.balancer.reverse_proxy.prefix_affinity import MAX_LEAD
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 
 
@@ -33,11 +34,20 @@ def home_of_slot(
     return max(agents, key=weight, default=None)
 
 
+def preferred(agents: Iterable[AgentConnection], agent_id: str | None) -> AgentConnection | None:
+    """The agent of this id, if it has a free slot and is not much busier than the others."""
+    ready = [each for each in agents if each.is_accepting and each.usable_slots]
+    home = next((each for each in ready if each.id == agent_id), None)
+    if home is None or home.slots_processing >= home.usable_slots:
+        return None
+    return home if _load(home) - min(map(_load, ready)) <= MAX_LEAD else None
+
+
+def _load(agent: AgentConnection) -> float:
+    return agent.slots_processing / max(1, agent.usable_slots)
+
+
 def least_busy(agents: Iterable[AgentConnection]) -> AgentConnection | None:
     """Of those that get work, for a request that takes no slot; None if none does."""
     ready = [agent for agent in agents if agent.is_accepting]
-    return min(
-        ready,
-        key=lambda agent: agent.slots_processing / max(1, agent.usable_slots),
-        default=None,
-    )
+    return min(ready, key=_load, default=None)
