@@ -52,12 +52,12 @@ def run(order: BenchOrder) -> int:
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     results = Results()
     targets = trio.run(_measure, order, results)
-    if results.stopped == INTERRUPT and not results.turns:
+    if results.stopped == INTERRUPT and not results.runs:
         return INTERRUPTED
     report = report_of(
         order.plan,
         targets,
-        results.turns,
+        results.runs,
         started=started,
         version=__version__,
         stopped=results.stopped,
@@ -67,7 +67,7 @@ def run(order: BenchOrder) -> int:
     if results.stopped == INTERRUPT:
         return INTERRUPTED
     failed_too_often = any(rate > order.max_error_rate for rate in report.error_rates)
-    return FAILED if failed_too_often or report.unmet or not report.cells else DONE
+    return FAILED if failed_too_often or report.unmet or not report.points else DONE
 
 
 async def _measure(order: BenchOrder, results: Results) -> list[TargetShown]:
@@ -174,7 +174,7 @@ def _announce(plan: BenchPlan, targets: list[TargetShown]) -> None:
     for each in targets:
         console.print(Text(printable(f"{each.label}: {each.url}, model {each.model}")))
     console.print(
-        f"{len(plan.turns)} turns, {plan.num_requests} requests of up to "
+        f"{len(plan.runs)} runs, {plan.num_requests} requests of up to "
         f"{plan.sizes.max_tokens} tokens; over after {duration(plan.longest_s * 1000)} at the "
         "latest; Ctrl-C ends it with the results so far"
     )

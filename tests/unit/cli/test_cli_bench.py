@@ -23,6 +23,8 @@ from paddler_trio.errors import ConfigurationError
         (["--against", "x y"], "--against: 'x y' is no base URL"),
         (["--concurrency", "1,two"], "--concurrency '1,two' must be numbers"),
         (["--concurrency", "1,,2"], "must be numbers with commas"),
+        (["--timeout", "nan"], "Invalid value for '--timeout'"),
+        (["--inference-addr", "a..b:80"], "cannot find the host of http://a..b:80"),
         (["--concurrency", "0"], "must have numbers from 1 to 1024"),
         (["--workload", "heavy"], "--workload 'heavy' is not known: give plain, prefix, mixed"),
         (["--fail-if", "speed>3"], "--fail-if 'speed>3' is no condition"),
@@ -96,5 +98,5 @@ def test_notes_name_failures_and_what_was_left_out() -> None:
     assert found == [
         "ours: 2 requests failed (status 503): no <slot>",
         "<b>other</b>: 2 requests failed (status 503): no <slot>",
-        "not all turns were taken: --max-time 5 was over",
+        "not all runs were done: --max-time 5 was over",
     ]
