@@ -18,6 +18,7 @@ from paddler_trio.bench.workloads import Workload
 COLOURS: Final = ("one", "two")
 """Of the targets, by their number."""
 PERCENTS: Final = ("p50", "p95", "p99")
+SHIFT_PX: Final = 4
 STEPS: Final = 5
 """Concurrencies that a distribution is drawn of."""
 MAX_POINTS: Final = 200
@@ -72,6 +73,7 @@ class WorkloadPlots:
             Series(
                 style=COLOURS[target],
                 marks=tuple(self._rate_mark(point) for point in self._of_target(target)),
+                shift_px=(-SHIFT_PX, SHIFT_PX)[target] if len(self.report.targets) > 1 else 0,
             )
             for target in range(len(self.report.targets))
         ]
