@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.bench.distributions import STEPS, distribution, spread, step_of
 from paddler_trio.bench.figure_words import milliseconds, number, times
 from paddler_trio.bench.figures import Figures, Percentiles, percentile
 from paddler_trio.bench.page_parts import DataTable, PlotFigure, Row
@@ -19,9 +20,6 @@ COLOURS: Final = ("one", "two")
 """Of the targets, by their number."""
 PERCENTS: Final = ("p50", "p95", "p99")
 SHIFT_PX: Final = 4
-STEPS: Final = 5
-"""Concurrencies that a distribution is drawn of."""
-MAX_POINTS: Final = 200
 CDF_PERCENTS: Final = (10, 25, 50, 75, 90, 95, 99)
 CLIENTS: Final = "clients at a time"
 Latency = Callable[[Figures], Percentiles | None]
@@ -279,33 +277,6 @@ class WorkloadPlots:
 def percents_of(ordered: Sequence[float]) -> list[float]:
     """Those that the table of a distribution has."""
     return [percentile(ordered, percent) for percent in CDF_PERCENTS]
-
-
-def spread(levels: Sequence[int], count: int) -> list[int]:
-    """At most so many of them, the first and the last among them, evenly apart."""
-    if len(levels) <= count:
-        return list(levels)
-    return [levels[round(n * (len(levels) - 1) / (count - 1))] for n in range(count)]
-
-
-def step_of(place: int, count: int) -> int:
-    """The shade from 1 to 5 of the line at this place; the last is the darkest."""
-    return STEPS if count == 1 else 1 + round(place * (STEPS - 1) / (count - 1))
-
-
-def distribution(ordered: Sequence[float]) -> Iterator[Mark]:
-    """The share of the values, in seconds, that are no larger, at each of them in milliseconds; at
-    most 200 of them."""
-    count = len(ordered)
-    yield Mark(ordered[0] * 1000, 0.0)
-    if count <= MAX_POINTS:
-        ranks = range(1, count + 1)
-        for rank in ranks:
-            yield Mark(ordered[rank - 1] * 1000, rank / count)
-        return
-    for part in range(1, MAX_POINTS + 1):
-        rank = -(-part * count // MAX_POINTS)
-        yield Mark(ordered[rank - 1] * 1000, rank / count)
 
 
 def _at(point: Point, percent: int) -> str:

@@ -12,6 +12,7 @@ from paddler_trio.bench.conditions import parse_condition
 from paddler_trio.bench.plan import MAX_ROUNDS, BenchPlan
 from paddler_trio.bench.workloads import Sizes
 from paddler_trio.cli.bench_order import (
+    STANDARD_OUTPUT,
     BenchOrder,
     check_writable,
     parse_levels,
@@ -288,7 +289,7 @@ def bench(
         if against and targets[0].label == targets[1].label:
             raise ConfigurationError("both servers have one name: give --name or --against-name")
         check_writable(html)
-        check_writable(json_file)
+        check_writable(None if json_file == STANDARD_OUTPUT else json_file)
         plan = BenchPlan(
             workloads=parse_workloads(workload),
             concurrencies=parse_levels(concurrency),

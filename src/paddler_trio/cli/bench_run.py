@@ -42,12 +42,16 @@ CONNECT_S: Final = 5.0
 INTERRUPT: Final = "interrupted"
 
 
+class ReportUnwrittenError(PaddlerError):
+    """A file could not be written after all; the table was printed before."""
+
+
 def run(order: BenchOrder) -> int:
     """The exit code.
 
     Errors:
       ConfigurationError: a target cannot be found or may not be tested; nothing was sent to it.
-      PaddlerError: a target does not answer.
+      PaddlerError: a target does not answer; a file cannot be written.
     """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     results = Results()
@@ -198,8 +202,8 @@ def _show(order: BenchOrder, report: Report) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """ConfigurationError if it cannot be written."""
+    """ReportUnwrittenError if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
+        raise ReportUnwrittenError(f"cannot write {path}: {error.strerror}") from error

@@ -32,6 +32,7 @@ from paddler_trio.errors import ConfigurationError
         (["--against", "127.0.0.1:8061"], "both servers have one name"),
         (["--against", "127.0.0.1:1", "--name", "x" * 41], "is no name: at most 40"),
         (["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
+        (["--html", "-"], "cannot write -: it must be a file"),
         (["--html", "/no/such/folder/x"], "cannot write /no/such/folder/x"),
         (["--json", "/"], "cannot write /: it must be a file"),
         (["--tls-fingerprint", "0" * 64], "has no TLS, and a flag --tls-* is given"),
