@@ -26,7 +26,7 @@ class Resolved:
         address: IPv4Address | IPv6Address = ip_address(self.ip.partition("%")[0])
         if isinstance(address, IPv6Address):
             address = address.ipv4_mapped or address
-        return address.is_global or address.is_multicast
+        return address.is_global
 
 
 async def resolve(url: BaseUrl) -> Resolved:
