@@ -1,10 +1,10 @@
-"""A load test that was never run: turns of known times, and their report."""
+"""A load test that nobody made: runs of known times, and their report."""
 
 from __future__ import annotations
 
 from array import array
 
-from paddler_trio.bench.figures import TurnResult
+from paddler_trio.bench.figures import RunResult
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.report import Report, TargetShown, report_of
 from paddler_trio.bench.samples import Failure, FailureKind, Sample, ServerCounts
@@ -35,18 +35,18 @@ def failed(text: str = "full", status: int = 503) -> Sample:
     )
 
 
-def results() -> list[TurnResult]:
-    """Each turn takes a second; the first tokens of the second target come twice as late."""
+def results() -> list[RunResult]:
+    """Each run takes a second; the first tokens of the second target come twice as late."""
     found = []
-    for turn in PLAN.turns:
-        ttft_s = 0.1 * turn.concurrency * (1 + turn.target) + 0.01 * turn.round
-        samples = [sample(ttft_s, prompt_ms=None if turn.target == 0 else 20)]
-        if turn.concurrency == 2:
+    for run in PLAN.runs:
+        ttft_s = 0.1 * run.concurrency * (1 + run.target) + 0.01 * run.round
+        samples = [sample(ttft_s, prompt_ms=None if run.target == 0 else 20)]
+        if run.concurrency == 2:
             samples += [sample(ttft_s), failed("no <slot>")]
-        result = TurnResult(
-            turn=turn,
+        result = RunResult(
+            run=run,
             began_s=0,
-            ended_s=1 if turn.concurrency == 2 or turn.round else 1 / 3,
+            ended_s=1 if run.concurrency == 2 or run.round else 1 / 3,
             client_cpu_s=0.1,
             num_sent=len(samples),
             samples=samples,

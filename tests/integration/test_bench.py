@@ -43,25 +43,25 @@ def test_two_ports_of_a_fleet_are_compared_in_three_reports(ports: Ports, tmp_pa
         *("--html", page, "--json", figures, "--fail-if", "error_rate>0"),
     )
     assert ended.returncode == 0, ended.stderr
-    assert "4 turns, 20 requests of up to 32 tokens; over after" in ended.stderr
-    assert ended.stderr.count("round 1/1") == 4, "a line for each turn"
+    assert "4 runs, 20 requests of up to 32 tokens; over after" in ended.stderr
+    assert ended.stderr.count("round 1/1") == 4, "a line for each run"
     assert "first / second" in ended.stdout
     report = json.loads(figures.read_text())
     assert [each["model"] for each in report["targets"]] == ["paddler-demo", "paddler-demo"]
     assert report["error_rates"] == [0.0, 0.0]
-    cells = {(c["concurrency"], c["target"]): c for c in report["cells"]}
-    assert len(cells) == 4
-    for (concurrency, target), cell in cells.items():
-        assert cell["requests"] == 2 * concurrency
-        assert cell["completion_tokens"] == 32 * cell["requests"], "answers are of full length"
-        assert cell["prompt_tokens"] > 0
-        assert 0 < cell["client_cpu_share"] < 1
+    points = {(c["concurrency"], c["target"]): c for c in report["points"]}
+    assert len(points) == 4
+    for (concurrency, target), point in points.items():
+        assert point["requests"] == 2 * concurrency
+        assert point["completion_tokens"] == 32 * point["requests"], "answers are of full length"
+        assert point["prompt_tokens"] > 0
+        assert 0 < point["client_cpu_share"] < 1
         if target == 0:
-            assert 0 < cell["ttft_ms"]["p50"] <= cell["total_ms"]["p50"]
-            assert 0 <= cell["queue_ms"]["p50"] <= cell["ttft_ms"]["p50"]
+            assert 0 < point["ttft_ms"]["p50"] <= point["total_ms"]["p50"]
+            assert 0 <= point["queue_ms"]["p50"] <= point["ttft_ms"]["p50"]
         else:
-            assert cell["queue_ms"] is None, "the exact port has no timings"
-    assert set(cells[4, 0]["ttft_ms_by_kind"]) == {"short", "long"}
+            assert point["queue_ms"] is None, "the exact port has no timings"
+    assert set(points[4, 0]["ttft_ms_by_kind"]) == {"short", "long"}
     assert page.read_text().count("<svg") == 5
 
 
@@ -81,7 +81,7 @@ def test_ctrl_c_ends_it_with_the_results_so_far(ports: Ports) -> None:
         "paddler_trio",
         [
             *("bench", "--inference-addr", ports.inference, "--concurrency", "1,2"),
-            *("--requests", "1000", "--turn-time", "0.3", "--rounds", "50", "--max-tokens", "8"),
+            *("--requests", "1000", "--run-time", "0.3", "--rounds", "50", "--max-tokens", "8"),
         ],
         env={},
         stdout=subprocess.PIPE,
@@ -90,9 +90,9 @@ def test_ctrl_c_ends_it_with_the_results_so_far(ports: Ports) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         lines = iter(process.stderr.readline, b"")
-        assert any(b"round 1/50" in line for line in lines), "a turn is over"
+        assert any(b"round 1/50" in line for line in lines), "a run is over"
         process.send_signal(signal.SIGINT)
-        assert "not all turns were taken: interrupted" in process.stderr.read().decode()
+        assert "not all runs were done: interrupted" in process.stderr.read().decode()
         table = process.stdout.read().decode()
         assert process.wait(60) == 130
     assert "plain: times in ms" in table
@@ -102,9 +102,9 @@ def test_ctrl_c_ends_it_with_the_results_so_far(ports: Ports) -> None:
 def test_on_a_terminal_it_shows_how_far_it_is_and_leaves_only_the_table(ports: Ports) -> None:
     with person(
         *("bench", "--inference-addr", ports.inference, "--concurrency", "3", "--rounds", "50"),
-        *("--turn-time", "0.3", "--requests", "1000", "--max-tokens", "8"),
+        *("--run-time", "0.3", "--requests", "1000", "--max-tokens", "8"),
     ) as operator:
-        operator.reads("turns, ")
+        operator.reads("runs, ")
         operator.reads("plain x3, round 2/50")
         operator.process.send_signal(signal.SIGINT)
         assert operator.waits_for_end() == 130

@@ -65,7 +65,7 @@ async def test_figures_are_those_of_the_clock(autojump_clock: MockClock) -> None
     results = Results()
     async with serving() as server:
         await run_bench(PLAN, (server.target(),), results)
-    figures = figures_of(results.turns)
+    figures = figures_of(results.runs)
     assert figures.requests == 6
     assert (figures.failed, figures.unfinished) == (0, 0)
     for values, seconds in ((figures.ttft, 0.2), (figures.itl, 0.05), (figures.queue, 0.05)):
@@ -98,11 +98,11 @@ async def test_two_targets_take_turns(autojump_clock: MockClock) -> None:
     )
     async with serving() as one, serving() as other:
         await run_bench(plan, (one.target("one"), other.target("other")), results)
-    assert [each.turn.target for each in results.turns] == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert [each.run.target for each in results.runs] == [0, 1, 1, 0, 0, 1, 1, 0]
     assert len(one.bodies) == len(other.bodies) == 6
     assert all(
         each.began_s >= before.ended_s
-        for before, each in zip(results.turns, results.turns[1:], strict=False)
+        for before, each in zip(results.runs, results.runs[1:], strict=False)
     )
 
 
@@ -115,7 +115,7 @@ async def test_what_warms_up_is_not_counted(autojump_clock: MockClock) -> None:
             results,
         )
     assert len(server.bodies) == 4
-    assert figures_of(results.turns).requests == 1
+    assert figures_of(results.runs).requests == 1
 
 
 async def test_a_target_that_refuses_everything_ends_the_test_with_its_words(
@@ -127,7 +127,7 @@ async def test_a_target_that_refuses_everything_ends_the_test_with_its_words(
             TargetSilentError, match="server answers no request: status 503: the buf"
         ):
             await run_bench(BenchPlan(), (server.target(),), results)
-    assert results.turns == []
+    assert results.runs == []
 
 
 async def test_refusals_are_counted_and_the_connection_is_kept(autojump_clock: MockClock) -> None:
@@ -138,7 +138,7 @@ async def test_refusals_are_counted_and_the_connection_is_kept(autojump_clock: M
             (server.target(),),
             results,
         )
-    figures = figures_of(results.turns)
+    figures = figures_of(results.runs)
     assert (figures.requests, figures.errors) == (3, {"status 503": 1})
     assert len(server.dialled) == 1
 
@@ -154,8 +154,8 @@ async def test_after_a_failed_answer_the_client_goes_on_with_another_connection(
     plan = BenchPlan(concurrencies=(1,), rounds=1, requests=3, warmup=0, timeout_s=5)
     async with serving(counting(bad, answer)) as server:
         await run_bench(plan, (server.target(),), results)
-    assert figures_of(results.turns).errors == {label: 1}
-    assert figures_of(results.turns).requests == 3
+    assert figures_of(results.runs).errors == {label: 1}
+    assert figures_of(results.runs).requests == 3
     assert len(server.dialled) == 2
 
 
@@ -173,7 +173,7 @@ async def test_a_kept_connection_that_the_server_closed_is_no_failure(
             (server.target(),),
             results,
         )
-    assert figures_of(results.turns).errors == {}
+    assert figures_of(results.runs).errors == {}
     assert len(server.dialled) == 3
 
 
@@ -192,10 +192,10 @@ async def test_a_turn_that_takes_too_long_sends_nothing_more_and_ends_what_it_be
     autojump_clock: MockClock,
 ) -> None:
     results = Results()
-    plan = BenchPlan(concurrencies=(2,), rounds=1, requests=100, warmup=0, turn_s=1.0)
+    plan = BenchPlan(concurrencies=(2,), rounds=1, requests=100, warmup=0, run_s=1.0)
     async with serving() as server:
         await run_bench(plan, (server.target(),), results)
-    figures = figures_of(results.turns)
+    figures = figures_of(results.runs)
     assert figures.requests == 2 * 3, "each takes 0.35 s, and the fourth would begin after 1.05 s"
     assert (figures.failed, figures.unfinished) == (0, 0)
     assert results.stopped == ""
@@ -210,10 +210,10 @@ async def test_the_whole_test_ends_in_its_time_with_the_results_so_far(
         await run_bench(plan, (server.target(),), results)
     assert autojump_clock.current_time() == pytest.approx(5.0, abs=0.01)
     assert results.stopped == "--max-time 5 was over"
-    assert 0 < len(results.turns) < len(plan.turns)
-    last = figures_of(results.turns[-1:])
-    assert last.unfinished == results.turns[-1].turn.concurrency
-    assert results.turns[-1].is_over
+    assert 0 < len(results.runs) < len(plan.runs)
+    last = figures_of(results.runs[-1:])
+    assert last.unfinished == results.runs[-1].run.concurrency
+    assert results.runs[-1].is_over
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.2, 0.22, 0.34, 0.36, 1.2])
@@ -226,7 +226,7 @@ async def test_whoever_cancels_it_has_the_results_so_far(
             await run_bench(PLAN, (server.target(),), results)
         assert scope.cancelled_caught is (after_s < 0.7)
     expected = 3 * min(2, int(after_s / 0.35))
-    assert sum(len(each.samples) for each in results.turns) == expected
+    assert sum(len(each.samples) for each in results.runs) == expected
 
 
 async def test_what_connects_nowhere_is_a_failure_with_the_system_s_words(
@@ -312,7 +312,7 @@ async def test_a_target_with_tls_is_asked_over_it(
     results = Results()
     async with serving() as server:
         await run_bench(PLAN, (encrypted(server, authority),), results)
-    figures = figures_of(results.turns)
+    figures = figures_of(results.runs)
     assert (figures.requests, figures.errors) == (6, {})
     assert len(server.dialled) == 3
 

@@ -1,8 +1,8 @@
 """One client of a target: a connection that is kept, and one request after the other on it.
 
 h11 speaks HTTP; times are noted as soon as bytes are here, and nothing is done with them that is
-not needed to know when text came. After anything but a whole answer, which
-a refusal is too, the next request gets another connection.
+not needed to know when text came. After anything but a whole answer, which a refusal is too, the
+next request gets another connection.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class ClientConnection:
             answer.failure = await self._exchange(ask, answer) or answer.failure
         if scope.cancelled_caught:
             answer.failure = Failure(FailureKind.timeout, f"not over after {timeout_s:g} s")
+        ended_s = trio.current_time()
         await self._settle()
         return Sample(
             kind=ask.kind,
             sent_s=sent_s,
-            ended_s=trio.current_time(),
+            ended_s=ended_s,
             first_s=answer.first_s,
             gaps_s=answer.gaps_s,
             num_pieces=answer.num_pieces,

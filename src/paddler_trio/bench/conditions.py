@@ -74,16 +74,16 @@ def parse_condition(text: str) -> Condition:
 
 
 def unmet(conditions: list[Condition], report: Report) -> Iterator[str]:
-    """A sentence for each cell of the first target in which a condition holds."""
+    """A sentence for each point of the first target in which a condition holds."""
     for condition in conditions:
-        for cell in report.cells:
-            if cell.target or condition.level not in {None, cell.concurrency}:
+        for point in report.points:
+            if point.target or condition.level not in {None, point.concurrency}:
                 continue
-            if condition.holds(cell.figures):
-                value = condition.value(cell.figures)
+            if condition.holds(point.figures):
+                value = condition.value(point.figures)
                 yield (
-                    f"{condition.text}: {_shown(condition, value)} with {cell.workload} at "
-                    f"concurrency {cell.concurrency}"
+                    f"{condition.text}: {_shown(condition, value)} with {point.workload} at "
+                    f"concurrency {point.concurrency}"
                 )
 
 

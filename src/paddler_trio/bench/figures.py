@@ -1,4 +1,4 @@
-"""From the samples of turns to the figures that are reported. Pure.
+"""From the samples of runs to the figures that are reported. Pure.
 
 Rounds are merged by pooling: percentiles are of the requests of all rounds together, rates are all
 tokens over all the time. So each figure is one that a reader can compute again from the samples.
@@ -13,7 +13,7 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.bench.plan import Turn
+from paddler_trio.bench.plan import Run
 from paddler_trio.bench.samples import Sample
 
 BUSY_SHARE: Final = 0.7
@@ -21,15 +21,15 @@ BUSY_SHARE: Final = 0.7
 
 
 @attrs.define(kw_only=True)
-class TurnResult:
-    """A turn, under way or over.
+class RunResult:
+    """A run, under way or over.
 
     Args:
       num_sent: requests that were begun; more than samples if it was cut off.
       client_cpu_s: processor time of this process while it lasted.
     """
 
-    turn: Turn
+    run: Run
     began_s: float = 0.0
     ended_s: float = 0.0
     client_cpu_s: float = 0.0
@@ -54,7 +54,7 @@ class Percentiles:
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """What is reported of some turns; times in seconds, None where nobody told any.
+    """What is reported of some runs; times in seconds, None where nobody told any.
 
     ``client_share`` is processor time of the client, as a share of one core.
     ``cached_tokens`` and ``queue`` are told by some servers only.
@@ -123,8 +123,8 @@ def percentiles(values: Iterable[float]) -> Percentiles | None:
     return Percentiles(p50, p95, p99, len(ordered))
 
 
-def figures_of(results: Sequence[TurnResult]) -> Figures:
-    """Of all rounds of one workload at one concurrency against one target, or of any other turns.
+def figures_of(results: Sequence[RunResult]) -> Figures:
+    """Of all rounds of one workload at one concurrency against one target, or of any other runs.
 
     Failed requests are counted, and count in nothing else: their tokens and times are left out.
     """

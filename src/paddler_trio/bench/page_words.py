@@ -27,8 +27,8 @@ WORKLOADS: Final = MappingProxyType(
 MEANINGS: Final = (
     Meaning(
         "Tokens per second",
-        "Tokens of all answers as the server counts them, over the time of the turns. The end of "
-        "a turn, when some clients have finished, is included.",
+        "Tokens of all answers as the server counts them, over the time of the runs. The end of "
+        "a run, when some clients have finished, is included.",
     ),
     Meaning(
         "Time to first token",

@@ -1,7 +1,7 @@
-"""Which turns there are, in which order, and how long all of them can take. Pure.
+"""Which runs there are, in which order, and how long all of them can take. Pure.
 
-A *turn* is one workload at one concurrency against one target. The targets take their turns next to
-each other, so that both meet the same machine, and change who is first every time. Within a turn
+A *run* is one workload at one concurrency against one target. The targets take turns, so that
+both meet the same machine, and change who is first every time. Within a run
 there are as many clients as the concurrency says; each sends its next request when its last one is
 over.
 """
@@ -25,7 +25,7 @@ MAX_GAPS: Final = 8_000_000
 
 
 @attrs.frozen(kw_only=True)
-class Turn:
+class Run:
     """``occasion`` counts what the targets are compared on: workload, concurrency and round."""
 
     number: int
@@ -41,8 +41,8 @@ class BenchPlan:
     """What is to be done, validated.
 
     Args:
-      requests: of each client in a turn.
-      turn_s: after so long a turn sends no further request.
+      requests: of each client in a run.
+      run_s: after so long a run sends no further request.
       timeout_s: what a request may take before it counts as failed.
       max_s: for everything; what is not done by then is left out.
     """
@@ -52,7 +52,7 @@ class BenchPlan:
     rounds: int = 2
     requests: int = 4
     warmup: int = 2
-    turn_s: float = 10.0
+    run_s: float = 10.0
     timeout_s: float = 60.0
     max_s: float = 600.0
     sizes: Sizes = attrs.field(factory=Sizes)
@@ -77,42 +77,42 @@ class BenchPlan:
             )
 
     @property
-    def turns(self) -> list[Turn]:
+    def runs(self) -> list[Run]:
         """In the order in which they are taken."""
-        turns: list[Turn] = []
+        runs: list[Run] = []
         occasion = 0
         for workload in self.workloads:
             for concurrency in self.concurrencies:
                 for round_number in range(self.rounds):
                     for place in range(self.num_targets):
-                        turn = Turn(
-                            number=len(turns),
+                        run = Run(
+                            number=len(runs),
                             occasion=occasion,
                             workload=workload,
                             concurrency=concurrency,
                             round=round_number,
                             target=(place + occasion) % self.num_targets,
                         )
-                        turns.append(turn)
+                        runs.append(run)
                     occasion += 1
-        return turns
+        return runs
 
-    def num_requests_of(self, turn: Turn) -> int:
+    def num_requests_of(self, run: Run) -> int:
         """How many requests it sends at most."""
-        return self.requests * turn.concurrency
+        return self.requests * run.concurrency
 
     @property
     def num_requests(self) -> int:
-        """Of all turns, without those that warm up."""
+        """Of all runs, without those that warm up."""
         each = self.requests * sum(self.concurrencies)
         return each * self.rounds * len(self.workloads) * self.num_targets
 
     @property
     def longest_s(self) -> float:
         """Everything is over by then, whatever the targets do."""
-        num_turns = len(self.workloads) * len(self.concurrencies) * self.rounds * self.num_targets
+        num_runs = len(self.workloads) * len(self.concurrencies) * self.rounds * self.num_targets
         before_s = self.num_targets * self.timeout_s
-        return min(self.max_s, before_s + num_turns * (self.turn_s + self.timeout_s))
+        return min(self.max_s, before_s + num_runs * (self.run_s + self.timeout_s))
 
 
 def _check_levels(concurrencies: Sequence[int]) -> None:

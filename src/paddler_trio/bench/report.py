@@ -1,4 +1,4 @@
-"""What a load test found, ready to be shown: one cell for each workload, concurrency and target.
+"""What a load test found, ready to be shown: one point for each workload, concurrency and target.
 
 Pure. The terminal, the HTML page and the JSON document are three renderings of a :class:`Report`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from paddler_trio.bench.figures import Figures, Percentiles, TurnResult, figures_of, percentiles
+from paddler_trio.bench.figures import Figures, Percentiles, RunResult, figures_of, percentiles
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.samples import Failure, Sample
 from paddler_trio.bench.workloads import Workload
@@ -25,7 +25,7 @@ class TargetShown:
 
 
 @attrs.frozen(kw_only=True)
-class Cell:
+class Point:
     """One workload at one concurrency against one target, all rounds.
 
     Args:
@@ -68,19 +68,19 @@ class Report:
     version: str
     plan: BenchPlan
     targets: tuple[TargetShown, ...]
-    cells: tuple[Cell, ...]
+    points: tuple[Point, ...]
     errors: tuple[ErrorShown, ...]
     stopped: str = ""
     unmet: tuple[str, ...] = ()
     """Conditions of ``--fail-if`` that hold, as sentences."""
 
-    def of(self, workload: Workload) -> list[Cell]:
-        """The cells of one workload, by concurrency and then by target."""
-        return [cell for cell in self.cells if cell.workload is workload]
+    def of(self, workload: Workload) -> list[Point]:
+        """The points of one workload, by concurrency and then by target."""
+        return [point for point in self.points if point.workload is workload]
 
     @property
     def workloads(self) -> list[Workload]:
-        """Those that have cells."""
+        """Those that have points."""
         return [each for each in self.plan.workloads if self.of(each)]
 
     @property
@@ -89,28 +89,28 @@ class Report:
         return [self._error_rate(number) for number in range(len(self.targets))]
 
     def _error_rate(self, target: int) -> float:
-        figures = [cell.figures for cell in self.cells if cell.target == target]
+        figures = [point.figures for point in self.points if point.target == target]
         total = sum(each.requests for each in figures)
         return sum(each.failed for each in figures) / total if total else 0.0
 
     @property
-    def busy_cells(self) -> list[Cell]:
+    def busy_points(self) -> list[Point]:
         """Those in which the client was as busy as what it measured."""
-        return [cell for cell in self.cells if cell.figures.client_was_busy]
+        return [point for point in self.points if point.figures.client_was_busy]
 
 
 def report_of(
     plan: BenchPlan,
     targets: Sequence[TargetShown],
-    results: Sequence[TurnResult],
+    results: Sequence[RunResult],
     *,
     started: str,
     version: str,
     stopped: str = "",
 ) -> Report:
-    """From the turns that were taken, whole or not."""
-    cells = [
-        _cell(workload, concurrency, target, found)
+    """From the runs that were begun, whole or not."""
+    points = [
+        _point(workload, concurrency, target, found)
         for workload in plan.workloads
         for concurrency in sorted(plan.concurrencies)
         for target in range(len(targets))
@@ -118,7 +118,7 @@ def report_of(
             found := [
                 each
                 for each in results
-                if (each.turn.workload, each.turn.concurrency, each.turn.target)
+                if (each.run.workload, each.run.concurrency, each.run.target)
                 == (workload, concurrency, target)
                 and each.samples
             ]
@@ -129,7 +129,7 @@ def report_of(
         version=version,
         plan=plan,
         targets=tuple(targets),
-        cells=tuple(cells),
+        points=tuple(points),
         errors=tuple(_errors(results)),
         stopped=stopped,
     )
@@ -140,13 +140,13 @@ def ratio(first: float | None, second: float | None) -> float | None:
     return None if first is None or not second else first / second
 
 
-def _cell(workload: Workload, concurrency: int, target: int, found: list[TurnResult]) -> Cell:
+def _point(workload: Workload, concurrency: int, target: int, found: list[RunResult]) -> Point:
     samples = [sample for result in found for sample in result.samples if sample.failure is None]
     kinds = sorted({sample.kind for sample in samples}, reverse=True)
     by_kind = {
         kind: percentiles(_ttfts(each for each in samples if each.kind == kind)) for kind in kinds
     }
-    return Cell(
+    return Point(
         workload=workload,
         concurrency=concurrency,
         target=target,
@@ -163,12 +163,12 @@ def _ttfts(samples: Iterable[Sample]) -> list[float]:
     return sorted(each.ttft_s for each in samples if each.ttft_s is not None)
 
 
-def _errors(results: Sequence[TurnResult]) -> Iterator[ErrorShown]:
+def _errors(results: Sequence[RunResult]) -> Iterator[ErrorShown]:
     found: dict[tuple[int, str], list[Failure]] = {}
     for result in results:
         for sample in result.samples:
             if sample.failure is not None:
-                key = result.turn.target, sample.failure.label
+                key = result.run.target, sample.failure.label
                 found.setdefault(key, []).append(sample.failure)
     for (target, label), failures in sorted(found.items()):
         yield ErrorShown(target=target, label=label, count=len(failures), text=failures[0].text)

@@ -19,7 +19,7 @@ from paddler_trio.bench.figure_words import (
 from paddler_trio.bench.figures import BUSY_SHARE
 from paddler_trio.bench.page_parts import DataTable, Row, text
 from paddler_trio.bench.page_words import MEANINGS, WORKLOADS
-from paddler_trio.bench.report import Cell, Report, ratio
+from paddler_trio.bench.report import Point, Report, ratio
 from paddler_trio.bench.report_plots import COLOURS, WorkloadPlots
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -77,7 +77,7 @@ def _head(report: Report) -> Iterator[str]:
     yield "</ul>"
     yield (
         f'<p class="muted">Answers of up to {plan.sizes.max_tokens} tokens to prompts of '
-        f"{plan.sizes.prompt_words} words; {plan.requests} requests of each client in a turn, "
+        f"{plan.sizes.prompt_words} words; {plan.requests} requests of each client in a run, "
         f"{plan.rounds} rounds, seed {plan.seed}. A request may take "
         f"{seconds_words(plan.timeout_s)}.</p></header>"
     )
@@ -99,13 +99,13 @@ def _notes(report: Report) -> Iterator[str]:
 def notes_of(report: Report) -> Iterator[str]:
     """What a reader must know before the figures: failures, doubts, and what was left out."""
     if report.stopped:
-        yield f"Not all turns were taken: {report.stopped}."
+        yield f"Not all runs were done: {report.stopped}."
     for each in report.errors:
         label = report.targets[each.target].label
         yield f"{label}: {each.count} requests failed ({each.label}): {each.text}"
-    if busy := report.busy_cells:
-        worst = max(cell.figures.client_share for cell in busy)
-        levels = ", ".join(f"{cell.workload} with {cell.concurrency}" for cell in busy)
+    if busy := report.busy_points:
+        worst = max(point.figures.client_share for point in busy)
+        levels = ", ".join(f"{point.workload} with {point.concurrency}" for point in busy)
         yield (
             f"The load test itself needed up to {share(worst)} of a core, more than "
             f"{share(BUSY_SHARE)} ({levels}): it was a bottleneck, and the servers may be faster "
@@ -124,75 +124,78 @@ def _workloads(report: Report) -> Iterator[str]:
             yield figure.html()
 
 
-def _tiles(report: Report, cells: list[Cell]) -> Iterator[str]:
+def _tiles(report: Report, points: list[Point]) -> Iterator[str]:
     """The most that each server gave, and its latencies with the fewest and the most clients."""
-    levels = sorted({cell.concurrency for cell in cells})
-    by_target = [[cell for cell in cells if cell.target == n] for n in range(len(report.targets))]
+    levels = sorted({point.concurrency for point in points})
+    by_target = [
+        [point for point in points if point.target == n] for n in range(len(report.targets))
+    ]
     best = [max(each, key=_speed) if each else None for each in by_target]
     yield '<ul class="tiles">'
     yield _tile(report, "Most tokens per second", best, _speed, number, "tokens/s")
     tiles = [("Time to first token", level, _ttft) for level in sorted({levels[0], levels[-1]})]
     for name, level, value in (*tiles, ("Inter-token latency", levels[-1], _itl)):
         at_level = [
-            next((cell for cell in each if cell.concurrency == level), None) for each in by_target
+            next((point for point in each if point.concurrency == level), None)
+            for each in by_target
         ]
         yield _tile(report, f"{name}, 95th percentile", at_level, value, milliseconds, "ms")
     yield "</ul>"
 
 
-def _speed(cell: Cell) -> float:
-    return cell.figures.tokens_per_s
+def _speed(point: Point) -> float:
+    return point.figures.tokens_per_s
 
 
-def _ttft(cell: Cell) -> float | None:
-    return None if cell.figures.ttft is None else cell.figures.ttft.p95
+def _ttft(point: Point) -> float | None:
+    return None if point.figures.ttft is None else point.figures.ttft.p95
 
 
-def _itl(cell: Cell) -> float | None:
-    return None if cell.figures.itl is None else cell.figures.itl.p95
+def _itl(point: Point) -> float | None:
+    return None if point.figures.itl is None else point.figures.itl.p95
 
 
 def _tile(
     report: Report,
     name: str,
-    cells: list[Cell | None],
-    value: Callable[[Cell], float | None],
+    points: list[Point | None],
+    value: Callable[[Point], float | None],
     shown: Callable[[float | None], str],
     unit: str,
 ) -> str:
-    """``cells``: one of each target, where it has one."""
-    values = [None if cell is None else value(cell) for cell in cells]
+    """``points``: one of each target, where it has one."""
+    values = [None if point is None else value(point) for point in points]
     parts = [
         f'<li><div class="name">{text(name)}</div>',
         f'<div class="value">{shown(values[0])} <small>{unit}</small></div>',
-        f'<div class="other">{_with_clients(cells[0])}</div>',
+        f'<div class="other">{_with_clients(points[0])}</div>',
     ]
-    if len(cells) > 1:
+    if len(points) > 1:
         label, compared = text(report.targets[1].label), times(ratio(values[0], values[1]))
         parts.append(
-            f'<div class="other">{label}: {shown(values[1])} {unit} {_with_clients(cells[1])}; '
+            f'<div class="other">{label}: {shown(values[1])} {unit} {_with_clients(points[1])}; '
             f"ratio {compared}</div>"
         )
     return "".join([*parts, "</li>"])
 
 
-def _with_clients(cell: Cell | None) -> str:
-    if cell is None:
+def _with_clients(point: Point | None) -> str:
+    if point is None:
         return ""
-    return f"with {cell.concurrency} client{'s' if cell.concurrency > 1 else ''}"
+    return f"with {point.concurrency} client{'s' if point.concurrency > 1 else ''}"
 
 
 def _everything(report: Report) -> Iterator[str]:
     rows = []
-    for cell in report.cells:
-        figures = cell.figures
+    for point in report.points:
+        figures = point.figures
         total = figures.total
         rows.append(
             Row(
                 (
-                    str(cell.workload),
-                    report.targets[cell.target].label,
-                    str(cell.concurrency),
+                    str(point.workload),
+                    report.targets[point.target].label,
+                    str(point.concurrency),
                     str(figures.requests),
                     str(figures.failed),
                     str(figures.unfinished),

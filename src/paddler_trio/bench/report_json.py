@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from paddler_trio.bench.figures import Percentiles
-from paddler_trio.bench.report import Cell, Report
+from paddler_trio.bench.report import Point, Report
 
 SCHEMA: Final = 1
 Json = dict[str, object]
@@ -33,7 +33,7 @@ def report_json(report: Report) -> Json:
             "rounds": plan.rounds,
             "requests_per_client": plan.requests,
             "warmup": plan.warmup,
-            "turn_s": plan.turn_s,
+            "run_s": plan.run_s,
             "timeout_s": plan.timeout_s,
             "max_s": plan.max_s,
             "prompt_words": plan.sizes.prompt_words,
@@ -42,7 +42,7 @@ def report_json(report: Report) -> Json:
             "max_tokens": plan.sizes.max_tokens,
             "seed": plan.seed,
         },
-        "cells": [_cell(cell) for cell in report.cells],
+        "points": [_point(point) for point in report.points],
         "errors": [
             {
                 "target": each.target,
@@ -57,12 +57,12 @@ def report_json(report: Report) -> Json:
     }
 
 
-def _cell(cell: Cell) -> Json:
-    figures = cell.figures
+def _point(point: Point) -> Json:
+    figures = point.figures
     return {
-        "workload": str(cell.workload),
-        "concurrency": cell.concurrency,
-        "target": cell.target,
+        "workload": str(point.workload),
+        "concurrency": point.concurrency,
+        "target": point.target,
         "requests": figures.requests,
         "failed": figures.failed,
         "unfinished": figures.unfinished,
@@ -74,12 +74,12 @@ def _cell(cell: Cell) -> Json:
         "requests_per_s": _rounded(figures.requests_per_s),
         "prompt_tokens_per_s": _rounded(figures.prompt_tokens_per_s),
         "tokens_per_s": _rounded(figures.tokens_per_s),
-        "rounds_tokens_per_s": [_rounded(each) for each in cell.rounds_tokens_per_s],
+        "rounds_tokens_per_s": [_rounded(each) for each in point.rounds_tokens_per_s],
         "ttft_ms": _percentiles(figures.ttft),
         "itl_ms": _percentiles(figures.itl),
         "queue_ms": _percentiles(figures.queue),
         "total_ms": _percentiles(figures.total),
-        "ttft_ms_by_kind": {kind: _percentiles(each) for kind, each in cell.ttft_by_kind.items()},
+        "ttft_ms_by_kind": {kind: _percentiles(each) for kind, each in point.ttft_by_kind.items()},
         "client_cpu_share": _rounded(figures.client_share),
     }
 

@@ -7,20 +7,19 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.bench.distributions import STEPS, distribution, spread, step_of
 from paddler_trio.bench.figure_words import milliseconds, number, times
 from paddler_trio.bench.figures import Figures, Percentiles, percentile
 from paddler_trio.bench.page_parts import DataTable, PlotFigure, Row
 from paddler_trio.bench.plot_axis import Axis, level_axis, share_axis, value_axis
-from paddler_trio.bench.report import Cell, Report, ratio
+from paddler_trio.bench.report import Point, Report, ratio
 from paddler_trio.bench.svg_plot import Mark, Series, line_plot
 from paddler_trio.bench.workloads import Workload
 
 COLOURS: Final = ("one", "two")
 """Of the targets, by their number."""
 PERCENTS: Final = ("p50", "p95", "p99")
-STEPS: Final = 5
-"""Concurrencies that a distribution is drawn of."""
-MAX_POINTS: Final = 200
+SHIFT_PX: Final = 4
 CDF_PERCENTS: Final = (10, 25, 50, 75, 90, 95, 99)
 CLIENTS: Final = "clients at a time"
 Latency = Callable[[Figures], Percentiles | None]
@@ -34,7 +33,7 @@ class WorkloadPlots:
     workload: Workload
 
     @property
-    def cells(self) -> list[Cell]:
+    def points(self) -> list[Point]:
         return self.report.of(self.workload)
 
     def figures(self) -> Iterator[PlotFigure]:
@@ -52,7 +51,7 @@ class WorkloadPlots:
             "itl",
             lambda figures: figures.itl,
         )
-        if any(cell.figures.queue is not None for cell in self.cells):
+        if any(point.figures.queue is not None for point in self.points):
             yield self._latency(
                 "Queue",
                 "What passed before the first token while the prompt was not computed, as far as "
@@ -60,9 +59,9 @@ class WorkloadPlots:
                 "queue",
                 lambda figures: figures.queue,
             )
-        if any(cell.ttfts_s for cell in self.cells):
+        if any(point.ttfts_s for point in self.points):
             yield self._distribution()
-        if any(cell.ttft_by_kind for cell in self.cells):
+        if any(point.ttft_by_kind for point in self.points):
             yield self._kinds()
 
     # ------------------------------------------------------------------------- over concurrency
@@ -71,7 +70,8 @@ class WorkloadPlots:
         series = [
             Series(
                 style=COLOURS[target],
-                marks=tuple(self._rate_mark(cell) for cell in self._of_target(target)),
+                marks=tuple(self._rate_mark(point) for point in self._of_target(target)),
+                shift_px=(-SHIFT_PX, SHIFT_PX)[target] if len(self.report.targets) > 1 else 0,
             )
             for target in range(len(self.report.targets))
         ]
@@ -91,13 +91,13 @@ class WorkloadPlots:
             ),
         )
 
-    def _rate_mark(self, cell: Cell) -> Mark:
-        rounds = cell.rounds_tokens_per_s
-        value = cell.figures.tokens_per_s
+    def _rate_mark(self, point: Point) -> Mark:
+        rounds = point.rounds_tokens_per_s
+        value = point.figures.tokens_per_s
         return Mark(
-            cell.concurrency,
+            point.concurrency,
             value,
-            f"{self._label(cell)}: {number(value)} tokens/s",
+            f"{self._label(point)}: {number(value)} tokens/s",
             min(rounds, default=None),
             max(rounds, default=None),
         )
@@ -130,16 +130,16 @@ class WorkloadPlots:
         )
 
     def _time_marks(self, target: int, percent: str, name: str, of: Latency) -> Iterator[Mark]:
-        for cell in self._of_target(target):
-            values = of(cell.figures)
+        for point in self._of_target(target):
+            values = of(point.figures)
             if values is not None:
                 seconds = float(getattr(values, percent))
-                words = f"{self._label(cell)}: {name} {percent} {milliseconds(seconds)} ms"
-                yield Mark(cell.concurrency, seconds * 1000, words)
+                words = f"{self._label(point)}: {name} {percent} {milliseconds(seconds)} ms"
+                yield Mark(point.concurrency, seconds * 1000, words)
 
     def _over_levels(self, series: Sequence[Series], axis: Axis, title: str) -> str:
         """Empty for a single concurrency, which is no line."""
-        levels = {cell.concurrency for cell in self.cells}
+        levels = {point.concurrency for point in self.points}
         if len(levels) < 2 or not any(each.marks for each in series):
             return ""
         return line_plot(
@@ -154,17 +154,17 @@ class WorkloadPlots:
 
     def _distribution(self) -> PlotFigure:
         """One server: several concurrencies. Two: both at the highest one."""
-        levels = sorted({cell.concurrency for cell in self.cells})
+        levels = sorted({point.concurrency for point in self.points if point.ttfts_s})
         is_pair = len(self.report.targets) > 1
         chosen = levels[-1:] if is_pair else spread(levels, STEPS)
-        shown = [cell for cell in self.cells if cell.concurrency in chosen and cell.ttfts_s]
+        shown = [point for point in self.points if point.concurrency in chosen and point.ttfts_s]
         styles = [
-            COLOURS[cell.target] if is_pair else f"step-{step_of(number, len(shown))}"
-            for number, cell in enumerate(shown)
+            COLOURS[point.target] if is_pair else f"step-{step_of(number, len(shown))}"
+            for number, point in enumerate(shown)
         ]
         series = [
-            Series(style=style, marks=tuple(distribution(cell.ttfts_s)), is_steps=True)
-            for style, cell in zip(styles, shown, strict=True)
+            Series(style=style, marks=tuple(distribution(point.ttfts_s)), is_steps=True)
+            for style, point in zip(styles, shown, strict=True)
         ]
         title = "Distribution of the time to first token"
         axis = value_axis("ms", [mark.x for each in series for mark in each.marks if mark.x > 0])
@@ -173,7 +173,9 @@ class WorkloadPlots:
         return PlotFigure(
             title=title,
             caption=f"The share of requests{where} that had their first token by then.",
-            legend=[(style, self._column(cell)) for style, cell in zip(styles, shown, strict=True)],
+            legend=[
+                (style, self._column(point)) for style, point in zip(styles, shown, strict=True)
+            ],
             svg=line_plot(
                 series,
                 attrs.evolve(axis, title=f"time to first token, ms{logarithmic}"),
@@ -183,9 +185,9 @@ class WorkloadPlots:
             ),
             table=DataTable(
                 caption="ms until so many requests had a token",
-                head=("requests", *(self._column(cell) for cell in shown)),
+                head=("requests", *(self._column(point) for point in shown)),
                 rows=tuple(
-                    Row((f"{percent} %", *(_at(cell, percent) for cell in shown)))
+                    Row((f"{percent} %", *(_at(point, percent) for point in shown)))
                     for percent in CDF_PERCENTS
                 ),
             ),
@@ -193,9 +195,16 @@ class WorkloadPlots:
 
     def _kinds(self) -> PlotFigure:
         rows = [
-            Row((str(cell.concurrency), self._server(cell), kind, *map(milliseconds, _three(each))))
-            for cell in self.cells
-            for kind, each in cell.ttft_by_kind.items()
+            Row(
+                (
+                    str(point.concurrency),
+                    self._server(point),
+                    kind,
+                    *map(milliseconds, _three(each)),
+                )
+            )
+            for point in self.points
+            for kind, each in point.ttft_by_kind.items()
         ]
         return PlotFigure(
             title="Time to first token of short and long prompts",
@@ -219,47 +228,47 @@ class WorkloadPlots:
         shown: Callable[[float | None], str],
     ) -> DataTable:
         rows = []
-        for cell in self.cells:
-            words = map(shown, values(cell.figures))
-            rows.append(Row((str(cell.concurrency), self._server(cell), *words)))
-            first = self._other(cell)
-            if cell.target == 1 and first is not None:
-                pairs = zip(values(first.figures), values(cell.figures), strict=True)
+        for point in self.points:
+            words = map(shown, values(point.figures))
+            rows.append(Row((str(point.concurrency), self._server(point), *words)))
+            first = self._other(point)
+            if point.target == 1 and first is not None:
+                pairs = zip(values(first.figures), values(point.figures), strict=True)
                 ratios = (times(ratio(ours, theirs)) for ours, theirs in pairs)
                 rows.append(Row(("", "first / second", *ratios), "ratio"))
         return DataTable(
             caption=caption, head=("clients", "server", *head), rows=tuple(rows), num_words=2
         )
 
-    def _other(self, cell: Cell) -> Cell | None:
+    def _other(self, point: Point) -> Point | None:
         """The first target's at the same concurrency."""
         return next(
             (
                 each
-                for each in self.cells
-                if each.concurrency == cell.concurrency and each.target == 0
+                for each in self.points
+                if each.concurrency == point.concurrency and each.target == 0
             ),
             None,
         )
 
-    def _of_target(self, target: int) -> list[Cell]:
-        return [cell for cell in self.cells if cell.target == target]
+    def _of_target(self, target: int) -> list[Point]:
+        return [point for point in self.points if point.target == target]
 
     def _legend(self) -> list[tuple[str, str]]:
         if len(self.report.targets) == 1:
             return []
         return [(COLOURS[n], target.label) for n, target in enumerate(self.report.targets)]
 
-    def _server(self, cell: Cell) -> str:
-        return self.report.targets[cell.target].label
+    def _server(self, point: Point) -> str:
+        return self.report.targets[point.target].label
 
-    def _label(self, cell: Cell) -> str:
-        clients = f"{cell.concurrency} client{'s' if cell.concurrency > 1 else ''}"
-        return clients if len(self.report.targets) == 1 else f"{self._server(cell)}, {clients}"
+    def _label(self, point: Point) -> str:
+        clients = f"{point.concurrency} client{'s' if point.concurrency > 1 else ''}"
+        return clients if len(self.report.targets) == 1 else f"{self._server(point)}, {clients}"
 
-    def _column(self, cell: Cell) -> str:
+    def _column(self, point: Point) -> str:
         """What tells it from the others of one distribution."""
-        return self._label(cell) if len(self.report.targets) == 1 else self._server(cell)
+        return self._label(point) if len(self.report.targets) == 1 else self._server(point)
 
     def _identity(self, title: str) -> str:
         return f"{self.workload}-{title.lower().replace(' ', '-')}"
@@ -270,35 +279,8 @@ def percents_of(ordered: Sequence[float]) -> list[float]:
     return [percentile(ordered, percent) for percent in CDF_PERCENTS]
 
 
-def spread(levels: Sequence[int], count: int) -> list[int]:
-    """At most so many of them, the first and the last among them, evenly apart."""
-    if len(levels) <= count:
-        return list(levels)
-    return [levels[round(n * (len(levels) - 1) / (count - 1))] for n in range(count)]
-
-
-def step_of(place: int, count: int) -> int:
-    """The shade from 1 to 5 of the line at this place; the last is the darkest."""
-    return STEPS if count == 1 else 1 + round(place * (STEPS - 1) / (count - 1))
-
-
-def distribution(ordered: Sequence[float]) -> Iterator[Mark]:
-    """The share of the values, in seconds, that are no larger, at each of them in milliseconds; at
-    most 200 of them."""
-    count = len(ordered)
-    yield Mark(ordered[0] * 1000, 0.0)
-    if count <= MAX_POINTS:
-        ranks = range(1, count + 1)
-        for rank in ranks:
-            yield Mark(ordered[rank - 1] * 1000, rank / count)
-        return
-    for part in range(1, MAX_POINTS + 1):
-        rank = -(-part * count // MAX_POINTS)
-        yield Mark(ordered[rank - 1] * 1000, rank / count)
-
-
-def _at(cell: Cell, percent: int) -> str:
-    return milliseconds(percentile(cell.ttfts_s, percent))
+def _at(point: Point, percent: int) -> str:
+    return milliseconds(percentile(point.ttfts_s, percent))
 
 
 def _heights(mark: Mark) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""Running a plan: warm up, then one turn after the other, each in a nursery of its clients.
+"""Running a plan: warm up, then one run after the other, each in a nursery of its clients.
 
 Results are written into a :class:`Results` while they come, so that whoever cancels the run has
 everything that was measured until then.
@@ -14,15 +14,15 @@ import attrs
 import trio
 
 from paddler_trio.bench.client_connection import ClientConnection
-from paddler_trio.bench.figures import TurnResult
-from paddler_trio.bench.plan import BenchPlan, Turn
+from paddler_trio.bench.figures import RunResult
+from paddler_trio.bench.plan import BenchPlan, Run
 from paddler_trio.bench.samples import Failure, Sample
 from paddler_trio.bench.target import Target
 from paddler_trio.bench.workloads import Ask, asks
 from paddler_trio.errors import PaddlerError
 
 WARM_UP: Final = -1
-"""The occasion of what is asked before the first turn."""
+"""The occasion of what is asked before the first run."""
 
 
 class TargetSilentError(PaddlerError):
@@ -34,7 +34,7 @@ class Results:
     """What was measured so far. ``stopped``: why the rest of the plan was left out; empty if
     nothing was."""
 
-    turns: list[TurnResult] = attrs.field(factory=list)
+    runs: list[RunResult] = attrs.field(factory=list)
     warming: Target | None = None
     stopped: str = ""
     on_change: Callable[[], None] = lambda: None
@@ -46,7 +46,7 @@ async def run_bench(plan: BenchPlan, targets: tuple[Target, ...], results: Resul
     Cancellation: connections are closed, which stops their requests; ``results`` are kept.
 
     Errors:
-      TargetSilentError: a target answers nothing; no turn was taken.
+      TargetSilentError: a target answers nothing; no run began.
     """
     assert len(targets) == plan.num_targets
     with trio.move_on_after(plan.max_s) as scope:
@@ -55,8 +55,8 @@ async def run_bench(plan: BenchPlan, targets: tuple[Target, ...], results: Resul
             results.on_change()
             await _warm_up(plan, number, target)
         results.warming = None
-        for turn in plan.turns:
-            await _take(turn, plan, targets[turn.target], results)
+        for run in plan.runs:
+            await _do(run, plan, targets[run.target], results)
     if scope.cancelled_caught:
         results.warming = None
         results.stopped = f"--max-time {plan.max_s:g} was over"
@@ -93,24 +93,24 @@ async def _alone(target: Target, ask: Ask, timeout_s: float) -> Sample:
         await client.close()
 
 
-async def _take(turn: Turn, plan: BenchPlan, target: Target, results: Results) -> None:
-    """One turn: as many clients as its concurrency says, until the requests or the time are used
+async def _do(run: Run, plan: BenchPlan, target: Target, results: Results) -> None:
+    """One run: as many clients as its concurrency says, until the requests or the time are used
     up."""
     waiting = asks(
-        turn.workload,
+        run.workload,
         plan.sizes,
         seed=plan.seed,
-        target=turn.target,
-        occasion=turn.occasion,
-        count=plan.num_requests_of(turn),
+        target=run.target,
+        occasion=run.occasion,
+        count=plan.num_requests_of(run),
     )
     began_s, began_cpu_s = trio.current_time(), time.process_time()
-    result = TurnResult(turn=turn, began_s=began_s, ended_s=began_s)
-    results.turns.append(result)
+    result = RunResult(run=run, began_s=began_s, ended_s=began_s)
+    results.runs.append(result)
     results.on_change()
     try:
         async with trio.open_nursery() as clients:
-            for _ in range(turn.concurrency):
+            for _ in range(run.concurrency):
                 clients.start_soon(_send_one_by_one, waiting, plan, target, result, results)
     finally:
         result.ended_s = trio.current_time()
@@ -123,12 +123,12 @@ async def _send_one_by_one(
     waiting: Iterator[Ask],
     plan: BenchPlan,
     target: Target,
-    result: TurnResult,
+    result: RunResult,
     results: Results,
 ) -> None:
     client = ClientConnection(target)
     try:
-        while trio.current_time() < result.began_s + plan.turn_s:
+        while trio.current_time() < result.began_s + plan.run_s:
             ask = next(waiting, None)
             if ask is None:
                 break

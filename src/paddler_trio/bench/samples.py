@@ -14,7 +14,7 @@ import attrs
 
 
 class FailureKind(StrEnum):
-    """Whose turn it was when a request failed; a status has its number behind it."""
+    """What failed of a request; a status has its number behind it."""
 
     connect = "connect"
     """No connection, or no TLS."""

@@ -44,12 +44,14 @@ class Series:
     Args:
       style: classes of the page's style.
       end_label: a word beside its last point; empty for none.
+      shift_px: to the right, so that whiskers of two lines do not cover each other.
       is_steps: the value stays until the next point, as in a distribution; without markers.
     """
 
     style: str
     marks: tuple[Mark, ...]
     end_label: str = ""
+    shift_px: int = 0
     is_steps: bool = False
 
 
@@ -99,7 +101,8 @@ class _Frame:
         yield _text("title", 0, 12, self.y_axis.title)
 
     def line(self, series: Series) -> Iterator[str]:
-        points = [(self.x(mark.x), self.y(mark.y)) for mark in series.marks]
+        shift = series.shift_px
+        points = [(self.x(mark.x) + shift, self.y(mark.y)) for mark in series.marks]
         yield f'<g class="{escape(series.style)}">'
         yield f'<path class="line" d="{_steps(points) if series.is_steps else _path(points)}"/>'
         for mark, (x, y) in zip(series.marks, points, strict=True):

@@ -26,7 +26,7 @@ class Resolved:
         address: IPv4Address | IPv6Address = ip_address(self.ip.partition("%")[0])
         if isinstance(address, IPv6Address):
             address = address.ipv4_mapped or address
-        return address.is_global or address.is_multicast
+        return address.is_global
 
 
 async def resolve(url: BaseUrl) -> Resolved:
@@ -37,7 +37,7 @@ async def resolve(url: BaseUrl) -> Resolved:
     """
     try:
         found = await trio.socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # a name may be none that can be asked for
+        reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"cannot find the host of {url}: {reason}") from error
     return Resolved(url, str(found[0][4][0]))

@@ -1,8 +1,8 @@
-"""What the requests of a turn ask: three workloads, each a function of a seed. Pure.
+"""What the requests of a run ask: three workloads, each a function of a seed. Pure.
 
 * ``plain``: prompts of one length, none like another.
 * ``prefix``: all prompts begin with the same long text, as with one long system prompt for all
-  users. It is the same in all turns against a target: after the first request it may be cached.
+  users. It is the same in all runs against a target: after the first request it may be cached.
 * ``mixed``: one prompt in four is long, at places that the seed chooses. Times to the first token
   of the short ones show whether they have to wait for the long ones.
 """
@@ -51,10 +51,10 @@ class Ask:
 def asks(
     workload: Workload, sizes: Sizes, *, seed: int, target: int, occasion: int, count: int
 ) -> Iterator[Ask]:
-    """The requests of one turn, in the order in which they are sent.
+    """The requests of one run, in the order in which they are sent.
 
     Args:
-      target, occasion: those of the turn. On one occasion the targets get texts of the same
+      target, occasion: those of the run. On one occasion the targets get texts of the same
         lengths, and different words: they may be two ways to one fleet, which would know a text.
     """
     random = Random(f"{seed}/{target}/{occasion}")  # noqa: S311  # no secret

@@ -12,6 +12,7 @@ from paddler_trio.bench.conditions import parse_condition
 from paddler_trio.bench.plan import MAX_ROUNDS, BenchPlan
 from paddler_trio.bench.workloads import Sizes
 from paddler_trio.cli.bench_order import (
+    STANDARD_OUTPUT,
     BenchOrder,
     check_writable,
     parse_levels,
@@ -92,7 +93,7 @@ def bench(
         typer.Option(
             "--concurrency",
             rich_help_panel=LOAD,
-            help="How many clients at a time; a turn for each of these numbers.",
+            help="How many clients at a time; a run for each of these numbers.",
         ),
     ] = "1,2,4,8,16",
     workload: Annotated[
@@ -111,7 +112,7 @@ def bench(
             min=1,
             max=10_000,
             rich_help_panel=LOAD,
-            help="Requests of each client in a turn.",
+            help="Requests of each client in a run.",
         ),
     ] = 4,
     rounds: Annotated[
@@ -121,7 +122,7 @@ def bench(
             min=1,
             max=MAX_ROUNDS,
             rich_help_panel=LOAD,
-            help="How often each turn is taken.",
+            help="How often each run is done.",
         ),
     ] = 2,
     warmup: Annotated[
@@ -185,14 +186,14 @@ def bench(
             show_default="a new one",
         ),
     ] = None,
-    turn_time: Annotated[
+    run_time: Annotated[
         float,
         typer.Option(
-            "--turn-time",
+            "--run-time",
             min=0.1,
             max=3600,
             rich_help_panel=BOUNDS,
-            help="Seconds after which a turn sends no further request.",
+            help="Seconds after which a run sends no further request.",
         ),
     ] = 10.0,
     timeout: Annotated[
@@ -288,14 +289,14 @@ def bench(
         if against and targets[0].label == targets[1].label:
             raise ConfigurationError("both servers have one name: give --name or --against-name")
         check_writable(html)
-        check_writable(json_file)
+        check_writable(None if json_file == STANDARD_OUTPUT else json_file)
         plan = BenchPlan(
             workloads=parse_workloads(workload),
             concurrencies=parse_levels(concurrency),
             rounds=rounds,
             requests=requests,
             warmup=warmup,
-            turn_s=turn_time,
+            run_s=run_time,
             timeout_s=timeout,
             max_s=max_time,
             sizes=Sizes(

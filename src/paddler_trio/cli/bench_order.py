@@ -91,7 +91,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 def check_writable(path: Path | None) -> None:
     """Before a load test of minutes, not after it; ConfigurationError."""
-    if path is None or path == STANDARD_OUTPUT:
+    if path is None:
         return
-    if path.is_dir() or not path.parent.is_dir():
+    if path.name == STANDARD_OUTPUT.name or path.is_dir() or not path.parent.is_dir():
         raise ConfigurationError(f"cannot write {path}: it must be a file in a folder that exists")

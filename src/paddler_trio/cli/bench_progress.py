@@ -1,4 +1,4 @@
-"""A load test as it goes on: a bar on a terminal, a line for each turn elsewhere.
+"""A load test as it goes on: a bar on a terminal, a line for each run elsewhere.
 
 Drawing takes processor time from the clients that are measured: a terminal gets two pictures a
 second.
@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from paddler_trio.bench.figures import TurnResult, percentiles
+from paddler_trio.bench.figures import RunResult, percentiles
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.report import TargetShown
 from paddler_trio.bench.runner import Results
@@ -28,7 +28,7 @@ from paddler_trio.cli.terminal import printable
 PICTURE_S: Final = 0.5
 BAR_COLUMNS: Final = 30
 LATEST: Final = 200
-"""Requests whose times are looked at: sorting those of a long turn would stop the clients."""
+"""Requests whose times are looked at: sorting those of a long run would stop the clients."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def display_of(
 
 @attrs.define
 class _Lines:
-    """Each turn when it is over."""
+    """Each run when it is over."""
 
     plan: BenchPlan
     targets: Sequence[TargetShown]
@@ -63,17 +63,17 @@ class _Lines:
     _num_told: int = attrs.field(default=0, init=False)
 
     def look(self) -> None:
-        for result in self.results.turns[self._num_told :]:
+        for result in self.results.runs[self._num_told :]:
             if not result.is_over:
                 break
             self._num_told += 1
-            words = turn_words(result, self.plan, self.targets)
+            words = run_words(result, self.plan, self.targets)
             self.console.print(Text(printable(words)))
 
 
 @attrs.define
 class _Picture:
-    """How far everything is, and what the present turn does."""
+    """How far everything is, and what the present run does."""
 
     plan: BenchPlan
     targets: Sequence[TargetShown]
@@ -81,25 +81,25 @@ class _Picture:
     began_s: float
 
     def render(self, now_s: float) -> RenderableType:
-        num_turns, turns = len(self.plan.turns), self.results.turns
-        num_over = sum(result.is_over for result in turns)
+        num_runs, runs = len(self.plan.runs), self.results.runs
+        num_over = sum(result.is_over for result in runs)
         elapsed = duration((now_s - self.began_s) * 1000)
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
-            ProgressBar(total=num_turns, completed=num_over, width=BAR_COLUMNS),
-            Text(f"{num_over}/{num_turns} turns, {elapsed}"),
+            ProgressBar(total=num_runs, completed=num_over, width=BAR_COLUMNS),
+            Text(f"{num_over}/{num_runs} runs, {elapsed}"),
         )
         if self.results.warming is not None:
             return Group(bar, Text(printable(f"warming up {self.results.warming.label}")))
-        if not turns:
+        if not runs:
             return bar
-        now = attrs.evolve(turns[-1], ended_s=now_s) if not turns[-1].is_over else turns[-1]
-        return Group(bar, Text(printable(turn_words(now, self.plan, self.targets))))
+        now = attrs.evolve(runs[-1], ended_s=now_s) if not runs[-1].is_over else runs[-1]
+        return Group(bar, Text(printable(run_words(now, self.plan, self.targets))))
 
 
-def turn_words(result: TurnResult, plan: BenchPlan, targets: Sequence[TargetShown]) -> str:
-    """One turn, under way or over, in a line."""
-    turn, samples = result.turn, result.samples
+def run_words(result: RunResult, plan: BenchPlan, targets: Sequence[TargetShown]) -> str:
+    """One run, under way or over, in a line."""
+    run, samples = result.run, result.samples
     num_failed = sum(sample.failure is not None for sample in samples)
     tokens = sum(sample.completion_tokens for sample in samples if sample.failure is None)
     speed = tokens / result.wall_s if result.wall_s > 0 else 0.0
@@ -107,7 +107,7 @@ def turn_words(result: TurnResult, plan: BenchPlan, targets: Sequence[TargetShow
     ttft = NOTHING if latest is None else duration(latest.p50 * 1000)
     failed = f", {num_failed} failed" if num_failed else ""
     return (
-        f"{turn.workload} x{turn.concurrency}, round {turn.round + 1}/{plan.rounds}, "
-        f"{targets[turn.target].label}: {len(samples)}/{plan.num_requests_of(turn)} requests, "
+        f"{run.workload} x{run.concurrency}, round {run.round + 1}/{plan.rounds}, "
+        f"{targets[run.target].label}: {len(samples)}/{plan.num_requests_of(run)} requests, "
         f"{rate(speed)} tokens/s, first token {ttft}{failed}"
     )

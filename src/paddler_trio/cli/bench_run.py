@@ -42,22 +42,26 @@ CONNECT_S: Final = 5.0
 INTERRUPT: Final = "interrupted"
 
 
+class ReportUnwrittenError(PaddlerError):
+    """A file could not be written after all; the table was printed before."""
+
+
 def run(order: BenchOrder) -> int:
     """The exit code.
 
     Errors:
       ConfigurationError: a target cannot be found or may not be tested; nothing was sent to it.
-      PaddlerError: a target does not answer.
+      PaddlerError: a target does not answer; a file cannot be written.
     """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     results = Results()
     targets = trio.run(_measure, order, results)
-    if results.stopped == INTERRUPT and not results.turns:
+    if results.stopped == INTERRUPT and not results.runs:
         return INTERRUPTED
     report = report_of(
         order.plan,
         targets,
-        results.turns,
+        results.runs,
         started=started,
         version=__version__,
         stopped=results.stopped,
@@ -67,7 +71,7 @@ def run(order: BenchOrder) -> int:
     if results.stopped == INTERRUPT:
         return INTERRUPTED
     failed_too_often = any(rate > order.max_error_rate for rate in report.error_rates)
-    return FAILED if failed_too_often or report.unmet or not report.cells else DONE
+    return FAILED if failed_too_often or report.unmet or not report.points else DONE
 
 
 async def _measure(order: BenchOrder, results: Results) -> list[TargetShown]:
@@ -174,7 +178,7 @@ def _announce(plan: BenchPlan, targets: list[TargetShown]) -> None:
     for each in targets:
         console.print(Text(printable(f"{each.label}: {each.url}, model {each.model}")))
     console.print(
-        f"{len(plan.turns)} turns, {plan.num_requests} requests of up to "
+        f"{len(plan.runs)} runs, {plan.num_requests} requests of up to "
         f"{plan.sizes.max_tokens} tokens; over after {duration(plan.longest_s * 1000)} at the "
         "latest; Ctrl-C ends it with the results so far"
     )
@@ -198,8 +202,8 @@ def _show(order: BenchOrder, report: Report) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """ConfigurationError if it cannot be written."""
+    """ReportUnwrittenError if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
+        raise ReportUnwrittenError(f"cannot write {path}: {error.strerror}") from error

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from paddler_trio.bench.figure_words import NOTHING, milliseconds, number, share, times
 from paddler_trio.bench.figures import BUSY_SHARE, Figures, Percentiles
-from paddler_trio.bench.report import Cell, Report, ratio
+from paddler_trio.bench.report import Point, Report, ratio
 from paddler_trio.bench.workloads import Workload
 from paddler_trio.cli.terminal import printable
 
@@ -75,7 +75,7 @@ def fitting(report: Report, width: int) -> list[FigureColumn]:
     told = [
         column
         for column in COLUMNS
-        if any(column.value(cell.figures) is not None for cell in report.cells)
+        if any(column.value(point.figures) is not None for point in report.points)
     ]
     while told and LABEL_COLUMNS + FIGURE_COLUMNS * (len(told) + 1) > width:
         least = max(told, key=lambda column: column.importance)
@@ -94,34 +94,34 @@ def _table(report: Report, workload: Workload, columns: list[FigureColumn]) -> T
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
     table.add_column("failed", justify="right")
-    cells = report.of(workload)
-    for cell in cells:
-        is_first = cell.target == 0
+    points = report.of(workload)
+    for point in points:
+        is_first = point.target == 0
         table.add_row(
-            str(cell.concurrency) if is_first else "",
-            Text(printable(report.targets[cell.target].label)),
-            *(column.shown(column.value(cell.figures)) for column in columns),
-            _failed(cell),
+            str(point.concurrency) if is_first else "",
+            Text(printable(report.targets[point.target].label)),
+            *(column.shown(column.value(point.figures)) for column in columns),
+            _failed(point),
         )
-        if cell.target == 1:
-            pair = [each for each in cells if each.concurrency == cell.concurrency]
+        if point.target == 1:
+            pair = [each for each in points if each.concurrency == point.concurrency]
             table.add_row(*_ratios(pair, columns), style="dim")
     return table
 
 
-def _failed(cell: Cell) -> Text:
-    figures = cell.figures
+def _failed(point: Point) -> Text:
+    figures = point.figures
     return Text(f"{figures.failed}/{figures.requests}", style="red" if figures.failed else "")
 
 
-def _ratios(pair: list[Cell], columns: list[FigureColumn]) -> Iterator[str]:
+def _ratios(pair: list[Point], columns: list[FigureColumn]) -> Iterator[str]:
     yield ""
     yield "first / second"
     for column in columns:
         if len(pair) != 2:
             yield NOTHING
             continue
-        first, second = (column.value(cell.figures) for cell in pair)
+        first, second = (column.value(point.figures) for point in pair)
         yield times(ratio(first, second))
     yield ""
 
@@ -131,22 +131,22 @@ def notes(report: Report) -> Iterator[str]:
     for each in report.errors:
         target = report.targets[each.target].label
         yield f"{target}: {each.count} requests failed ({each.label}): {each.text}"
-    for cell in report.cells:
-        if cell.ttft_by_kind:
-            target = report.targets[cell.target].label
+    for point in report.points:
+        if point.ttft_by_kind:
+            target = report.targets[point.target].label
             told = ", ".join(
                 f"{kind} p50 {milliseconds(each.p50)} p95 {milliseconds(each.p95)} ms"
-                for kind, each in cell.ttft_by_kind.items()
+                for kind, each in point.ttft_by_kind.items()
             )
-            yield f"{target}, {cell.workload} x{cell.concurrency}: TTFT of {told}"
-    if busy := report.busy_cells:
-        worst = max(cell.figures.client_share for cell in busy)
-        levels = ", ".join(f"{cell.workload} x{cell.concurrency}" for cell in busy)
+            yield f"{target}, {point.workload} x{point.concurrency}: TTFT of {told}"
+    if busy := report.busy_points:
+        worst = max(point.figures.client_share for point in busy)
+        levels = ", ".join(f"{point.workload} x{point.concurrency}" for point in busy)
         yield (
             f"warning: this client needed {share(worst)} of a core ({levels}), more than "
             f"{share(BUSY_SHARE)}: it was a bottleneck itself; the servers may be faster than shown"
         )
     if report.stopped:
-        yield f"not all turns were taken: {report.stopped}"
+        yield f"not all runs were done: {report.stopped}"
     for sentence in report.unmet:
         yield f"--fail-if {sentence}"

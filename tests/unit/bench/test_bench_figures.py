@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.bench.figures import TurnResult, figures_of, percentile, percentiles
-from paddler_trio.bench.plan import Turn
+from paddler_trio.bench.figures import RunResult, figures_of, percentile, percentiles
+from paddler_trio.bench.plan import Run
 from paddler_trio.bench.samples import Failure, FailureKind, Sample, ServerCounts
 from paddler_trio.bench.workloads import Workload
 
 TIMES = st.floats(min_value=0, max_value=1e4, allow_nan=False)
-TURN = Turn(number=0, occasion=0, workload=Workload.plain, concurrency=1, round=0, target=0)
+RUN = Run(number=0, occasion=0, workload=Workload.plain, concurrency=1, round=0, target=0)
 
 
 def sample(
@@ -54,11 +54,11 @@ def samples(draw: st.DrawFn) -> Sample:
 
 
 @st.composite
-def results(draw: st.DrawFn) -> TurnResult:
+def results(draw: st.DrawFn) -> RunResult:
     found = draw(st.lists(samples(), max_size=6))
     began_s = draw(TIMES)
-    return TurnResult(
-        turn=TURN,
+    return RunResult(
+        run=RUN,
         began_s=began_s,
         ended_s=began_s + draw(st.floats(min_value=0.5, max_value=60)),
         client_cpu_s=draw(st.floats(min_value=0, max_value=60)),
@@ -100,7 +100,7 @@ def test_of_no_values_there_are_no_percentiles() -> None:
 
 @given(st.lists(results(), min_size=1, max_size=4))
 def test_merged_rounds_have_all_requests_and_rates_between_those_of_the_rounds(
-    rounds: list[TurnResult],
+    rounds: list[RunResult],
 ) -> None:
     merged = figures_of(rounds)
     each = [figures_of([result]) for result in rounds]
@@ -114,7 +114,7 @@ def test_merged_rounds_have_all_requests_and_rates_between_those_of_the_rounds(
 
 
 @given(st.lists(results(), min_size=1, max_size=4))
-def test_the_order_of_rounds_changes_nothing(rounds: list[TurnResult]) -> None:
+def test_the_order_of_rounds_changes_nothing(rounds: list[RunResult]) -> None:
     merged = figures_of(rounds)
     again = figures_of(rounds[::-1])
     assert merged.ttft == again.ttft
@@ -124,7 +124,7 @@ def test_the_order_of_rounds_changes_nothing(rounds: list[TurnResult]) -> None:
 
 
 @given(st.lists(results(), min_size=1, max_size=4))
-def test_failed_requests_count_in_no_time_and_no_rate(rounds: list[TurnResult]) -> None:
+def test_failed_requests_count_in_no_time_and_no_rate(rounds: list[RunResult]) -> None:
     merged = figures_of(rounds)
     for result in rounds:
         result.samples = [each for each in result.samples if each.failure is None]
@@ -146,8 +146,8 @@ def test_pieces_are_counted_where_the_server_counts_no_tokens() -> None:
 
 
 def test_a_client_that_needs_most_of_a_core_is_told_of() -> None:
-    busy = TurnResult(turn=TURN, began_s=0, ended_s=10, client_cpu_s=7.1)
-    idle = TurnResult(turn=TURN, began_s=0, ended_s=10, client_cpu_s=6.9)
+    busy = RunResult(run=RUN, began_s=0, ended_s=10, client_cpu_s=7.1)
+    idle = RunResult(run=RUN, began_s=0, ended_s=10, client_cpu_s=6.9)
     assert figures_of([busy]).client_was_busy
     assert not figures_of([idle]).client_was_busy
 
@@ -159,8 +159,8 @@ def test_failures_are_counted_by_what_happened_and_by_status() -> None:
         Failure(FailureKind.status, "what?", 400),
         Failure(FailureKind.timeout, "not over"),
     ]
-    result = TurnResult(
-        turn=TURN, num_sent=5, samples=[sample(None, failure=each) for each in failures]
+    result = RunResult(
+        run=RUN, num_sent=5, samples=[sample(None, failure=each) for each in failures]
     )
     figures = figures_of([result])
     assert figures.errors == {"status 400": 1, "status 503": 2, "timeout": 1}

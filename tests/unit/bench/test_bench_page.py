@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_reports import PLAN, TARGETS, report, results
+from paddler_trio.bench.distributions import MAX_POINTS, distribution, spread, step_of
 from paddler_trio.bench.figure_words import milliseconds, number, seconds_words, share, times
 from paddler_trio.bench.plot_axis import MAX_TICKS, level_axis, share_axis, value_axis
 from paddler_trio.bench.report import TargetShown, report_of
 from paddler_trio.bench.report_html import notes_of, report_html
-from paddler_trio.bench.report_plots import MAX_POINTS, distribution, spread, step_of
 from paddler_trio.bench.svg_plot import HEIGHT, WIDTH, Mark, Series, line_plot
 
 DASH = "\N{EN DASH}"
@@ -99,8 +99,8 @@ def test_names_and_errors_of_others_are_text_and_nothing_else() -> None:
 
 def test_one_server_has_no_ratio_and_one_concurrency_no_line() -> None:
     plan = attrs.evolve(PLAN, num_targets=1, concurrencies=(1,))
-    turns = [each for each in results() if (each.turn.target, each.turn.concurrency) == (0, 1)]
-    page = report_html(report_of(plan, TARGETS[:1], turns, started="", version=""))
+    runs = [each for each in results() if (each.run.target, each.run.concurrency) == (0, 1)]
+    page = report_html(report_of(plan, TARGETS[:1], runs, started="", version=""))
     found = outline(page)
     assert "first / second" not in page
     assert found.counts["svg"] == 1, "the distribution"
@@ -108,23 +108,23 @@ def test_one_server_has_no_ratio_and_one_concurrency_no_line() -> None:
 
 def test_a_test_without_any_answer_is_a_page_too() -> None:
     empty = report_of(PLAN, TARGETS, [], started="", version="", stopped="interrupted")
-    assert "Not all turns were taken: interrupted." in "".join(outline(report_html(empty)).words)
+    assert "Not all runs were done: interrupted." in "".join(outline(report_html(empty)).words)
 
 
 def test_what_a_reader_must_know_comes_first() -> None:
-    turns = results()
-    for turn in turns:
-        turn.client_cpu_s = 0.8
+    runs = results()
+    for run in runs:
+        run.client_cpu_s = 0.8
     found = list(
         notes_of(
             attrs.evolve(
-                report_of(PLAN, TARGETS, turns, started="", version="", stopped="interrupted"),
+                report_of(PLAN, TARGETS, runs, started="", version="", stopped="interrupted"),
                 unmet=("ttft_p95>1ms: 2 ms",),
             )
         )
     )
     assert [each[:30] for each in found] == [
-        "Not all turns were taken: inte",
+        "Not all runs were done: interr",
         "ours: 2 requests failed (statu",
         "<b>other</b>: 2 requests faile",
         "The load test itself needed up",

@@ -1,4 +1,4 @@
-"""The order of turns, what is asked in them, and the bounds of all that."""
+"""The order of runs, what is asked in them, and the bounds of all that."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SIZES = Sizes(prompt_words=9, prefix_words=30, long_words=40, max_tokens=5)
 
 
 @given(PLANS)
-def test_every_combination_has_one_turn(plan: BenchPlan) -> None:
-    found = Counter((t.workload, t.concurrency, t.round, t.target) for t in plan.turns)
+def test_every_combination_has_one_run(plan: BenchPlan) -> None:
+    found = Counter((t.workload, t.concurrency, t.round, t.target) for t in plan.runs)
     assert set(found.values()) == {1}
     levels = len(plan.workloads) * len(plan.concurrencies) * plan.rounds
     assert len(found) == levels * plan.num_targets
-    assert [turn.number for turn in plan.turns] == list(range(len(found)))
-    assert plan.num_requests == sum(plan.num_requests_of(turn) for turn in plan.turns)
+    assert [run.number for run in plan.runs] == list(range(len(found)))
+    assert plan.num_requests == sum(plan.num_requests_of(run) for run in plan.runs)
 
 
 @given(PLANS)
@@ -41,10 +41,10 @@ def test_targets_meet_each_occasion_next_to_each_other_and_take_turns_to_be_firs
     plan: BenchPlan,
 ) -> None:
     firsts = []
-    for _, group in groupby(plan.turns, key=lambda turn: turn.occasion):
+    for _, group in groupby(plan.runs, key=lambda run: run.occasion):
         pair = list(group)
-        assert sorted(turn.target for turn in pair) == list(range(plan.num_targets))
-        assert len({(turn.workload, turn.concurrency, turn.round) for turn in pair}) == 1
+        assert sorted(run.target for run in pair) == list(range(plan.num_targets))
+        assert len({(run.workload, run.concurrency, run.round) for run in pair}) == 1
         firsts.append(pair[0].target)
     counts = Counter(firsts)
     assert max(counts.values()) - min(counts[n] for n in range(plan.num_targets)) <= 1
@@ -52,7 +52,7 @@ def test_targets_meet_each_occasion_next_to_each_other_and_take_turns_to_be_firs
 
 def test_the_longest_time_is_that_of_all_turns_unless_everything_is_bounded_before() -> None:
     plan = BenchPlan(
-        concurrencies=(1, 2), rounds=3, turn_s=10, timeout_s=5, num_targets=2, max_s=1e4
+        concurrencies=(1, 2), rounds=3, run_s=10, timeout_s=5, num_targets=2, max_s=1e4
     )
     assert plan.longest_s == 2 * 5 + 12 * 15
     assert BenchPlan().longest_s == 600

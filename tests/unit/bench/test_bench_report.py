@@ -1,4 +1,4 @@
-"""What a report has of the turns, and the JSON document of it."""
+"""What a report has of the runs, and the JSON document of it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ import attrs
 import pytest
 
 from bench_reports import PLAN, TARGETS, report, results, sample
-from paddler_trio.bench.figures import TurnResult
+from paddler_trio.bench.figures import RunResult
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.report import ratio, report_of
 from paddler_trio.bench.report_json import SCHEMA, report_json
 from paddler_trio.bench.workloads import Workload
 
 
-def test_there_is_a_cell_for_each_concurrency_and_target_in_order() -> None:
-    cells = report().cells
-    assert [(cell.concurrency, cell.target) for cell in cells] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert [len(cell.rounds_tokens_per_s) for cell in cells] == [2, 2, 2, 2]
-    assert cells[0].ttfts_s == pytest.approx((0.1, 0.11))
-    assert cells[2].figures.requests == 6
-    assert cells[2].figures.cached_share == pytest.approx(0.2)
+def test_there_is_a_point_for_each_concurrency_and_target_in_order() -> None:
+    points = report().points
+    assert [(point.concurrency, point.target) for point in points] == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+    ]
+    assert [len(point.rounds_tokens_per_s) for point in points] == [2, 2, 2, 2]
+    assert points[0].ttfts_s == pytest.approx((0.1, 0.11))
+    assert points[2].figures.requests == 6
+    assert points[2].figures.cached_share == pytest.approx(0.2)
 
 
-def test_turns_that_were_not_taken_have_no_cell() -> None:
+def test_what_was_not_run_has_no_point() -> None:
     some = report_of(PLAN, TARGETS, results()[:2], started="", version="", stopped="interrupted")
-    assert {cell.concurrency for cell in some.cells} == {2}
-    assert report_of(PLAN, TARGETS, [], started="", version="").cells == ()
+    assert {point.concurrency for point in some.points} == {2}
+    assert report_of(PLAN, TARGETS, [], started="", version="").points == ()
     assert report_of(PLAN, TARGETS, [], started="", version="").error_rates == [0.0, 0.0]
 
 
@@ -44,18 +49,18 @@ def test_sorts_of_prompts_are_told_apart_where_there_are_several() -> None:
     plan = BenchPlan(
         workloads=(Workload.mixed,), concurrencies=(1,), rounds=1, requests=2, num_targets=1
     )
-    result = TurnResult(
-        turn=plan.turns[0],
+    result = RunResult(
+        run=plan.runs[0],
         ended_s=1,
         num_sent=2,
         samples=[sample(0.1, kind="short"), sample(0.9, kind="long")],
     )
-    (cell,) = report_of(plan, TARGETS[:1], [result], started="", version="").cells
-    assert {kind: each.p50 for kind, each in cell.ttft_by_kind.items()} == {
+    (point,) = report_of(plan, TARGETS[:1], [result], started="", version="").points
+    assert {kind: each.p50 for kind, each in point.ttft_by_kind.items()} == {
         "short": pytest.approx(0.1),
         "long": pytest.approx(0.9),
     }
-    assert report().cells[0].ttft_by_kind == {}
+    assert report().points[0].ttft_by_kind == {}
 
 
 def test_a_ratio_of_what_nobody_told_is_none() -> None:
@@ -64,7 +69,7 @@ def test_a_ratio_of_what_nobody_told_is_none() -> None:
     assert (ratio(None, 2), ratio(1, None), ratio(1, 0)) == (None, None, None)
 
 
-def test_the_json_document_has_every_cell_in_milliseconds_and_a_schema() -> None:
+def test_the_json_document_has_every_point_in_milliseconds_and_a_schema() -> None:
     value = json.loads(json.dumps(report_json(report(stopped="interrupted"))))
     assert (value["schema"], value["stopped"]) == (SCHEMA, "interrupted")
     assert value["targets"][1] == {
@@ -72,22 +77,22 @@ def test_the_json_document_has_every_cell_in_milliseconds_and_a_schema() -> None
         "url": "http://127.0.0.1:8080",
         "model": "m & n",
     }
-    cell = value["cells"][3]
-    assert (cell["workload"], cell["concurrency"], cell["target"]) == ("plain", 2, 1)
-    assert cell["ttft_ms"] == {"p50": 400.0, "p95": 410.0, "p99": 410.0, "count": 4}
-    assert cell["itl_ms"]["p50"] == 40.0
-    assert cell["queue_ms"]["p50"] == 380.0
-    assert cell["errors"] == {"status 503": 2}
-    assert cell["tokens_per_s"] == 80.0
-    assert value["cells"][0]["queue_ms"] is None
+    point = value["points"][3]
+    assert (point["workload"], point["concurrency"], point["target"]) == ("plain", 2, 1)
+    assert point["ttft_ms"] == {"p50": 400.0, "p95": 410.0, "p99": 410.0, "count": 4}
+    assert point["itl_ms"]["p50"] == 40.0
+    assert point["queue_ms"]["p50"] == 380.0
+    assert point["errors"] == {"status 503": 2}
+    assert point["tokens_per_s"] == 80.0
+    assert value["points"][0]["queue_ms"] is None
     assert value["plan"]["seed"] == 7
 
 
-def test_cells_with_a_busy_client_are_named() -> None:
+def test_points_with_a_busy_client_are_named() -> None:
     found = results()
     for result in found:
-        is_busy = (result.turn.concurrency, result.turn.target) == (2, 1)
+        is_busy = (result.run.concurrency, result.run.target) == (2, 1)
         result.client_cpu_s = 0.9 if is_busy else 0.1
-    busy = report_of(PLAN, TARGETS, found, started="", version="").busy_cells
-    assert [(cell.concurrency, cell.target) for cell in busy] == [(2, 1)]
-    assert attrs.evolve(report(), cells=()).busy_cells == []
+    busy = report_of(PLAN, TARGETS, found, started="", version="").busy_points
+    assert [(point.concurrency, point.target) for point in busy] == [(2, 1)]
+    assert attrs.evolve(report(), points=()).busy_points == []

@@ -23,6 +23,8 @@ from paddler_trio.errors import ConfigurationError
         (["--against", "x y"], "--against: 'x y' is no base URL"),
         (["--concurrency", "1,two"], "--concurrency '1,two' must be numbers"),
         (["--concurrency", "1,,2"], "must be numbers with commas"),
+        (["--timeout", "nan"], "Invalid value for '--timeout'"),
+        (["--inference-addr", "a..b:80"], "cannot find the host of http://a..b:80"),
         (["--concurrency", "0"], "must have numbers from 1 to 1024"),
         (["--workload", "heavy"], "--workload 'heavy' is not known: give plain, prefix, mixed"),
         (["--fail-if", "speed>3"], "--fail-if 'speed>3' is no condition"),
@@ -30,6 +32,7 @@ from paddler_trio.errors import ConfigurationError
         (["--against", "127.0.0.1:8061"], "both servers have one name"),
         (["--against", "127.0.0.1:1", "--name", "x" * 41], "is no name: at most 40"),
         (["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
+        (["--html", "-"], "cannot write -: it must be a file"),
         (["--html", "/no/such/folder/x"], "cannot write /no/such/folder/x"),
         (["--json", "/"], "cannot write /: it must be a file"),
         (["--tls-fingerprint", "0" * 64], "has no TLS, and a flag --tls-* is given"),
@@ -96,5 +99,5 @@ def test_notes_name_failures_and_what_was_left_out() -> None:
     assert found == [
         "ours: 2 requests failed (status 503): no <slot>",
         "<b>other</b>: 2 requests failed (status 503): no <slot>",
-        "not all turns were taken: --max-time 5 was over",
+        "not all runs were done: --max-time 5 was over",
     ]
