@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,12 +39,45 @@ def succeed(*command: str | Path, **variables: str) -> str:
     return ended.stdout
 
 
+def serve_without_llama(program: Path) -> None:
+    """A balancer, and an agent in front of another server, load no llama.cpp."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        inference, management = (f"127.0.0.1:{s.getsockname()[1]}" for s in (first, second))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ours = f"--management-addr={management}"
+    daemons = [
+        ["balancer", f"--inference-addr={inference}", ours],
+        ["agent", ours, "--slots=1", "--name=front", f"--upstream=http://{inference}"],
+    ]
+    started = [
+        subprocess.Popen(
+            [str(program), *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for words in daemons
+    ]
+    try:
+        while "front" not in run(program, "agents", ours).stdout:
+            assert [each.poll() for each in started] == [None, None]
+    finally:
+        for each in reversed(started):
+            each.terminate()
+            said, _ = each.communicate()
+            assert each.returncode == 0, said.decode()
+
+
 def become_complete(program: Path) -> None:
     """Follow what the program says about itself, until it answers a question."""
     addresses = ("--inference-addr", "127.0.0.1:0", "--management-addr", "127.0.0.1:0")
     lacking = run(program, "demo", "--once", *addresses)
     assert lacking.returncode == 1
     assert "run `paddler-trio setup`" in lacking.stderr
+    serve_without_llama(program)
     assert "decoded" in succeed(program, "setup")
     assert "is proven here" in succeed(program, "setup")
     assert SAMPLE in succeed(program, "demo", "--once", *addresses)

@@ -260,8 +260,9 @@ def run(
     if management_addr is None or (slots is None and server is None):
         missing = "--management-addr" if management_addr is None else "--slots"
         raise typer.BadParameter(f"Missing option {missing!r}.")
-    with one_line_errors():
-        require_llama()
+    if server is None:
+        with one_line_errors():
+            require_llama()
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import structlog
     import trio
