@@ -174,8 +174,8 @@ class _Link:
     """The agent's task runs; no frame is handled before that."""
     _is_over: bool = attrs.field(default=False, init=False)
     """Frames that still come cause nothing."""
-    _problem: WireError | None = attrs.field(default=None, init=False)
-    """What was wrong with the last frame."""
+    _problem: Exception | None = attrs.field(default=None, init=False)
+    """What was wrong with the last frame, or a bug of ours that it met."""
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
@@ -266,7 +266,7 @@ class _Link:
         try:
             if self._handle(frame):
                 return
-        except WireError as error:
+        except Exception as error:  # noqa: BLE001  # raised in the agent's task: it ends the agent
             self._problem = error
         self._is_over = True
         self._reading.cancel(reason="the agent said goodbye, or what is no frame")
