@@ -21,9 +21,9 @@ VENV := .venv
 DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 
-# Most tests wait for processes they have started, so there is one worker more than cores of a
-# small machine. A file stays with one worker, since its tests share a fleet. In the order of the
-# folders: what only computes comes last and fills the gaps of what waits.
+# Many tests wait for processes that they have started, so there is one worker more than cores of a
+# small machine. A file stays with one worker, since its tests share a fleet. The order of the files
+# is that of tests/conftest.py: what waits beside what computes.
 PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Of the last commit; without git any fixed time does.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("full", deadline=None, print_blob=True)  # a busy machine keeps none
@@ -25,3 +27,24 @@ def pytest_unconfigure() -> None:
     if utils is not None:
         utils.outnull_file.close()
         utils.errnull_file.close()
+
+
+WAITING = frozenset({"browser", "conformance", "integration", "packages"})
+"""Folders whose tests wait for processes most of their time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mix the files of tests that wait with those that compute: side by side they take the time of
+    the longer ones, one after the other that of both."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    groups: tuple[list[str], list[str]] = ([], [])
+    for file in files:
+        groups[file.split("/")[1] not in WAITING].append(file)
+
+    def place(group: list[str]) -> Iterator[tuple[float, str]]:
+        return (((number + 0.5) / len(group), file) for number, file in enumerate(group))
+
+    mixed = sorted([*place(groups[0]), *place(groups[1])])
+    items[:] = [item for _, file in mixed for item in files[file]]
