@@ -200,7 +200,7 @@ def install_around(root: Path) -> None:
     """Units, settings, the command, manual pages, and what Debian asks for."""
     units = root / "usr" / "lib" / "systemd" / "system"
     units.mkdir(parents=True)
-    for unit in sorted((ROOT / "systemd").glob("*.service")):
+    for unit in sorted((ROOT / "systemd").iterdir()):
         (units / unit.name).write_text(as_installed(unit.read_text()))
     settings = root / "etc" / "paddler-trio"
     settings.mkdir(parents=True)
@@ -230,9 +230,7 @@ def as_installed(unit: str) -> str:
     head, marker, rest = unit.partition("[Unit]")
     paragraphs = head.split("\n#\n")
     kept = [each for each in paragraphs if "/opt/paddler-trio" not in each]
-    if not kept or not kept[0].startswith("# "):
-        kept.insert(0, "# The settings are in /etc/paddler-trio.")
-    text = "\n#\n".join(kept).rstrip("\n") + "\n\n" + marker + rest
+    text = "\n#\n".join(kept).replace(" To install:", "", 1).rstrip("\n") + "\n\n" + marker + rest
     text = text.replace("/opt/paddler-trio/.venv/bin/paddler-trio", "/usr/bin/paddler-trio")
     text = text.replace("file:/opt/paddler-trio/README.md", "man:paddler-trio(1)")
     left = re.findall(r"^.*/opt/.*$", text, re.MULTILINE)

@@ -15,7 +15,7 @@ def setup(
         bool, typer.Option("--cuda", help="For GPUs of NVIDIA; needs the CUDA toolkit.")
     ] = False,
     vulkan: Annotated[
-        bool, typer.Option("--vulkan", help="For GPUs with Vulkan; needs glslc and its headers.")
+        bool, typer.Option("--vulkan", help="For GPUs with Vulkan; needs glslc and headers.")
     ] = False,
     metal: Annotated[bool, typer.Option("--metal", help="For GPUs of Apple.")] = False,
     cpu: Annotated[

@@ -92,8 +92,9 @@ def check_accelerator(accelerator: Accelerator) -> None:
     if accelerator == "vulkan" and shutil.which("glslc") is None:
         raise SetupError(
             "Vulkan's shader compiler (glslc) was not found.\n"
-            "  Debian, Ubuntu:  sudo apt-get install glslc libvulkan-dev\n"
-            "  Fedora:          sudo dnf install glslc vulkan-loader-devel vulkan-headers"
+            "  Debian, Ubuntu:  sudo apt-get install glslc libvulkan-dev spirv-headers\n"
+            "  Fedora:          sudo dnf install glslc vulkan-loader-devel vulkan-headers "
+            "spirv-headers-devel"
         )
     if accelerator == "metal" and platform.system() != "Darwin":
         raise SetupError(f"Metal is macOS's, and this is {platform.system()}")
