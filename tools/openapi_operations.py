@@ -185,6 +185,10 @@ MANAGEMENT: Table = {
     (WEBSOCKET, "/api/v1/agent_socket/{agent_id}"): Operation(
         "Where agents dial in", media="", status=101
     ),
+    ("GET", "/compat/v1/agents"): Operation("The connected agents, as Paddler 1.x had them"),
+    ("GET", "/compat/v1/agents/stream"): Operation(
+        "The same at each change, and every five seconds", media=EVENTS
+    ),
     ("GET", "/api/v2/agents"): Operation("The connected agents, with what Paddler has no word for"),
     ("GET", "/api/v2/agents/stream"): Operation("The same at each change", media=EVENTS),
     ("GET", "/api/v2/agents/history"): Operation(

@@ -119,6 +119,7 @@ class UpstreamConfig:
       ca: certificates (PEM) by which it is verified; None for those of the system.
       deployment: the name under which it is offered, with others of the same name.
       interval_s: between two looks at it.
+      external_address: ``host:port`` by which people know it; None for that of ``url``.
     """
 
     url: str
@@ -127,6 +128,7 @@ class UpstreamConfig:
     ca: Path | None = None
     deployment: str = "upstream"
     interval_s: float = attrs.field(default=1.0, validator=[ge(0.1), le(3600)])
+    external_address: str | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -8,7 +8,7 @@ import attrs
 import structlog
 
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.upstream.upstream_monitor import UpstreamMonitor
+from paddler_trio.upstream.upstream_monitor import WELL, UpstreamMonitor
 from paddler_trio.upstream.upstream_state import Reachability, UpstreamState
 from paddler_trio.wire.trio.upstream_messages import (
     MAX_DETAIL_CHARS,
@@ -29,10 +29,15 @@ ANOTHER_MODEL: Final = "it serves another model than at first"
 
 @attrs.define(eq=False)
 class UpstreamShown:
-    """Follows the monitor; ``offer`` is what is sent beside the status."""
+    """Follows the monitor; ``offer`` is what is sent beside the status.
+
+    Args:
+      address: what people know the server by.
+    """
 
     status: AgentStatus
     monitor: UpstreamMonitor
+    address: str
     offer: Upstream = attrs.field(factory=lambda: Upstream(phase="unreachable"), init=False)
     _shown: UpstreamState | None = attrs.field(default=None, init=False)
 
@@ -58,6 +63,8 @@ class UpstreamShown:
             context_tokens=state.context_tokens,
             busy_elsewhere=state.slots_busy_elsewhere + state.still_generating,
             build=state.build[:MAX_DETAIL_CHARS] or None,
+            address=self.address,
+            slots_endpoint=state.has_slots_endpoint if state.reachability in WELL else None,
         )
         self.status.set(
             slots=max(1, offered),
@@ -69,8 +76,7 @@ class UpstreamShown:
 
     def _log(self, before: UpstreamState | None, state: UpstreamState) -> None:
         if before is None or before.reachability is not state.reachability:
-            is_well = state.reachability in (Reachability.READY, Reachability.SLEEPING)
-            (log.info if is_well else log.warning)(
+            (log.info if state.reachability in WELL else log.warning)(
                 "upstream server",
                 state=state.reachability.value,
                 reason=state.reason,

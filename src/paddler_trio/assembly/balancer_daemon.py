@@ -38,6 +38,8 @@ from paddler_trio.balancer.key_routes import KeyRoutes
 from paddler_trio.balancer.management_routes import ManagementRoutes, may_change
 from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
 from paddler_trio.balancer.no_model_store import no_model_store
+from paddler_trio.balancer.paddler_v1_agents import PaddlerV1Agents
+from paddler_trio.balancer.paddler_v1_routes import PaddlerV1Routes
 from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
 from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
 from paddler_trio.config import BalancerConfig
@@ -409,6 +411,7 @@ def management_routes(
             joining.tokens,
             AuditRoutes(core.audit),
             KeyRoutes(keys, accounts.used),
+            PaddlerV1Routes(PaddlerV1Agents(core.dispatcher), core.goodbye),
         ),
         moving=core.moving,
     )

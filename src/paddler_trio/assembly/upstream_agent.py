@@ -35,8 +35,9 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
       ConfigurationError: no address of a server, or a file that cannot be read.
     """
     bearer = None if server.key_file is None else read_secret(server.key_file).encode()
+    upstream = parse_upstream_address(server.url)
     client = make_upstream_client(
-        parse_upstream_address(server.url),
+        upstream,
         timeouts=UpstreamTimeouts(first_byte_s=LONGEST_SILENCE_S, idle_s=LONGEST_SILENCE_S),
         bearer=bearer,
         ca_file=server.ca,
@@ -48,7 +49,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     )
     monitor = UpstreamMonitor(client, settings, bearer is not None)
     status = AgentStatus(server.slots or 1)
-    shown = UpstreamShown(status, monitor)
+    shown = UpstreamShown(status, monitor, server.external_address or upstream.authority)
     host = secrets.token_urlsafe(16)
     address = BalancerAddress(config.management_host, config.management_port, config.has_tls)
     tls = ClientTls(

@@ -20,6 +20,7 @@ from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
 
 REVERSE_PROXY: Final = "reverse proxy"
 """The name of the port's service."""
+PADDLER_V1_OVERFLOW: Final = 429
 
 
 @attrs.frozen(eq=False)
@@ -51,8 +52,9 @@ class Upstreams:
         return cls(forwarding, ServerPools(core.dispatcher), deployments, config.slots_endpoint)
 
     def proxy(self) -> App:
-        """The application of the port."""
-        return ReverseProxy(self.forwarding, self.pools, self.shows_slots)
+        """The application of the port. It refuses more than the queue takes as Paddler 1.x did."""
+        forwarding = attrs.evolve(self.forwarding, overflow_status=PADDLER_V1_OVERFLOW)
+        return ReverseProxy(forwarding, self.pools, self.shows_slots)
 
     def front(self, api: App, refuse: Refuse, limited: Callable[[App], App]) -> App:
         """``api`` behind what sends requests for a server's model to the server.

@@ -407,6 +407,7 @@ class _Link:
         if agent is None:
             log.warning("status before registration ignored", agent=self.agent_id)
             return
+        agent.reported_s = trio.current_time()
         status = bounded_status(update.slot_aggregated_status_snapshot)
         if status.version < agent.status.version:
             return  # an older snapshot that arrived late

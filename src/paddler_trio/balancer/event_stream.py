@@ -9,9 +9,10 @@ client gives up after five silent ones.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import trio
 
-from paddler_trio.balancer.shared_view import SharedView
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Handler, Params
@@ -26,7 +27,21 @@ _HEADERS = [
 ]
 
 
-def event_stream(view: SharedView, *, goodbye: trio.Event) -> Handler:
+class WatchedView(Protocol):
+    """What a stream shows, such as a :class:`~paddler_trio.balancer.shared_view.SharedView`."""
+
+    watchers: int
+
+    def begin(self) -> bytes:
+        """The first text."""
+        ...
+
+    async def next(self, last: bytes) -> bytes:
+        """The next one; ``last`` is the one before it."""
+        ...
+
+
+def event_stream(view: WatchedView, *, goodbye: trio.Event) -> Handler:
     """A handler that streams a view until the client leaves or ``goodbye`` is set."""
 
     async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
@@ -43,7 +58,7 @@ def event_stream(view: SharedView, *, goodbye: trio.Event) -> Handler:
     return serve
 
 
-async def _send_texts(send: Send, view: SharedView) -> None:
+async def _send_texts(send: Send, view: WatchedView) -> None:
     """The view and keep-alives until cancelled."""
     sent = view.begin()
     await _send(send, sse.data_event(sent) + _KEEP_ALIVE)

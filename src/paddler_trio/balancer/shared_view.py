@@ -103,6 +103,7 @@ class AgentsView:
             looks = (
                 agent.status,
                 agent.report,
+                agent.upstream,
                 agent.is_accepting,
                 agent.is_drained,
                 agent.usable_slots,

@@ -41,8 +41,9 @@ from paddler_trio.cli.engine_options import (
     rpc_servers,
 )
 from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
+from paddler_trio.cli.instance_options import told_address, told_name
 from paddler_trio.cli.join_command import StateDirOption
-from paddler_trio.cli.judged_values import ADDRESS, BALANCER_ADDRESS, LABELS
+from paddler_trio.cli.judged_values import ADDRESS, BALANCER_ADDRESS, LABELS, NAME
 from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_options import (
@@ -71,6 +72,7 @@ from paddler_trio.cli.upstream_options import (
     DeploymentOption,
     MonitoringIntervalOption,
     UpstreamCaOption,
+    UpstreamExternalAddrOption,
     UpstreamKeyFileOption,
     UpstreamOption,
     upstream_config,
@@ -118,11 +120,13 @@ def run(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What people call this agent, in lists and results.")
+        str | None,
+        typer.Option(callback=NAME, help="What people call this agent, in lists and results."),
     ] = None,
     upstream: UpstreamOption = None,
     upstream_key_file: UpstreamKeyFileOption = None,
     upstream_ca: UpstreamCaOption = None,
+    upstream_external_addr: UpstreamExternalAddrOption = None,
     deployment: DeploymentOption = None,
     monitoring_interval: MonitoringIntervalOption = None,
     threads: Annotated[
@@ -242,21 +246,24 @@ def run(
         return
     with one_line_errors():
         member = membership(
-            management_addr=management_addr,
-            name=name,
+            management_addr=None if management_addr is None else told_address(management_addr),
+            name=None if name is None else told_name(name),
             token_file=token_file,
             credential_file=credential_file,
             state_dir=state_dir,
         )
     management_addr, name = member.address, member.name
-    server = upstream_config(
-        url=upstream,
-        slots=slots,
-        key_file=upstream_key_file,
-        ca=upstream_ca,
-        deployment=deployment,
-        interval_s=monitoring_interval,
-    )
+    with one_line_errors():
+        server = upstream_config(
+            url=upstream,
+            slots=slots,
+            key_file=upstream_key_file,
+            ca=upstream_ca,
+            deployment=deployment,
+            interval_s=monitoring_interval,
+            external_addr=upstream_external_addr,
+        )
+        metrics_addr = None if metrics_addr is None else told_address(metrics_addr)
     if management_addr is None or (slots is None and server is None):
         missing = "--management-addr" if management_addr is None else "--slots"
         raise typer.BadParameter(f"Missing option {missing!r}.")

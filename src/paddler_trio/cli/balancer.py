@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli.instance_options import told_address
 from paddler_trio.cli.judged_values import (
     ADDRESS,
     DEFAULT_STATE_DATABASE,
@@ -26,6 +27,7 @@ from paddler_trio.cli.telemetry_options import (
     TraceSampleRatioOption,
     access_log_form,
 )
+from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR, BalancerConfig
 
 
@@ -309,6 +311,13 @@ def balancer(
     from paddler_trio.cli.daemons import run_daemon
     from paddler_trio.daemon.systemd_notify import SystemdNotifier
 
+    with one_line_errors():
+        inference_addr = told_address(inference_addr)
+        management_addr = told_address(management_addr)
+        compat_openai_addr, reverseproxy_addr, web_admin_panel_addr, statsd_addr = (
+            None if each is None else told_address(each)
+            for each in (compat_openai_addr, reverseproxy_addr, web_admin_panel_addr, statsd_addr)
+        )
     config = BalancerConfig(
         inference_addr=inference_addr,
         management_addr=management_addr,

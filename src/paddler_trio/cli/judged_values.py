@@ -15,6 +15,7 @@ import typer
 from paddler_trio.config import parse_labels, split_address
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.tls.address import parse_address
+from paddler_trio.upstream.metadata_items import stood_in
 
 T = TypeVar("T")
 
@@ -51,10 +52,14 @@ def _judge(judge: Callable[[T], object], value: T) -> None:
         raise typer.BadParameter(str(error)) from error
 
 
-ADDRESS = judged(split_address)
-"""``host:port`` to serve on, or to send to."""
-BALANCER_ADDRESS = judged(parse_address)
-"""``[https://]host:port`` to dial."""
+ADDRESS = judged(lambda text: split_address(stood_in(text)))
+"""``host:port`` to serve on, or to send to; the host may be ``aws:metadata:ITEM``."""
+BALANCER_ADDRESS = judged(lambda text: parse_address(stood_in(text)))
+"""``[https://]host:port`` to dial; the same."""
+UPSTREAM = judged(stood_in)
+"""The items in an address that is judged where it is dialled."""
+NAME = judged(lambda text: stood_in(text, is_address=False))
+"""A name, in which there may be items, too."""
 LABELS = all_judged(parse_labels)
 
 

@@ -76,12 +76,20 @@ class AgentView:
     host: str | None = None
     """The id of the first link of the agent's process; None from a balancer without deployments."""
     labels: dict[str, str] = attrs.field(factory=dict)
+    upstream: dict[str, object] | None = None
+    """``Upstream`` of ``wire/trio/upstream_messages.py``; None of an agent that runs models."""
     load_s: float | None = None
     """Seconds that the model in force took to load."""
 
     @property
     def label(self) -> str:
         return self.name or self.id
+
+    @property
+    def address(self) -> str | None:
+        """Of the server that it stands in front of."""
+        address = (self.upstream or {}).get("address")
+        return address if isinstance(address, str) else None
 
 
 @attrs.frozen(kw_only=True)

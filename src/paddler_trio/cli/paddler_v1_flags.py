@@ -26,10 +26,10 @@ GO_PORTS: Final = {
     "management": "8085",
     "reverseproxy": "8086",
     "local-llamacpp": "8088",
+    "external-llamacpp": "8088",
     "statsd": "8125",
 }
 """Where things were in Go's generation, unless a flag said otherwise."""
-METADATA: Final = "aws:metadata:"
 SECONDS: Final = ("buffered-request-timeout", "statsd-reporting-interval")
 """Once in seconds, with us in milliseconds."""
 DOUBTFUL_MS: Final = 1000
@@ -58,8 +58,6 @@ def translate(arguments: Sequence[str]) -> Translation | None:
         case ["balancer", *words]:
             line = OldLine.read(words, BALANCER)
             return _balancer(line) if line.old else _balancer_in_doubt(line, arguments)
-        case ["dashboard", *words]:
-            return Translation(("top", *words), ("dashboard is called top",), ())
         case _:
             return None
 
@@ -106,8 +104,6 @@ class _Written:
         if not self.line.is_go:
             return None
         host = parts["host"] or GO_HOST
-        if host.startswith(METADATA):
-            self.refusals.append(f"--{stem}-host {host}: nobody asks EC2 here; write the address")
         address = joined_address(host, parts["port"] or GO_PORTS[stem])
         before = " ".join(given) or f"no --{stem}-host and no --{stem}-port"
         return parts["scheme"] or "http", address, before
@@ -148,16 +144,26 @@ def _agent(line: OldLine) -> Translation | None:
                 "the agent may read, and give --upstream-key-file FILE"
             )
     written.number("agent-reporting-interval-miliseconds", "monitoring-interval", 0.001)
-    stem = "external-llamacpp"
-    written.drop(
-        (f"{stem}-addr", f"{stem}-host", f"{stem}-port", f"{stem}-scheme"),
-        "not needed, agents dial the balancer and requests come over that connection",
-    )
+    _external(written)
     written.drop(
         ("status-server-host", "status-server-port", "status-server-scheme"),
         "not needed, the balancer knows how its agents are; --metrics-addr shows their metrics",
     )
     return written.end("agent")
+
+
+def _external(written: _Written) -> None:
+    """The balancer dialled this address; now it is shown only."""
+    old, stem = written.line.old, "external-llamacpp"
+    if (whole := old.get(f"{stem}-addr")) is not None:
+        written.say(f"--{stem}-addr {whole}", "upstream-external-addr", whole)
+    elif f"{stem}-host" in old or f"{stem}-port" in old:
+        host, port = old.get(f"{stem}-host", GO_HOST), old.get(f"{stem}-port", GO_PORTS[stem])
+        given = [
+            f"--{name} {old[name]}" for name in (f"{stem}-host", f"{stem}-port") if name in old
+        ]
+        written.say(" ".join(given), "upstream-external-addr", joined_address(host, port))
+    written.drop((f"{stem}-scheme",), "not needed, agents dial the balancer")
 
 
 def _balancer(line: OldLine) -> Translation:

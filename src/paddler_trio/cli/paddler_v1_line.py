@@ -13,6 +13,7 @@ from typing import Final
 
 import attrs
 
+METADATA: Final = "aws:metadata:"
 _UNITS_MS: Final = {
     "ns": 1e-6,
     "us": 1e-3,
@@ -127,5 +128,6 @@ def milliseconds_of_go(duration: str) -> int | None:
 
 
 def joined_address(host: str, port: str) -> str:
-    """``host:port``, an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    """``host:port``, an IPv6 address in brackets; ``aws:metadata:ITEM`` is a host, too."""
+    is_ipv6 = ":" in host and not host.startswith(METADATA)
+    return f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"

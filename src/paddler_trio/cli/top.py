@@ -1,4 +1,4 @@
-"""``paddler-trio top``: the fleet as it works, on a terminal."""
+"""``paddler-trio top``, once called ``dashboard``: the fleet as it works, on a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -21,24 +22,52 @@ from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 HUNG_UP = 129
 
 
+OnceOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--once", help="Print what is so now and end; so it is wherever there is no terminal."
+    ),
+]
+
+
 @with_tls
 def top(
-    once: Annotated[
-        bool,
-        typer.Option(
-            "--once", help="Print what is so now and end; so it is wherever there is no terminal."
-        ),
-    ] = False,
+    once: OnceOption = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
     tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Watch agents, slots, queue and requests; sort, filter, cancel and drain by key."""
+    _show(once, as_json, management_addr, key_file, tls)
+
+
+@with_tls
+def dashboard(
+    once: OnceOption = False,
+    as_json: JsonOption = False,
+    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
+) -> None:
+    """The name that `top` had in Paddler 1.x: the same, and keys move in the table of agents."""
+    _show(once, as_json, management_addr, key_file, tls, agents_first=True)
+
+
+def _show(
+    once: bool,
+    as_json: bool,
+    management_addr: str,
+    key_file: Path | None,
+    tls: ClientTls,
+    *,
+    agents_first: bool = False,
+) -> None:
     import trio
 
     from paddler_trio.cli.top_run import look_once, run_top
     from paddler_trio.cli.top_screen import plain_lines
+    from paddler_trio.cli.top_view import Pane, TopView
 
     with one_line_errors(), _plain_interrupts():
         console = stdout()
@@ -51,8 +80,9 @@ def top(
                 for line in plain_lines(picture):
                     console.print(line, soft_wrap=True)
             return
+        view = TopView(active=Pane.AGENTS if agents_first else Pane.REQUESTS)
         try:
-            code = trio.run(partial(run_top, management_addr, key_file, tls, console))
+            code = trio.run(partial(run_top, management_addr, key_file, tls, console, view))
         except (OSError, BaseExceptionGroup) as error:
             if not _is_hang_up(error):
                 raise

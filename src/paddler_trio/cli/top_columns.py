@@ -1,8 +1,8 @@
 """The columns of ``top``: agents and requests.
 
 Paddler 1.x's dashboard had Name, Issues, Llama.cpp address, Last update, Idle slots and Processing
-slots. Here an engine is a child of its agent and has no address: the model that it serves stands in
-that place.
+slots. They are all here; an address has an agent in front of a server only, so the column is there
+when one is.
 """
 
 from __future__ import annotations
@@ -79,9 +79,14 @@ def agent_columns(picture: LivePicture, now_ms: int) -> list[Column[LiveAgent]]:
             lambda a: issues_words(a.issues) or a.detail or NOTHING,
             lambda a: text_order(issues_words(a.issues)),
             takes_rest=True,
-            style=lambda a: "red" if a.issues else "dim",
+            style=lambda a: "red" if a.issues or a.phase == "failed" else "dim",
         ),
     ]
+    if any(agent.address for agent in picture.agents.values()):
+        address = Column[LiveAgent](
+            "address", 21, lambda a: a.address or NOTHING, lambda a: text_order(a.address or ""), 1
+        )
+        columns.insert(2, address)
     if any(agent.deployment != "default" for agent in picture.agents.values()):
         deployment = Column[LiveAgent](
             "deployment", 12, lambda a: a.deployment, lambda a: text_order(a.deployment), 1
@@ -130,8 +135,16 @@ def request_phase(request: RequestView) -> str:
 
 def agent_words(agent: LiveAgent) -> str:
     """The text that a filter is compared with, in lower case."""
-    words = (agent.label, agent.id, agent.deployment, agent_phase(agent), agent.model_path or "")
-    return " ".join((*words, *agent.labels.values())).casefold()
+    words = (
+        agent.label,
+        agent.id,
+        agent.deployment,
+        agent_phase(agent),
+        agent.model_path or "",
+        agent.address or "",
+        *agent.labels.values(),
+    )
+    return " ".join(words).casefold()
 
 
 def request_words(request: RequestView) -> str:

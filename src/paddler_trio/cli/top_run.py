@@ -75,8 +75,13 @@ async def look_once(address: str, key_file: Path | None, tls: ClientTls) -> Live
         await _close(feed)
 
 
-async def run_top(address: str, key_file: Path | None, tls: ClientTls, console: Console) -> int:
+async def run_top(
+    address: str, key_file: Path | None, tls: ClientTls, console: Console, view: TopView
+) -> int:
     """Show the fleet until somebody has seen enough; the exit code.
+
+    Args:
+      view: what is chosen at the beginning.
 
     Errors:
       BalancerUnreachableError: the balancer cannot be reached at the beginning.
@@ -84,7 +89,7 @@ async def run_top(address: str, key_file: Path | None, tls: ClientTls, console: 
     """
     feed = await trio.to_thread.run_sync(FeedLink.open, address, key_file, tls)
     try:
-        top = Top(feed, console, await first_picture(feed), sys.stdin.fileno())
+        top = Top(feed, console, await first_picture(feed), sys.stdin.fileno(), view)
         with single_keys(top.terminal):
             return await top.run()
     finally:

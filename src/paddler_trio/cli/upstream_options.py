@@ -7,6 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from paddler_trio.cli.instance_options import told_address
+from paddler_trio.cli.judged_values import ADDRESS, UPSTREAM
 from paddler_trio.config import UpstreamConfig
 from paddler_trio.wire.shape_error import ShapeError
 from paddler_trio.wire.trio.placement_rules import check_deployment
@@ -15,6 +17,7 @@ UpstreamOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
+        callback=UPSTREAM,
         help="Run no model: offer the slots of the llama-server at http(s)://host:port, or of any "
         "server with OpenAI's API if --slots is given.",
         show_default="run models",
@@ -28,6 +31,16 @@ UpstreamCaOption: TypeAlias = Annotated[
     typer.Option(
         help="Authorities (PEM) by which an https server in --upstream is verified.",
         show_default="those of the system",
+    ),
+]
+UpstreamExternalAddrOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        callback=ADDRESS,
+        help="With --upstream: the server's address in lists of agents. Nothing is sent there: "
+        "requests reach the server through this agent.",
+        show_default="that of --upstream",
     ),
 ]
 DeploymentOption: TypeAlias = Annotated[
@@ -57,14 +70,19 @@ def upstream_config(
     ca: Path | None,
     deployment: str | None,
     interval_s: float | None,
+    external_addr: str | None,
 ) -> UpstreamConfig | None:
-    """None without a URL; typer.BadParameter for what makes sense only with one."""
+    """None without a URL; typer.BadParameter for what makes sense only with one.
+
+    ConfigurationError if the machine does not say what ``aws:metadata:ITEM`` stands for.
+    """
     if url is None:
         given = {
             "--upstream-key-file": key_file,
             "--upstream-ca": ca,
             "--deployment": deployment,
             "--monitoring-interval": interval_s,
+            "--upstream-external-addr": external_addr,
         }
         for option, value in given.items():
             if value is not None:
@@ -85,10 +103,11 @@ def upstream_config(
             param_hint="--deployment",
         )
     return UpstreamConfig(
-        url=url,
+        url=told_address(url),
         slots=slots,
         key_file=key_file,
         ca=ca,
         deployment=name,
         interval_s=1.0 if interval_s is None else interval_s,
+        external_address=None if external_addr is None else told_address(external_addr),
     )

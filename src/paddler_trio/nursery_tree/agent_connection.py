@@ -143,6 +143,8 @@ class AgentConnection:
     """A Paddler agent that has just registered: what its slots serve shows after the next state."""
     joined_s: float = attrs.field(default=0.0, init=False)
     """When it joined the dispatcher."""
+    reported_s: float = attrs.field(factory=trio.current_time, init=False)
+    """When its last status came."""
     engine_restarts: int = attrs.field(default=0, init=False)
     """How often its engines crashed and were started again, since the agent was started."""
     idle_since_s: float | None = attrs.field(default=None, init=False)

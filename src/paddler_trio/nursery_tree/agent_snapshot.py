@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import attrs
+
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.wire.codec import unstructure
 
@@ -46,6 +48,6 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         "download": None
         if report is None or report.download is None
         else unstructure(report.download),
-        "upstream": None if agent.upstream is None else unstructure(agent.upstream),
+        "upstream": None if agent.upstream is None else attrs.asdict(agent.upstream),
         "memory": None if report is None or report.memory is None else unstructure(report.memory),
     }

@@ -39,9 +39,10 @@ def current_gauges(statistics: LedgerStatistics) -> Mapping[str, int]:
 
 
 def gauges_of_paddler_1(statistics: LedgerStatistics) -> Mapping[str, int]:
-    """By their names up to Paddler 1.2: idle slots instead of all."""
+    """By their names up to Paddler 1.2: idle slots instead of all. While an agent that offers none
+    any more finishes what it has, more may be busy than there are."""
     return {
-        "slots_idle": statistics.slots_total - statistics.slots_processing,
+        "slots_idle": max(0, statistics.slots_total - statistics.slots_processing),
         "slots_processing": statistics.slots_processing,
         "requests_buffered": statistics.requests_buffered,
     }

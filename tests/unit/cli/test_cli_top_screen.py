@@ -57,6 +57,22 @@ def test_it_has_the_fleet_its_slots_its_queue_and_its_requests() -> None:
     assert "q quit" in lines[-1]
 
 
+def test_a_server_behind_an_agent_has_its_address_and_what_is_wrong_with_it() -> None:
+    server = {"phase": "unreachable", "address": "10.0.3.17:8088", "detail": "nobody listens"}
+    behind = agent(1, "s1", upstream=server, phase="failed", detail="nobody listens", issues=[])
+    shown = seen(agents={"1": behind})
+    lines = drawn(shown, size=(160, 24))
+    head = next(line for line in lines if line.startswith("name"))
+    assert head.split()[:3] == ["name▼", "phase", "address"]
+    (row,) = (line for line in lines if line.startswith("s1 "))
+    assert row.split()[:3] == ["s1", "failed", "10.0.3.17:8088"]
+    assert row.rstrip().endswith("nobody listens")
+    view = TopView(active=Pane.AGENTS)
+    view.panes[Pane.AGENTS].filter = "3.17"
+    assert [each.label for each in view.agents(shown, NOW_MS)] == ["s1"]
+    assert not any("address" in line for line in drawn(seen())), "nobody has one"
+
+
 def test_a_feed_that_is_lost_keeps_the_picture_and_says_why() -> None:
     lines = drawn(seen(), link=Link("h:1", "cannot reach the balancer", 12_300))
     assert "lost for 12.3 s, tries again: cannot reach the balancer" in lines[0]

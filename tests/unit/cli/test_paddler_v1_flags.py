@@ -37,7 +37,10 @@ GO_PLACES = "--management-addr 127.0.0.1:8085 --reverseproxy-addr 127.0.0.1:8086
         (AGENT_1_2, f"agent --management-addr 10.0.0.1:8085 {UPSTREAM}"),
         (
             f"{AGENT_1_2} --external-llamacpp-addr 10.0.0.2:8088 --monitoring-interval 10 --name a",
-            f"agent --management-addr 10.0.0.1:8085 {UPSTREAM} --monitoring-interval 10 --name a",
+            (
+                f"agent --management-addr 10.0.0.1:8085 {UPSTREAM} "
+                "--upstream-external-addr 10.0.0.2:8088 --monitoring-interval 10 --name a"
+            ),
         ),
         (
             f"{BALANCER_1_2} {PANEL} --rewrite-host-header --slots-endpoint-enable",
@@ -65,7 +68,6 @@ GO_PLACES = "--management-addr 127.0.0.1:8085 --reverseproxy-addr 127.0.0.1:8086
                 "--management-cors-allowed-host http://a"
             ),
         ),
-        ("dashboard --management-addr 127.0.0.1:8085", "top --management-addr 127.0.0.1:8085"),
         # Go, up to 0.10
         (
             (
@@ -76,7 +78,10 @@ GO_PLACES = "--management-addr 127.0.0.1:8085 --reverseproxy-addr 127.0.0.1:8086
                 "--status-server-host 0.0.0.0 --status-server-port 8087 "
                 "--status-server-scheme http --agent-reporting-interval-miliseconds 500 --name a"
             ),
-            f"agent {UPSTREAM} --management-addr 10.0.0.1:8085 --monitoring-interval 0.5 --name a",
+            (
+                f"agent {UPSTREAM} --management-addr 10.0.0.1:8085 --monitoring-interval 0.5 "
+                "--upstream-external-addr 10.0.0.2:8088 --name a"
+            ),
         ),
         (
             "agent -local-llamacpp-host=::1 -management-scheme https",
@@ -84,7 +89,21 @@ GO_PLACES = "--management-addr 127.0.0.1:8085 --reverseproxy-addr 127.0.0.1:8086
         ),
         (
             "agent --external-llamacpp-host aws:metadata:local-ipv4",
-            f"agent {UPSTREAM} --management-addr 127.0.0.1:8085",
+            (
+                f"agent {UPSTREAM} --management-addr 127.0.0.1:8085 "
+                "--upstream-external-addr aws:metadata:local-ipv4:8088"
+            ),
+        ),
+        (
+            "agent --local-llamacpp-host aws:metadata:local-ipv4 --local-llamacpp-port 80",
+            ("agent --upstream http://aws:metadata:local-ipv4:80 --management-addr 127.0.0.1:8085"),
+        ),
+        (
+            "agent --external-llamacpp-host ::1 --external-llamacpp-scheme http",
+            (
+                f"agent {UPSTREAM} --management-addr 127.0.0.1:8085 "
+                "--upstream-external-addr [::1]:8088"
+            ),
         ),
         (
             (
@@ -119,8 +138,6 @@ def test_a_command_line_of_then_has_one_of_now(before: str, now: str) -> None:
         (f"{AGENT_1_2} --llamacpp-api-key=hunter2", "shows the key to every user"),
         ("agent --local-llamacpp-api-key hunter2", "give --upstream-key-file FILE"),
         ("agent --external-llamacpp-addr a:1 --management-addr b:2", "say it with --upstream"),
-        ("agent --local-llamacpp-host aws:metadata:local-ipv4", "nobody asks EC2 here"),
-        ("agent --management-host aws:metadata:local-ipv4", "nobody asks EC2 here"),
         (f"{AGENT_1_2} --management-host a", "give --management-addr, or --management-host a"),
         (f"{AGENT_1_2} --local-llamacpp-port 1", "give --local-llamacpp-addr, or --local-llama"),
         ("agent --agent-reporting-interval-miliseconds soon", "write a whole number"),
@@ -147,6 +164,7 @@ def test_what_cannot_or_must_not_be_said_is_refused_with_what_to_write(
         "agent --management-addr 127.0.0.1:8060 --slots 4 --name a",
         "agent --upstream http://127.0.0.1:8088 --monitoring-interval 10",
         "agent drain a",
+        "dashboard --management-addr 127.0.0.1:8085",
         "balancer --inference-addr 127.0.0.1:8061 --buffered-request-timeout 10",
         f"{BALANCER_1_2} --statsd-reporting-interval 10000 --buffered-request-timeout 0",
         "chat --local-llamacpp-addr",
@@ -166,7 +184,7 @@ def test_where_a_unit_is_in_doubt_the_line_is_left_alone_and_that_is_said() -> N
     assert "write 10000" in note
 
 
-GUIDE = Path(__file__).parents[3] / "docs" / "migration_from_paddler.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "migration_from_paddler_1.md"
 
 
 def test_the_example_of_the_guide_is_what_is_said() -> None:
@@ -178,7 +196,7 @@ def test_the_example_of_the_guide_is_what_is_said() -> None:
 
 
 def test_the_guide_has_every_flag() -> None:
-    before = GUIDE.read_text().partition("## Paddler 1.x")[2]
+    before = GUIDE.read_text().partition("## The command lines")[2]
     for flags in (AGENT, BALANCER):
         for flag in flags.go | flags.rust | flags.both - {"upstream"}:
             stem, _, part = flag.rpartition("-")

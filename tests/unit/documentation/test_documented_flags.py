@@ -14,7 +14,7 @@ from documented_blocks import DOCS, ROOT, blocks, pages
 from documented_commands import PROGRAM, WrongCommandError, check, commands
 from paddler_trio.cli.paddler_v1_line import AGENT, BALANCER
 
-OF_OTHERS = {"migration_from_paddler.md"}
+OF_OTHERS = {"migration_from_paddler_1.md"}
 """Pages that name the flags of other programs throughout."""
 PAGES = [
     page

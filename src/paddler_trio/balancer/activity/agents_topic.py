@@ -76,6 +76,7 @@ class AgentsTopic:
         looks = (
             agent.status,
             agent.report,
+            agent.upstream,
             agent.is_accepting,
             agent.is_drained,
             agent.usable_slots,

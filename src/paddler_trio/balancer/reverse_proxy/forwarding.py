@@ -44,6 +44,7 @@ from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
 from paddler_trio.http.streaming import cancelled_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, OVERFLOW
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.pool import Pool
@@ -55,6 +56,7 @@ log = structlog.get_logger("reverse proxy")
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 BODY_DEADLINE_S: Final = 120.0
+OVERFLOWS: Final = (OVERFLOW, DISPLACED)
 MAX_TRIES_BESIDE: Final = 3
 """Servers that are asked for what takes no slot, one after the other."""
 
@@ -67,6 +69,7 @@ class Forwarding:
       response_timeout_s: see ``ForwardedWork``.
       rewrites_host: servers are shown their own address as ``Host``.
       needs_keys: the keys that clients show are for this balancer; otherwise for the servers.
+      overflow_status: of the refusals because too many wait already.
     """
 
     dispatcher: Dispatcher
@@ -74,6 +77,7 @@ class Forwarding:
     rewrites_host: bool = False
     needs_keys: Callable[[], bool] = lambda: False
     affinity: PrefixAffinity = attrs.field(factory=PrefixAffinity)
+    overflow_status: int = 503
 
     async def forward(
         self,
@@ -113,10 +117,11 @@ class Forwarding:
             with suppress(ClientGoneError):
                 await answer.break_off(problem.code, problem.description)
             return  # without its end: the connection is cut
+        status = self.overflow_status if problem in OVERFLOWS else problem.code
         await send_bytes(
             send,
-            problem.code,
-            error_body(problem.code, problem.description),
+            status,
+            error_body(status, problem.description),
             content_type=b"application/json",
             headers=self._advice(problem, pool),
         )

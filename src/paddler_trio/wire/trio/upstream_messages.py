@@ -37,7 +37,8 @@ class Upstream:
     ``unauthorised``, ``failing`` or ``unreachable``; ``detail`` is the reason in words.
     ``busy_elsewhere``: slots that others than this balancer use. ``models``: the names under which
     it serves what it serves. ``context_tokens`` is the space of one slot. ``build`` is the server's
-    own word for what it is.
+    own word for what it is. ``address`` is what people know it by, ``host:port``; nothing is sent
+    there. ``slots_endpoint``: whether it answers ``/slots``; None if that is not known.
     """
 
     phase: str
@@ -46,11 +47,18 @@ class Upstream:
     context_tokens: Uint32 | None = None
     busy_elsewhere: Uint32 = 0
     build: str | None = None
+    address: str | None = None
+    slots_endpoint: bool | None = None
 
     def __attrs_post_init__(self) -> None:
         if len(self.models) > MAX_MODELS:
             raise ShapeError(f"{len(self.models)} models, the limit is {MAX_MODELS}", "models")
-        texts = {"phase": self.phase, "detail": self.detail, "build": self.build}
+        texts = {
+            "phase": self.phase,
+            "detail": self.detail,
+            "build": self.build,
+            "address": self.address,
+        }
         for name, text in texts.items():
             if text is not None and len(text) > MAX_DETAIL_CHARS:
                 raise ShapeError(f"{len(text)} characters, the limit is {MAX_DETAIL_CHARS}", name)
