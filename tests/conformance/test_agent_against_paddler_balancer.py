@@ -192,16 +192,16 @@ async def test_an_agent_speaks_at_least_once_a_second() -> None:
 
 async def test_a_stopped_request_ends_with_done_and_its_sibling_goes_on() -> None:
     async with linked_agent() as (_, _, link):
-        await link.set_state(state(BUNDLED_MODEL))
+        await link.set_state(state(BUNDLED_MODEL, context_size=8192))
         await link.wait_serving(SLOTS)
-        await link.ask("goes", raw_prompt(400))
+        await link.ask("goes", raw_prompt(8000))
         await link.ask("stays", raw_prompt(400))
         await link.wait_results("goes", 3)
         await link.wait_results("stays", 3)
         await link.stop("goes")
         *tokens, last = await link.wait_answer("goes")
         assert "Done" in last
-        assert len(tokens) == last["Done"]["usage"]["undeterminable_tokens"] < 400
+        assert len(tokens) == last["Done"]["usage"]["undeterminable_tokens"] < 8000
         *tokens, last = await link.wait_answer("stays")
         assert (len(tokens), [*last]) == (400, ["Done"])
         await link.stop("goes")
