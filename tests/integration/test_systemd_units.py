@@ -48,8 +48,11 @@ def complaints_of_systemd(folder: Path, name: str, text: str) -> list[str]:
         check=False,
     )
     said = (ended.stdout + ended.stderr).splitlines()
-    # Units of the machine itself may be at fault too; those are not ours to judge.
-    return [line for line in said if "paddler-trio" in line] or said * bool(ended.returncode)
+    # Units of the machine itself may be at fault too; those are not ours to judge. Nor is a type
+    # of service that systemd knows from 253 on: the unit names the older one before it.
+    return [
+        line for line in said if "paddler-trio" in line and not line.endswith(": notify-reload")
+    ] or said * bool(ended.returncode)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +71,8 @@ def test_the_unit_says_what_the_daemon_relies_on(name: str) -> None:
     unit = parse((UNITS / name).read_text())
     assert set(unit) == {"Unit", "Service", "Install"}
     service = {key: values[-1] for key, values in unit["Service"].items()}
-    assert service["Type"] == "notify"
+    assert unit["Service"]["Type"][0] == "notify"
+    assert service["Type"] == ("notify-reload" if "ExecReload" in service else "notify")
     assert service["NotifyAccess"] == "main"
     assert float(service["WatchdogSec"]) >= 10
     assert service["Restart"] == "on-failure"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import trio
 import trio.testing
 from dispatch_world import WORK, World, world
 
-from paddler_trio.balancer import key_usage_file
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.key_tokens import KeyTokens
 from paddler_trio.balancer.key_usage_file import KeyUsageFile
@@ -157,12 +157,13 @@ async def test_a_disk_that_refuses_is_an_error_once(
     accounts = accounts_of(tmp_path, Days())
     file = KeyUsageFile(tmp_path / "usage", accounts)
 
-    def refuse(path: Path, text: str) -> None:
+    def refuse(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(key_usage_file, "_replace", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with structlog.testing.capture_logs() as logged:
         for _ in range(3):
             accounts.charge("alice", 1)
             await file.write()
-    assert [each["reason"] for each in logged] == ["No space left on device"]
+    reason = f"cannot write {tmp_path}/usage: No space left on device"
+    assert [each["reason"] for each in logged] == [reason]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.nursery_tree.drain_status import show_drain
 
 
 class Listener:
@@ -55,6 +57,44 @@ def test_ready_status_and_stopping_arrive_as_systemd_reads_them(listener: Listen
         "STATUS=draining 3 requests",
         "STOPPING=1",
     ]
+
+
+def test_a_reload_has_a_stamp_and_ends_with_the_status_as_before(listener: Listener) -> None:
+    notifier = SystemdNotifier.from_environment({"NOTIFY_SOCKET": listener.address})
+    notifier.ready("serving")
+    before_usec = time.monotonic_ns() // 1000
+    notifier.reloading()
+    notifier.reloaded()
+    _, reloading, reloaded = listener.received()
+    assert reloaded == "READY=1\nSTATUS=serving"
+    word, _, stamp = reloading.partition("\nMONOTONIC_USEC=")
+    assert word == "RELOADING=1"
+    assert before_usec <= int(stamp) <= time.monotonic_ns() // 1000
+
+
+async def test_a_drain_asks_for_time_once_a_second_and_shows_what_is_left(
+    listener: Listener, autojump_clock: MockClock
+) -> None:
+    notifier = SystemdNotifier.from_environment({"NOTIFY_SOCKET": listener.address})
+    left = [3, 2, 1]
+    with trio.move_on_after(2.5):
+        await show_drain(notifier, lambda: left.pop(0))
+    assert listener.received() == [
+        "EXTEND_TIMEOUT_USEC=10000000\nSTATUS=draining: 3 requests left",
+        "EXTEND_TIMEOUT_USEC=10000000\nSTATUS=draining: 2 requests left",
+        "EXTEND_TIMEOUT_USEC=10000000\nSTATUS=draining: 1 request left",
+    ]
+
+
+def test_another_main_process_is_named_and_speaks_alone_from_then_on(listener: Listener) -> None:
+    before = {"NOTIFY_SOCKET": listener.address, "WATCHDOG_USEC": "20000000"}
+    notifier = SystemdNotifier.from_environment(dict(before))
+    assert notifier.variables() == before
+    notifier.main_process(4711)
+    notifier.ready("serving")
+    notifier.stopping()
+    assert listener.received() == ["MAINPID=4711"]
+    assert SystemdNotifier.from_environment(notifier.variables()).is_listening is False
 
 
 def test_children_do_not_inherit_what_systemd_gave_us(monkeypatch: pytest.MonkeyPatch) -> None:

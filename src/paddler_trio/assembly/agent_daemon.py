@@ -103,7 +103,13 @@ def agent_parts(config: AgentConfig, open_metrics: OpenMetrics | None = None) ->
         placement=first_placement,
         instances=instances,
     )
-    return AgentParts(first, instances.run, host.services(open_metrics, instances), host.lag)
+    return AgentParts(
+        first,
+        instances.run,
+        host.services(open_metrics, instances),
+        host.lag,
+        lambda: sum(each.requests_running for each in host.statuses.values()),
+    )
 
 
 @attrs.define(eq=False)
@@ -118,6 +124,8 @@ class _Host:
     id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), init=False)
     spans: SpanExport | None = attrs.field(default=None, init=False)
     """Takes the spans of the requests of all instances."""
+    statuses: dict[str, AgentStatus] = attrs.field(factory=dict, init=False)
+    """Of the newest instance of each deployment."""
     _hub: HubSettings = attrs.field(init=False)
     _fit: ModelFit = attrs.field(init=False)
     """One dry run at a time."""
@@ -218,6 +226,7 @@ class _Host:
         )
 
         self._measures.add(deployment, status, link)
+        self.statuses[deployment] = status
 
         def offer_nothing() -> None:
             status.set(is_leaving=True)

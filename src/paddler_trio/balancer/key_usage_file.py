@@ -10,8 +10,6 @@ begins anew.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,7 +18,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.state_database import content
+from paddler_trio.balancer.state_database import content, replace
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.http.api_keys import MAX_KEYS
 from paddler_trio.http.key_accounts import KeyAccounts
@@ -79,13 +77,13 @@ class KeyUsageFile:
         if tokens == self._written:
             return
         day = int(self.accounts.unix_s() // DAY_S)
-        text = json.dumps({"version": VERSION, "day": day, "tokens": tokens})
+        text = json.dumps({"version": VERSION, "day": day, "tokens": tokens}).encode()
         try:
-            await trio.to_thread.run_sync(_replace, self.path, text, abandon_on_cancel=True)
-        except OSError as error:
-            reason = error.strerror or str(error)
+            await trio.to_thread.run_sync(replace, self.path, text, abandon_on_cancel=True)
+        except StateDatabaseError as error:
+            reason = str(error)
             if reason != self._problem:
-                log.error("tokens of today are not stored", path=str(self.path), reason=reason)
+                log.error("tokens of today are not stored", reason=reason)
             self._problem = reason
         else:
             self._problem, self._written = None, tokens
@@ -102,16 +100,3 @@ def _parsed(text: bytes) -> tuple[int, dict[str, int]]:
     if not all(type(count) is int and 0 <= count <= MAX_TOKENS for count in tokens.values()):
         raise ValueError(f"tokens must be whole numbers up to {MAX_TOKENS}")
     return day, tokens
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:  # mkstemp made it 0600
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,8 +1,11 @@
-"""Tell systemd how we are: ready, alive, stopping (the ``sd_notify`` datagrams).
+"""Tell systemd how we are: ready, alive, reloading, stopping (the ``sd_notify`` datagrams).
 
 A unit of ``Type=notify`` counts as started when ``READY=1`` arrives, and with ``WatchdogSec`` it
 is restarted when ``WATCHDOG=1`` stops arriving. The ping is sent by a task of the event loop it
 vouches for: a loop that is stuck cannot ping.
+
+A service has one main process. When that is another one from now on (``MAINPID=``), this one is
+silent: with ``NotifyAccess=main`` systemd would only complain.
 
 Invariants: nothing here blocks or raises for what the other end does, since a daemon must not
 fall over its own status line; every failure is logged. The three environment variables are taken
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import MutableMapping
 
 import structlog
@@ -34,6 +38,7 @@ class SystemdNotifier:
     def __init__(self, *, address: bytes | None = None, watchdog_s: float | None = None) -> None:
         self._address = address
         self._watchdog_s = watchdog_s
+        self._status = ""
 
     @classmethod
     def from_environment(
@@ -65,15 +70,47 @@ class SystemdNotifier:
 
     def ready(self, status: str) -> None:
         """Say that we accept work; ``status`` is what ``systemctl status`` shows."""
+        self._status = status
         self._send("READY=1", _status_line(status))
 
     def status(self, text: str) -> None:
         """Replace the line that ``systemctl status`` shows."""
+        self._status = text
         self._send(_status_line(text))
+
+    def reloading(self) -> None:
+        """Say that a reload has begun (``Type=notify-reload``); :meth:`reloaded` says that it has
+        ended. The stamp tells systemd for which of its reloads that counts."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def reloaded(self) -> None:
+        """Say that the reload has ended; the status is as before."""
+        self._send("READY=1", _status_line(self._status))
 
     def stopping(self) -> None:
         """Say that the end is wanted: no restart, and the stop time limit counts."""
         self._send("STOPPING=1")
+
+    def extend_timeout(self, by_s: float, status: str) -> None:
+        """Say that stopping goes on, and ask not to be killed within ``by_s`` seconds from now."""
+        self._status = status
+        self._send(f"EXTEND_TIMEOUT_USEC={round(by_s * 1e6)}", _status_line(status))
+
+    def main_process(self, pid: int) -> None:
+        """Say that another process is the service's main one; this one says nothing from now on."""
+        self._send(f"MAINPID={pid}")
+        self._address = None
+
+    def variables(self) -> dict[str, str]:
+        """What a process needs in its environment to speak in our place, once it is the main one;
+        whom the watchdog watches is left out, so that it is that process."""
+        if self._address is None:
+            return {}
+        address = os.fsdecode(self._address)
+        named = {"NOTIFY_SOCKET": f"@{address[1:]}" if address.startswith("\0") else address}
+        if self._watchdog_s is not None:
+            named["WATCHDOG_USEC"] = str(round(self._watchdog_s * 1e6))
+        return named
 
     async def run_watchdog(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

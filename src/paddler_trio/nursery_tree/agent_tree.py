@@ -4,6 +4,7 @@
     ├─ systemd watchdog
     ├─ event loop lag            measured ten times a second
     ├─ heap trim                 gives free memory back
+    ├─ drain status              once it is asked to stop
     ├─ metrics                   with --metrics-addr: a port of its own
     ├─ instances                 the deployments beside the first link's; drained with it
     │  └─ instance coder, …      as below, each
@@ -26,6 +27,7 @@ import trio
 
 from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.nursery_tree.drain_status import show_drain
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 
@@ -41,12 +43,14 @@ class AgentParts:
       run_instances: owns the others until the event, and until they have drained.
       services: what runs beside everything else until cancelled, by the names of their tasks.
       lag: measures how late the event loop is.
+      num_running: how many requests run, of all instances.
     """
 
     first: InstanceParts
     run_instances: Callable[[trio.Event], Awaitable[None]]
     services: Mapping[str, Callable[[], Awaitable[None]]] = attrs.field(factory=dict)
     lag: LoopLag = attrs.field(factory=LoopLag)
+    num_running: Callable[[], int] = lambda: 0
 
 
 async def run_agent(
@@ -69,6 +73,11 @@ async def run_agent(
         notifier.ready(f"agent {parts.first.name}")
 
     async with trio.open_nursery() as services:
+
+        def stopping() -> None:
+            notifier.stopping()
+            services.start_soon(show_drain, notifier, parts.num_running, name="drain status")
+
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.lag.run, name="event loop lag")
         services.start_soon(run_heap_trim, name="heap trim")
@@ -76,8 +85,6 @@ async def run_agent(
             services.start_soon(run, name=name)
         async with trio.open_nursery() as instances:
             instances.start_soon(parts.run_instances, stop, name="instances")
-            await run_instance(
-                parts.first, stop, on_registered=registered, on_stopping=notifier.stopping
-            )
+            await run_instance(parts.first, stop, on_registered=registered, on_stopping=stopping)
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("agent down", name=parts.first.name)

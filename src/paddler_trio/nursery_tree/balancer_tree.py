@@ -39,6 +39,7 @@ from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ModelStoreError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.drain_status import show_drain
 from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
 
@@ -132,7 +133,7 @@ async def run_balancer(
         for name, run in parts.services.items():
             services.start_soon(run, name=name)
         if parts.reloads:
-            reload = partial(_one_by_one, parts.reloads)
+            reload = partial(_reload, parts.reloads, notifier)
             await services.start(watch_hangups, reload, name="reload on SIGHUP")
         if parts.model_store is not None:
             services.start_soon(_keep_model_store, parts.model_store, name="model store")
@@ -156,6 +157,8 @@ async def run_balancer(
                         await stop.wait()
                         listeners.cancel_scope.cancel(reason="stopping: no new connections")
                     notifier.stopping()
+                    left = partial(len, parts.dispatcher.requests)
+                    services.start_soon(show_drain, notifier, left, name="drain status")
                     parts.dispatcher.drain()
                     requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
                 parts.goodbye.set()
@@ -170,9 +173,11 @@ async def run_balancer(
     log.info("balancer down")
 
 
-async def _one_by_one(reloads: Sequence[Run]) -> None:
+async def _reload(reloads: Sequence[Run], notifier: SystemdNotifier) -> None:
+    notifier.reloading()
     for reload in reloads:
         await reload()
+    notifier.reloaded()
 
 
 async def _keep_model_store(run: Callable[[], Awaitable[None]]) -> None:

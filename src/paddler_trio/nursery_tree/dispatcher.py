@@ -9,7 +9,7 @@ that the request ends when the task is cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 import structlog
@@ -189,6 +189,11 @@ class Dispatcher:
         for request in list(self._requests.values()):
             if isinstance(request.phase, Buffered):
                 request.end(SHUTTING_DOWN)
+
+    @property
+    def requests(self) -> Collection[RequestKey]:
+        """All that have not ended; it follows what happens."""
+        return self._requests.keys()
 
     def retry_after_s(self, deployment: str = DEFAULT_DEPLOYMENT) -> int:
         """When a request that was refused now should come again."""

@@ -3,6 +3,7 @@
     PATH                         Paddler's state file, byte for byte; the deployment ``default``
     PATH.fleet.json              all revisions, good states and rollouts
     PATH.fleet.json.previous     the same before the newest revision; read by people only
+    PATH.fleet.json.v1           the same before it was migrated from version 1; likewise
 
 Paddler's file is the truth about ``default``: if another program changed it, that is a revision,
 found at the next start. Each file is replaced as a whole, so a crash leaves the old or the new one
@@ -23,6 +24,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.balancer.fleet.fleet_migrations import VERSION, NewerVersionError, migrated
 from paddler_trio.balancer.fleet.old_extras import OldExtrasFile
 from paddler_trio.balancer.fleet.stored_fleet import (
     STATE_FILE,
@@ -107,6 +109,8 @@ class FileDatabase:
     """Of the fleet's file, when it last had no digests; empty if there is no such file."""
     _stored: StoredFleet | None = attrs.field(default=None, init=False)
     """What the files mean."""
+    _older: tuple[int, bytes] | None = attrs.field(default=None, init=False)
+    """The version and the text of a fleet's file that was migrated and is not kept yet."""
 
     def __attrs_post_init__(self) -> None:
         self._state = StateFile(self.path)
@@ -160,16 +164,26 @@ class FileDatabase:
         if not text.strip():
             return attrs.evolve(StoredFleet.new(self.now()), desired=desired), True
         try:
-            stored, pending = stored_in(loads(text), desired)
+            migration = migrated(loads(text))
+            stored, pending = stored_in(migration.document, desired)
+        except NewerVersionError as error:
+            raise StateDatabaseError(
+                f"{self.fleet_path} is of a newer version: {error}; it was left as it is. Run that "
+                f"version again, or put the file that it kept, {self.fleet_path.name}."
+                f"v{VERSION}, in its place: what was changed since is lost then"
+            ) from error
         except WireError as error:
             raise StateDatabaseError(
                 f"{self.fleet_path} is not a valid fleet: {error}; it was left as it is. Repair "
                 f"it, put {self.fleet_path.name}.previous in its place, or move it away to start "
                 f"with what {self.path.name} has"
             ) from error
+        is_newest = migration.found == VERSION
+        if not is_newest:
+            self._older = migration.found, text
         if pending is None:
             self._text, self._stored = text, stored
-            return stored, True
+            return stored, is_newest
         if self._digest == pending.before:  # Paddler's file was not reached
             history = tuple(each for each in stored.history if each.revision <= pending.revision)
             stored = attrs.evolve(stored, history=history or StoredFleet.new(self.now()).history)
@@ -190,7 +204,7 @@ class FileDatabase:
             attrs.evolve(stored, good=before.good, rollouts=before.rollouts), pending
         )
         self._keep_previous(stored)
-        replace(self.fleet_path, text)
+        self._replace(text)
         try:
             self._state.write(stored.desired)
         except StateDatabaseError:
@@ -205,9 +219,17 @@ class FileDatabase:
     def _write_fleet(self, stored: StoredFleet) -> StoredFleet:
         text, stored = _fitted(stored, None)
         self._keep_previous(stored)
-        replace(self.fleet_path, text)
+        self._replace(text)
         self._text, self._stored = text, stored
         return stored
+
+    def _replace(self, text: bytes) -> None:
+        if self._older is not None:
+            version, older = self._older
+            replace(Path(f"{self.fleet_path}.v{version}"), older)
+            self._older = None
+            log.info("the fleet's file is of a newer version now", kept=version, newest=VERSION)
+        replace(self.fleet_path, text)
 
     def _keep_previous(self, stored: StoredFleet) -> None:
         """Before a new revision is written."""
@@ -219,7 +241,7 @@ class FileDatabase:
         """Take the digests out. If that fails, the file means the same as long as Paddler's stays,
         and the next write does it."""
         try:
-            replace(self.fleet_path, text)
+            self._replace(text)
         except StateDatabaseError as error:
             log.warning("the fleet's file still has digests", reason=str(error))
         else:

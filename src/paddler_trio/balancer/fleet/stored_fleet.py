@@ -12,6 +12,8 @@ from typing import Annotated, Final, TypeAlias
 
 import attrs
 
+from paddler_trio import __version__
+from paddler_trio.balancer.fleet.fleet_migrations import VERSION, Document
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
@@ -135,7 +137,7 @@ class StoredFleet:
 
 
 class _Version(StrEnum):
-    V1 = "1"
+    NEWEST = str(VERSION)
 
 
 @attrs.frozen(kw_only=True)
@@ -173,6 +175,7 @@ class _Rollout:
 @attrs.frozen(kw_only=True)
 class _Document:
     version: _Version
+    written_by: str
     history: tuple[_Revision, ...]
     good: tuple[_Good, ...]
     rollouts: tuple[_Rollout, ...]
@@ -193,7 +196,8 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
 
     document = unstructure(
         _Document(
-            version=_Version.V1,
+            version=_Version.NEWEST,
+            written_by=f"paddler-trio {__version__}",
             history=tuple(
                 _Revision(
                     revision=each.revision,
@@ -224,9 +228,9 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
 
 
 def stored_in(
-    document: object, desired: BalancerDesiredState
+    document: Document, desired: BalancerDesiredState
 ) -> tuple[StoredFleet, Pending | None]:
-    """What a document holds, beside Paddler's state; WireError."""
+    """What a document of the newest version holds, beside Paddler's state; WireError."""
     read = structure(document, _Document)
     if not read.history:
         raise ShapeError("no revision", "history")

@@ -1,0 +1,78 @@
+"""Versions of the fleet's file: what older ones hold, as this version writes it. Pure.
+
+A version is a whole number, written as a text. A migration takes the JSON of one version and makes
+that of the next; those of all versions are chained. A file of a newer version is refused: it may
+hold what this one would lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import attrs
+
+from paddler_trio.errors import StateDatabaseError
+from paddler_trio.wire.shape import ShapeError
+
+Document: TypeAlias = Mapping[str, object]
+Migration: TypeAlias = Callable[[Document], Document]
+
+MAX_SHOWN_CHARS: Final = 80
+
+
+class NewerVersionError(StateDatabaseError):
+    """The file was written by a newer version of this program."""
+
+
+@attrs.frozen
+class Migrated:
+    """``found`` is the version of the file as it is."""
+
+    document: Document
+    found: int
+
+
+def with_writer(document: Document) -> Document:
+    """Version 2 names the program that wrote it, for those who have to go back to it."""
+    return {**document, "written_by": ""}
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (with_writer,)
+"""The first one makes version 2 of version 1."""
+VERSION: Final = 1 + len(MIGRATIONS)
+
+
+def migrated(document: object, migrations: Sequence[Migration] = MIGRATIONS) -> Migrated:
+    """The document in the newest version.
+
+    Errors:
+      NewerVersionError: it is of a version after that.
+      WireError: it has no version.
+    """
+    newest = 1 + len(migrations)
+    if not isinstance(document, dict):
+        raise ShapeError("expected an object")
+    found = _version_of(document)
+    if found > newest:
+        writer = document.get("written_by")
+        by = f" by {writer[:MAX_SHOWN_CHARS]}" if isinstance(writer, str) and writer else ""
+        raise NewerVersionError(
+            f"it has version {found} and was written{by}; this program reads versions up to "
+            f"{newest}"
+        )
+    result: Document = document
+    for version, migration in enumerate(migrations[found - 1 :], start=found + 1):
+        result = {**migration(result), "version": str(version)}
+    return Migrated(result, found)
+
+
+def _version_of(document: Document) -> int:
+    text = document.get("version")
+    if "version" not in document:
+        raise ShapeError("required field missing", "version")
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 9):
+        raise ShapeError("expected a whole number as a text", "version")
+    if int(text) < 1:
+        raise ShapeError(f"{text!r} is no version", "version")
+    return int(text)
