@@ -43,6 +43,12 @@ class BalancerConfig:
     statsd_v1_names: bool = False
     """The names of Paddler 1.x."""
     drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
+    takes_over: bool = False
+    """From the balancer that listens at ``hot_restart_path``, if there is one."""
+    hot_restart_path: Path | None = None
+    """Where another process may take over; None for beside the state file. See ``hot_restart/``."""
+    hot_restart_drain_s: float = attrs.field(default=3600.0, validator=ge(0))
+    """How long requests may take once another process has taken over."""
     max_continuations: int = attrs.field(default=2, validator=ge(0))
     continuation_wait_s: float = attrs.field(default=3.0, validator=ge(0))
     agent_silence_s: float = attrs.field(default=5.0, validator=ge(0.1))

@@ -26,6 +26,10 @@ class StateDatabaseError(PaddlerError):
     """The state database cannot be read or written; the file is left as it was found."""
 
 
+class HandoverError(PaddlerError):
+    """One balancer could not take over from another; the one that ran goes on."""
+
+
 class LinkError(PaddlerError):
     """The other end of an agent link broke its protocol, or cannot be reached."""
 

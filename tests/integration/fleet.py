@@ -186,6 +186,8 @@ class Fleet:
     env: Mapping[str, str]
     _started: list[Daemon]
     """Whatever was ever started here; all of it is ended with the fleet."""
+    _arguments: Sequence[str]
+    """Of the balancer."""
     agents: dict[str, Daemon] = attrs.field(factory=dict, init=False)
     """By name; a second agent of the same name takes the first one's place."""
 
@@ -208,24 +210,26 @@ class Fleet:
         """
         cache = tempfile.TemporaryDirectory(prefix="paddler-trio-cache-")
         environment = {"PADDLER_CACHE_DIR": cache.name, **(env or {})}
-        balancer = Daemon.start(
+        arguments = [
             "balancer",
-            [
-                "balancer",
-                "--inference-addr=127.0.0.1:0",
-                "--management-addr=127.0.0.1:0",
-                "--drain-timeout=2000",
-                "--rollout-min-ready=0",
-                "--log-json",
-                *balancer_options,
-            ],
-            environment,
-        )
+            "--inference-addr=127.0.0.1:0",
+            "--management-addr=127.0.0.1:0",
+            "--drain-timeout=2000",
+            "--rollout-min-ready=0",
+            "--log-json",
+            *balancer_options,
+        ]
+        balancer = Daemon.start("balancer", arguments, environment)
         started = [balancer]
         try:
             up = balancer.wait_for_log("balancer up")
             fleet = cls(
-                balancer, _first(up["inference"]), _first(up["management"]), environment, started
+                balancer,
+                _first(up["inference"]),
+                _first(up["management"]),
+                environment,
+                started,
+                arguments,
             )
             if model is not None:
                 fleet.desire(model)
@@ -287,6 +291,24 @@ class Fleet:
         self._started.append(agent)
         self.agents[name] = agent
         return agent
+
+    def start_successor(self, *options: str) -> Daemon:
+        """Start a balancer that takes over from the one that runs; it is not waited for."""
+        name = f"balancer {sum(each.name.startswith('balancer') for each in self._started) + 1}"
+        successor = Daemon.start(name, [*self._arguments, "--take-over", *options], self.env)
+        self._started.append(successor)
+        return successor
+
+    def take_over(self) -> Daemon:
+        """Let another balancer take over; the one before, which finishes what it has."""
+        before, successor = self.balancer, self.start_successor()
+        up = successor.wait_for_log("balancer up")
+        assert (_first(up["inference"]), _first(up["management"])) == (
+            self.inference,
+            self.management,
+        )
+        self.balancer = successor
+        return before
 
     def view(self) -> FleetView:
         """``/api/v2/agents`` as it is now."""

@@ -150,7 +150,8 @@ def test_extras_survive_a_restart_beside_paddlers_file(tmp_path: Path) -> None:
         fleet.desire(BUNDLED_MODEL)
         # a file that begins with a dot is being written: the rollout is stored meanwhile
         names = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
-        assert names == {"state.json", "state.json.lock", "state.json.fleet.json"}
+        beside = {"state.json.lock", "state.json.handover", "state.json.fleet.json"}
+        assert names == {"state.json", *beside}
         state = both(fleet)["state"]
         answer = put(fleet, {"state": state, "extras": wished})
         digest = answer.headers["X-Paddler-State-Digest"]

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from paddler_trio.assembly.balancer_daemon import SOCKET_NAMES, addresses_in
+from paddler_trio.config import BalancerConfig
+
 UNITS = Path(__file__).resolve().parent.parent.parent / "systemd"
 NAMES = ["paddler-trio-balancer.service", "paddler-trio-agent@.service"]
 INSTALLED = "/opt/paddler-trio/.venv/bin/paddler-trio"
@@ -104,3 +107,19 @@ def test_only_the_balancer_has_something_to_read_again() -> None:
 def test_an_agent_is_named_by_its_instance() -> None:
     [command] = parse((UNITS / NAMES[1]).read_text())["Service"]["ExecStart"]
     assert "--name %i" in command
+
+
+@pytest.mark.parametrize("name", sorted(SOCKET_NAMES & {"inference", "management"}))
+def test_a_socket_unit_holds_the_port_that_the_balancer_has_by_default(
+    tmp_path: Path, name: str
+) -> None:
+    unit = f"paddler-trio-balancer-{name}.socket"
+    settings = parse((UNITS / unit).read_text())["Socket"]
+    assert settings["FileDescriptorName"] == [name]
+    assert settings["ListenStream"] == [addresses_in(BalancerConfig())[name]]
+    assert settings["Service"] == [NAMES[0]]
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    service = (UNITS / NAMES[0]).read_text()
+    assert complaints_of_systemd(tmp_path, NAMES[0], service) == []
+    assert complaints_of_systemd(tmp_path, unit, (UNITS / unit).read_text()) == []

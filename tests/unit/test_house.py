@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "bench": {"bench", "errors"},
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},
     "llama_setup": {"llama_setup", "engine", "machine"},
+    "hot_restart": {"hot_restart", "nursery_tree", "wire", "errors"},  # one balancer to another
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
     "models": {"models", "tls", "wire", "errors"},
     "model_store": {
@@ -76,6 +77,7 @@ MAY_IMPORT = {
         "agent",
         "apis",
         "balancer",
+        "hot_restart",
         "http",
         "joining",
         "model_store",

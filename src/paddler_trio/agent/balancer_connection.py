@@ -39,6 +39,7 @@ from paddler_trio.wire.paddler.messages import (
     recover_request_id,
     render,
 )
+from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.prompt_stages import PromptStages
@@ -50,10 +51,12 @@ from paddler_trio.wire.trio.trio_link import (
     Answer,
     Ask,
     Cache,
+    Followed,
     GetTree,
     HandBack,
     Instances,
     InstanceWanted,
+    Leaving,
     Placement,
     Rotate,
     Rotated,
@@ -92,6 +95,8 @@ class BalancerConnection:
       placement: sent before the registration; None sends nothing.
       offer: what the server behind this agent is; None if there is none.
       on_instances, rotation: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
+      slots: how many slots may be offered here; None for all.
+      on_leaving: called when the balancer leaves, and needs as many slots from then on.
     """
 
     socket: trio_websocket.WebSocketConnection
@@ -104,7 +109,12 @@ class BalancerConnection:
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     rotation: CredentialRotation | None = None
     offer: Callable[[], Upstream | None] = lambda: None
+    slots: Callable[[], int] | None = None
+    on_leaving: Callable[[int], None] = lambda slots: None
     speaks_trio: bool = attrs.field(init=False)
+    is_left: bool = attrs.field(default=False, init=False)
+    """The balancer leaves: what is desired is what its successor says."""
+    _rotating: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _offered: Upstream | None = attrs.field(default=None, init=False)
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -142,7 +152,7 @@ class BalancerConnection:
                     f"the balancer speaks Paddler's protocol only: it has no deployment "
                     f"{self.placement.deployment!r}"
                 )
-        self._send(render(RegisterAgent(self.name, self.status.snapshot())))
+        self._send(render(RegisterAgent(self.name, self._snapshot())))
         self._publish()
         on_registered()
         try:
@@ -153,7 +163,7 @@ class BalancerConnection:
                     nursery.start_soon(self._publish_changes, name="status publisher")
                     nursery.start_soon(self._beat, name="heartbeat")
                     if self.rotation is not None and self.speaks_trio:
-                        rotate = partial(self.rotation.run, self._rotate)
+                        rotate = partial(self._rotate_secret, self.rotation)
                         nursery.start_soon(rotate, name="credential rotation")
                     await self._read()
         finally:
@@ -259,6 +269,10 @@ class BalancerConnection:
         died = suspects is not None
         self._send(render_extension(HandBack(wire_id, reason, died, suspects)))
 
+    def followed(self) -> None:
+        """The agent is registered with the successor of this balancer."""
+        self._send(render_extension(Followed()))
+
     async def sent(self) -> None:
         """Wait until every frame queued before this call was sent."""
         await self._written.wait_beyond(self._num_queued - 1)
@@ -327,6 +341,8 @@ class BalancerConnection:
                 self.flush()
             return
         match message:
+            case SetState() if self.is_left:
+                log.debug("ignored: the balancer leaves", message=type(message).__name__)
             case SetState(desired):
                 self.models.set_desired(desired)
                 self._publish()
@@ -375,6 +391,12 @@ class BalancerConnection:
         match parse_extension(frame[TAG]):
             case Start() | Ask() as work:  # its members are in another order
                 self._on_reordered(work.id, render_extension(work))
+            case Leaving(slots):
+                self.is_left = True
+                self._rotating.cancel(reason="the balancer leaves")
+                self.on_leaving(slots)
+            case (Want() | Store() | Instances()) as message if self.is_left:
+                log.debug("ignored: the balancer leaves", message=type(message).__name__)
             case Want(desired, extras):
                 self.models.set_desired(desired, extras)
                 self._publish()
@@ -404,6 +426,15 @@ class BalancerConnection:
 
     # -------------------------------------------------------------- private
 
+    async def _rotate_secret(self, rotation: CredentialRotation) -> None:
+        with self._rotating:
+            await rotation.run(self._rotate)
+
+    def _snapshot(self) -> SlotAggregatedStatusSnapshot:
+        """The status as it is offered here."""
+        status = self.status.snapshot()
+        return status if self.slots is None else attrs.evolve(status, slots_total=self.slots())
+
     def _rotate(self, wish: Rotate) -> None:
         self._send(render_extension(wish))
 
@@ -420,7 +451,7 @@ class BalancerConnection:
         if self.speaks_trio:  # first, so that slots never show before the state they belong to
             self._offer()
             self._send(render_extension(status.report()))
-        self._send(render(UpdateAgentStatus(status.snapshot())))
+        self._send(render(UpdateAgentStatus(self._snapshot())))
 
     def _offer(self) -> None:
         """Queue what the server behind this agent is, if there is one and that changed."""

@@ -2,6 +2,9 @@
 
 When a connection ends, its requests are stopped; the model stays loaded. Redialling backs off with
 jitter, so that not all agents dial a restarted balancer in the same instant (W37).
+
+A balancer that leaves, because another process takes over at its address, keeps its connection
+until it has no request left; the agent dials again at once, and reaches the other process.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -25,15 +29,18 @@ from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.link_parts import LinkModels, LinkRequests
+from paddler_trio.agent.slot_shares import SlotShare, SlotShares
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
+from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
+    FOLLOWS,
     MAX_FRAME_BYTES,
     SUBPROTOCOL,
     InstanceWanted,
@@ -85,21 +92,36 @@ class BalancerLink:
     """Registered with the balancer now."""
     num_connections: int = attrs.field(default=0, init=False)
     """How often it was registered."""
-    _connection: BalancerConnection | None = attrs.field(default=None, init=False)
+    _connections: list[BalancerConnection] = attrs.field(factory=list, init=False)
+    """The oldest first; of all but the newest the balancer leaves."""
+    _shares: SlotShares = attrs.field(init=False)
     _leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self._shares = SlotShares(self.status)
+
     def __repr__(self) -> str:
-        state = "dialling" if self._connection is None else repr(self._connection)
-        return f"<BalancerLink {self.address} {state}>"
+        states = [repr(each) for each in self._connections] or ["dialling"]
+        return f"<BalancerLink {self.address} {', '.join(states)}>"
 
     async def run(self) -> None:
         """Dial for ever; returns only after :meth:`leave`."""
+        async with trio.open_nursery() as connections:
+            await self._dial_for_ever(connections)
+
+    async def _dial_for_ever(self, connections: trio.Nursery) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._leaving.is_set():
             began_s = trio.current_time()
-            reason = await self._connect_once()
+            over: Future[str | None] = Future()
+            connections.start_soon(self._connect_once, over, name="connection to balancer")
+            reason = await over.wait()
             if self._leaving.is_set():
                 return
+            if reason is None:
+                log.info("the balancer hands over: dialling the next one", host=self.address.host)
+                pause_s = _FIRST_PAUSE_S
+                continue
             if trio.current_time() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
             jittered_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
@@ -119,11 +141,15 @@ class BalancerLink:
         """Deregister and close, after what is queued was sent; see
         :meth:`BalancerConnection.deregister`."""
         self._leaving.set()
-        if self._connection is not None:
-            await self._connection.deregister()
+        async with trio.open_nursery() as goodbyes:
+            for connection in self._connections:
+                goodbyes.start_soon(connection.deregister, name="goodbye")
 
-    async def _connect_once(self) -> str:
-        """One connection, from dialling to its end; returns why it ended.
+    async def _connect_once(self, over: Future[str | None]) -> None:
+        """One connection, from dialling to its end.
+
+        ``over`` is set when there shall be another one: to the reason why this one ended, or to
+        None when the balancer leaves.
 
         The stream is ours: trio-websocket leaves it open when the balancer closes first, and
         then a balancer that shuts down waits for us.
@@ -131,6 +157,7 @@ class BalancerLink:
         Any failure, of the peer or here, ends this connection only: nothing is raised.
         """
         reasons: list[str] = []
+        share = self._shares.open()
         try:
             token = await self.authorization()
             with trio.fail_after(CONNECT_S) as timeout:
@@ -145,7 +172,7 @@ class BalancerLink:
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
                         extra_headers=[
-                            (FEATURES_HEADER, FEATURE),
+                            (FEATURES_HEADER, b",".join((FEATURE, FOLLOWS))),
                             *([] if token is None else [(b"authorization", token)]),
                         ],
                         message_queue_size=READ_AHEAD_FRAMES,
@@ -164,13 +191,16 @@ class BalancerLink:
                         offer=self.offer,
                         on_instances=self.on_instances,
                         rotation=self.rotation,
+                        slots=partial(self._shares.offered, share),
+                        on_leaving=partial(self._on_leaving, share, over),
                     )
-                    self._connection = connection
+                    self._connections.append(connection)
                     try:
-                        return await connection.run(lambda: self._on_registered(connection))
+                        ended = await connection.run(lambda: self._on_registered(connection))
+                        reasons.append(ended)
                     finally:
-                        self._connection = None
-                        self.is_up = False
+                        self._connections.remove(connection)
+                        self.is_up = any(not each.is_left for each in self._connections)
                         self.requests.stop_all_of(connection)
                         with trio.move_on_after(CLOSE_S, shield=True):
                             await socket.aclose()
@@ -191,13 +221,22 @@ class BalancerLink:
         except* Exception as group:  # a bug: logged in full, and dialled again
             log.error("the link failed", exc_info=group)
             reasons.append(self._reason(group))
-        return "; ".join(reasons)
+        finally:
+            self._shares.close(share)
+            over.set("; ".join(reasons))
+
+    def _on_leaving(self, share: SlotShare, over: Future[str | None], slots: int) -> None:
+        self._shares.leave(share, slots)
+        over.set(None)
 
     def _on_registered(self, connection: BalancerConnection) -> None:
         self.registered.set()
         self.is_up = True
         self.num_connections += 1
         self.models.set_store(None)  # until this balancer announces one
+        for each in self._connections:
+            if each.is_left:
+                each.followed()
         log.info(
             "linked to the balancer",
             host=self.address.host,

@@ -28,10 +28,10 @@ from paddler_trio.joining.agent_folder import in_use
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
-from paddler_trio.nursery_tree.balancer_tree import Run
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
 from paddler_trio.nursery_tree.instances import Instances
 from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.tls.address import BalancerAddress

@@ -25,10 +25,10 @@ from paddler_trio.balancer.model_store_child import ModelStoreChild
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.nursery_tree.balancer_tree import Run
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.telemetry.statsd import StatsdExporter
 from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
@@ -52,7 +52,11 @@ class BalancerCore:
     audit: AuditLog
     statsd: StatsdExporter | None
     goodbye: trio.Event = attrs.field(factory=trio.Event)
-    """Set when sockets and event streams shall end."""
+    """Set when sockets shall end."""
+    moving: trio.Event = attrs.field(factory=trio.Event)
+    """Set when another process has the management port, or at the goodbye: event streams end."""
+    moved: trio.Event = attrs.field(factory=trio.Event)
+    """Set when another process has all ports: clients' sockets end as soon as they are idle."""
 
     @classmethod
     def of(
@@ -133,12 +137,22 @@ class BalancerCore:
         dispatcher = self.dispatcher
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
-            **({} if self.statsd is None else {"statsd": self.statsd.run}),
             "event loop lag": self.lag.run,
-            "fleet": self.fleet.run,
             "request activity": partial(
                 self.activity.run, dispatcher.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
             "event feed": self.feed.run,
+        }
+
+    def owned(self) -> dict[str, Run]:
+        """What of it only one balancer may run."""
+        return {
+            "fleet": self.fleet.run,
+            **({} if self.statsd is None else {"statsd": self.statsd.run}),
+            **(
+                {}
+                if self.store is None
+                else {"model store": partial(keep_model_store, self.store.run)}
+            ),
         }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 import attrs
 import trio
@@ -12,6 +14,7 @@ from paddler_trio.apis.api_router import CORS_RULES
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.assembly.balancer_core import BalancerCore
 from paddler_trio.assembly.feed_assembly import addresses_of
+from paddler_trio.assembly.hot_restart_assembly import HotRestart, inheritance_of, state_locks
 from paddler_trio.assembly.hub_models import AnsweredHubModels
 from paddler_trio.assembly.joining_assembly import Joining
 from paddler_trio.assembly.key_quotas import KeyQuotas
@@ -28,6 +31,7 @@ from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.balancer.audit_routes import AuditRoutes
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
+from paddler_trio.balancer.held_changes import HeldChanges
 from paddler_trio.balancer.hub_routes import HubRoutes
 from paddler_trio.balancer.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.key_routes import KeyRoutes
@@ -36,11 +40,12 @@ from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
 from paddler_trio.balancer.no_model_store import no_model_store
 from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
 from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
-from paddler_trio.balancer.state_database import state_file
-from paddler_trio.balancer.state_lock import locked
 from paddler_trio.config import BalancerConfig
+from paddler_trio.daemon.listen_fds import passed_sockets
 from paddler_trio.daemon.log_ring import RECENT
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.hot_restart.inheritance import Inheritance
 from paddler_trio.http.allowed_hosts import own_names
 from paddler_trio.http.asgi import App
 from paddler_trio.http.audit_trail import audited
@@ -50,12 +55,13 @@ from paddler_trio.http.exposure import beyond_loopback, check_exposure, warn_of_
 from paddler_trio.http.input_budget import PUBLIC_SHARE
 from paddler_trio.http.key_accounts import KeyAccounts
 from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.listening import listen
+from paddler_trio.http.listening import adopt, listen
 from paddler_trio.http.router import by_path
 from paddler_trio.http.server import HttpServer
 from paddler_trio.joining.advertised_address import AdvertisedAddress
 from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
+from paddler_trio.nursery_tree.state_owner import StateOwner
 from paddler_trio.panel.panel_site import below
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.tls.server_tls import ServerTls, server_tls
@@ -72,26 +78,42 @@ class BoundBalancer:
     keys: KeyRing = attrs.field(factory=KeyRing)
     tls: ServerTls | None = None
     """Of every port; None for ports without TLS."""
+    inheritance: Inheritance | None = None
+    """From the balancer that this one takes over from."""
 
     @classmethod
-    def bind(cls, config: BalancerConfig) -> BoundBalancer:
+    def bind(
+        cls,
+        config: BalancerConfig,
+        *,
+        inheritance: Inheritance | None = None,
+        passed: Mapping[str, list[socket.socket]] = MappingProxyType({}),
+    ) -> BoundBalancer:
         """Raises ConfigurationError, with nothing left open; also for a port that would be open to
-        a network without saying so."""
-        keys = KeyRing.read(config.api_key_file)
-        tls = server_tls(config)
-        listeners: dict[str, list[socket.socket]] = {}
-        addresses = {
-            "inference": config.inference_addr,
-            "management": config.management_addr,
-            "compat openai": config.compat_openai_addr,
-            REVERSE_PROXY: config.reverseproxy_addr,
-            PANEL: config.web_admin_panel_addr,
-        }
+        a network without saying so.
+
+        Args:
+          inheritance: whose sockets are used where they are bound for the same address.
+          passed: listening sockets of systemd, by :data:`SOCKET_NAMES`; used in any case.
+        """
+        listeners = {name.replace("-", " "): sockets for name, sockets in passed.items()}
         try:
+            keys = KeyRing.read(config.api_key_file)
+            tls = server_tls(config)
+            addresses = addresses_in(config)
+            for name in listeners.keys() - addresses.keys():
+                raise ConfigurationError(
+                    f"systemd passed a socket for {name}, and there is no such service: give "
+                    "its address, which is not bound then"
+                )
             # one by one: what was bound before an error is there to be closed
             for name, address in addresses.items():
-                if address is not None:
-                    listeners[name] = listen(address)
+                sockets = listeners.get(name)
+                if sockets is None and inheritance is not None:
+                    sockets = inheritance.take_port(name, address)
+                if sockets is not None:
+                    adopt(sockets)
+                listeners[name] = listen(address) if sockets is None else sockets
             check_exposure(
                 keys,
                 inference=[
@@ -110,7 +132,44 @@ class BoundBalancer:
                 for each in bound:
                     each.close()
             raise
-        return cls(config, listeners, keys, tls)
+        return cls(config, listeners, keys, tls, inheritance)
+
+
+SOCKET_NAMES: Final = frozenset(
+    {"inference", "management", "compat-openai", "reverse-proxy", "web-admin-panel"}
+)
+"""Of the sockets that systemd may pass."""
+
+
+def addresses_in(config: BalancerConfig) -> dict[str, str]:
+    """The address of each service that there is to be."""
+    addresses = {
+        "inference": config.inference_addr,
+        "management": config.management_addr,
+        "compat openai": config.compat_openai_addr,
+        REVERSE_PROXY: config.reverseproxy_addr,
+        PANEL: config.web_admin_panel_addr,
+    }
+    return {name: address for name, address in addresses.items() if address is not None}
+
+
+async def run_balancer_daemon(
+    config: BalancerConfig, stop: trio.Event, *, notifier: SystemdNotifier
+) -> None:
+    """A balancer as a process of its own: it takes over from another one if it shall, and takes
+    the sockets that systemd passed.
+
+    Raises:
+      ConfigurationError, StateDatabaseError, HandoverError: before anything is served.
+    """
+    passed = passed_sockets(SOCKET_NAMES)
+    inheritance = await inheritance_of(config)
+    try:
+        bound = BoundBalancer.bind(config, inheritance=inheritance, passed=passed)
+        await serve_balancer(bound, stop, notifier=notifier)
+    finally:
+        if inheritance is not None:
+            inheritance.close()
 
 
 async def serve_balancer(
@@ -129,14 +188,17 @@ async def serve_balancer(
     sockets = [each for listener in bound.listeners.values() for each in listener]
     names = await own_names() if beyond_loopback(sockets) else frozenset[str]()
 
-    def assemble() -> BalancerParts:
-        return balancer_parts(bound, host_names=names, reloads=notifier.is_listening)
+    config, inheritance = bound.config, bound.inheritance
+    if inheritance is not None:
+        await inheritance.take_state()
+    with state_locks(config, inheritance) as locks:
+        handover = HotRestart(config, notifier, addresses_in(config), bound.listeners, locks)
 
-    config = bound.config
-    with (
-        locked(state_file(config.state_database)),
-        locked(config.agents_file, flag="--agents-file"),
-    ):
+        def assemble() -> BalancerParts:
+            return balancer_parts(
+                bound, host_names=names, reloads=notifier.is_listening, handover=handover
+            )
+
         await run_balancer(assemble, stop, notifier=notifier, task_status=task_status)
 
 
@@ -145,12 +207,14 @@ def balancer_parts(
     *,
     host_names: frozenset[str] = frozenset(),
     reloads: bool = False,
+    handover: HotRestart | None = None,
 ) -> BalancerParts:
     """Call it inside the trio run; ConfigurationError for a bad state database URL, limit or name.
 
     Args:
       host_names: of this machine, under which ports answer that ask for no key.
       reloads: SIGHUP reloads the keys, also where there are none.
+      handover: lets another process take over; None: none can.
     """
     config, keys, tls = bound.config, bound.keys, bound.tls
     addresses = addresses_of(bound.listeners)
@@ -164,6 +228,7 @@ def balancer_parts(
         bound.listeners["management"], tls is not None, sorted(host_names, key=len)
     )
     joining = Joining.of(config, keys, tls, address)
+    changes = HeldChanges()
     limits = HttpLimits(max_connections=config.max_connections)
     servers = [
         HttpServer(
@@ -175,7 +240,9 @@ def balancer_parts(
             passes=_passed_on(core) if name == "management" else lambda path: False,
             tls=tls,
         )
-        for name, app in port_apps(bound, core, guards, quotas, joining, watch.entrance).items()
+        for name, app in port_apps(
+            bound, core, guards, quotas, joining, watch.entrance, changes
+        ).items()
     ]
     return BalancerParts(
         core.dispatcher,
@@ -185,15 +252,23 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         services=core.services()
         | watch.services
-        | {"agents' credentials": joining.registry.run}
-        | dict(quotas.services)
+        | ({} if handover is None else {"successor on SIGUSR2": handover.own_successor().run})
         | ({} if tls is None else {"certificate watch": tls.run}),
+        owner=StateOwner(
+            core.owned() | {"agents' credentials": joining.registry.run} | dict(quotas.services),
+            changes,
+            (core.states, joining.registry),
+        ),
+        moving=core.moving,
+        moved=core.moved,
+        bequest=None if handover is None else handover.bequest(core.dispatcher),
+        predecessor=bound.inheritance,
+        handover_drain_s=config.hot_restart_drain_s,
         reloads=[
             *([keys.reload] if keys.path is not None or reloads else []),
             *([] if tls is None else [tls.reload]),
             *watch.reloads,
         ],
-        model_store=None if core.store is None else core.store.run,
     )
 
 
@@ -204,6 +279,7 @@ def port_apps(
     quotas: KeyQuotas,
     joining: Joining,
     entrance: Entrance,
+    changes: HeldChanges,
 ) -> dict[str, App]:
     """The application of each port, guarded, by the name of its service."""
     config, listeners = bound.config, bound.listeners
@@ -216,11 +292,13 @@ def port_apps(
         lambda: states.current.state.deployments,
     )
     agents = joining.guard(config, guards.manage)
-    inference = InferenceRoutes(dispatcher, states, core.goodbye, deployments)
+    inference = InferenceRoutes(dispatcher, states, core.goodbye, deployments, moved=core.moved)
     native = inference.routes()
     api, exact_api = api_routers(config, dispatcher, states, deployments)
     operators_app = audited(
-        management_routes(config, core, bound.keys, quotas.accounts, joining).app(),
+        changes.before(
+            management_routes(config, core, bound.keys, quotas.accounts, joining).app(), may_change
+        ),
         core.audit,
         changes=may_change,
     )
@@ -320,8 +398,8 @@ def management_routes(
         keys,
         core.rollouts,
         AgentsProgress(core.dispatcher, core.rollouts.of),
-        (
-            EventRoutes(core.feed, core.goodbye),
+        more=(
+            EventRoutes(core.feed, core.moving),
             RequestRoutes(core.activity),
             HubRoutes(AnsweredHubModels()),
             MetricsRoutes(core.metrics),
@@ -332,4 +410,5 @@ def management_routes(
             AuditRoutes(core.audit),
             KeyRoutes(keys, accounts.used),
         ),
+        moving=core.moving,
     )

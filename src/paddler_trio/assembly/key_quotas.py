@@ -17,7 +17,7 @@ from paddler_trio.http.asgi import App
 from paddler_trio.http.key_accounts import KeyAccounts
 from paddler_trio.http.key_limiter import KeyLimiter
 from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.nursery_tree.balancer_tree import Run
+from paddler_trio.nursery_tree.state_owner import Run
 
 
 @attrs.frozen(eq=False)

@@ -13,7 +13,7 @@ from paddler_trio.balancer.accounts.account_spans import spans_of
 from paddler_trio.balancer.accounts.entrance import Entrance
 from paddler_trio.balancer.accounts.request_account import RequestAccount
 from paddler_trio.config import BalancerConfig
-from paddler_trio.nursery_tree.balancer_tree import Run
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.telemetry.line_writer import LineWriter
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport

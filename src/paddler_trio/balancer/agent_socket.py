@@ -56,9 +56,11 @@ from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
+    FOLLOWS,
     SUBPROTOCOL,
     TAG,
     Answer,
+    Followed,
     HandBack,
     Placement,
     Report,
@@ -113,6 +115,7 @@ class AgentSocket:
         )
         offered = (header(scope, FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
         link.reads_traces = speaks_trio and FEATURE in offered
+        link.follows = speaks_trio and FOLLOWS in offered
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
         take_texts_to(scope, link.take)
         await send(
@@ -161,6 +164,7 @@ class _Link:
     upstream: Upstream | None = attrs.field(default=None, init=False)
     """The same, if it stands in front of a server."""
     reads_traces: bool = attrs.field(default=False, init=False)
+    follows: bool = attrs.field(default=False, init=False)
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -357,6 +361,7 @@ class _Link:
             health=dispatcher.health,
             reads_traces=self.reads_traces,
             upstream=self.upstream,
+            follows=self.follows,
         )
         if self.placement is not None:
             agent.deployment = self.placement.deployment
@@ -460,6 +465,9 @@ class _Link:
                 if upstream != agent.upstream:
                     agent.upstream = upstream
                     self.socket.dispatcher.update(agent)
+            case Followed():
+                agent.has_followed = True
+                self.socket.dispatcher.fleet_changed.notify()
             case Rotate() as wish:
                 self.credential.rotate(wish, agent.send, self._nursery)
             case UnknownExtension(name):

@@ -59,10 +59,12 @@ class InferenceRoutes:
             lambda self: Deployments(self.dispatcher, self.states), takes_self=True
         )
     )
+    moved: trio.Event = attrs.field(factory=trio.Event)
+    """Set when another process takes new requests: sockets end when they are idle."""
 
     def routes(self) -> Router:
         routes = self.probes()
-        socket = InferenceSocket(self.dispatcher, self.states, self.goodbye)
+        socket = InferenceSocket(self.dispatcher, self.states, self.goodbye, self.moved)
         routes.http("POST", "/api/v1/continue_from_raw_prompt", self._raw_prompt)
         routes.http("POST", "/api/v1/continue_from_conversation_history", self._conversation)
         routes.http("POST", "/api/v1/generate_embedding_batch", self._embeddings)

@@ -27,8 +27,10 @@ from paddler_trio.http.json_body import input_of
 from paddler_trio.http.key_accounts import Admission, Refusal
 from paddler_trio.http.key_limiter import admit
 from paddler_trio.http.router import Params
+from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.synchronization import Changes, wait_any
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.telemetry.trace_context import begin_message, refuse_message
 from paddler_trio.wire.json_limits import JsonLimitError
@@ -63,6 +65,8 @@ class InferenceSocket:
     dispatcher: Dispatcher
     states: FleetKeeper
     goodbye: trio.Event
+    moved: trio.Event = attrs.field(factory=trio.Event)
+    """Set when another process takes new requests: a socket ends when it is idle."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         """One client, from the upgrade to the end of its connection."""
@@ -72,7 +76,14 @@ class InferenceSocket:
         await send({"type": "websocket.accept"})
         frames, outgoing = trio.open_memory_channel[bytes](0)
         client = _Client(
-            self.dispatcher, self.states, scope, frames, input_of(scope), *identity, refusal=refusal
+            self.dispatcher,
+            self.states,
+            scope,
+            frames,
+            input_of(scope),
+            *identity,
+            refusal=refusal,
+            moved=self.moved,
         )
         try:
             async with trio.open_nursery() as connection:
@@ -84,18 +95,21 @@ class InferenceSocket:
                     async with trio.open_nursery() as reading:
                         reading.start_soon(client.announce_mode, name="mode notifications")
                         reading.start_soon(
-                            self._wait_for_goodbye, reading.cancel_scope, name="goodbye watch"
+                            self._wait_for_goodbye,
+                            client,
+                            reading.cancel_scope,
+                            name="goodbye watch",
                         )
                         await client.read(receive)
                         reading.cancel_scope.cancel(reason="the client closed the connection")
-                    if self.goodbye.is_set() and client.unsent is not None:
+                    if client.is_dismissed and client.unsent is not None:
                         await frames.send(client.unsent)
-                    if not self.goodbye.is_set():
+                    if not client.is_dismissed:
                         connection.cancel_scope.cancel(reason="the client is gone")
                 # from here on the requests have ended and their frames are written
         finally:
             client.stop_all()
-        if self.goodbye.is_set():
+        if client.is_dismissed:
             with trio.move_on_after(1, shield=True):
                 await send(
                     {
@@ -105,9 +119,13 @@ class InferenceSocket:
                     }
                 )
 
-    async def _wait_for_goodbye(self, reading: trio.CancelScope) -> None:
-        """Read nothing more; the last lines of requests that have just ended still go out."""
-        await self.goodbye.wait()
+    async def _wait_for_goodbye(self, client: _Client, reading: trio.CancelScope) -> None:
+        """Read nothing more; the last lines of requests that have just ended still go out. Where
+        another process takes new requests, this one's are waited for: they may be stopped."""
+        await wait_any(self.goodbye, self.moved)
+        if not self.goodbye.is_set():
+            await client.wait_idle(self.goodbye)
+        client.is_dismissed = True
         reading.cancel(reason="balancer is shutting down")
 
 
@@ -130,10 +148,28 @@ class _Client:
     user: str
     refusal: str | None = None
     """Why this client may send nothing here."""
+    moved: trio.Event = attrs.field(factory=trio.Event, kw_only=True)
+    is_dismissed: bool = attrs.field(default=False, init=False)
+    """The balancer ends the socket."""
     nursery: trio.Nursery = attrs.field(init=False)
     unsent: bytes | None = attrs.field(default=None, init=False)
     """The answer to the last frame, if reading ended before the writer took it."""
     _in_flight: dict[str, Request] = attrs.field(factory=dict, init=False)
+    _ended: Changes = attrs.field(factory=Changes, init=False)
+    """Requests that have ended."""
+
+    async def wait_idle(self, goodbye: trio.Event) -> None:
+        """Until no request is in flight, or the goodbye."""
+        async with trio.open_nursery() as nursery:
+
+            async def hasten() -> None:
+                await goodbye.wait()
+                nursery.cancel_scope.cancel(reason="balancer is shutting down")
+
+            nursery.start_soon(hasten)
+            while self._in_flight:
+                await self._ended.wait_beyond(self._ended.ordinal)
+            nursery.cancel_scope.cancel(reason="nothing is in flight")
 
     async def read(self, receive: Receive) -> None:
         """Handle frames until the client closes."""
@@ -231,6 +267,8 @@ class _Client:
             )
         if self.refusal is not None:
             return self._refused(request_id, 403, self.refusal)
+        if self.moved.is_set():
+            return self._refused(request_id, MOVED.code, MOVED.description)
         if submission.problem is not None:
             problem = f"Invalid request parameters: {submission.problem}"
             return self._refused(request_id, 400, problem)
@@ -296,6 +334,7 @@ class _Client:
             if admission is not None:
                 admission.end()
             del self._in_flight[request.id]
+            self._ended.notify()
 
 
 @attrs.frozen

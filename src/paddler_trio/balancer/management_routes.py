@@ -88,6 +88,10 @@ class ManagementRoutes:
         default=attrs.Factory(lambda self: AgentsProgress(self.dispatcher), takes_self=True)
     )
     more: Sequence[RouteGroup] = ()
+    moving: trio.Event = attrs.field(
+        default=attrs.Factory(lambda self: self.goodbye, takes_self=True)
+    )
+    """Set when another process has this port, or at the goodbye: event streams end."""
     _agents_v1: SharedView = attrs.field(init=False)
     _agents_v2: SharedView = attrs.field(init=False)
     _buffered_requests: SharedView = attrs.field(init=False)
@@ -124,9 +128,9 @@ class ManagementRoutes:
             ("/api/v2/agents/stream", self._agents_v2),
             ("/api/v1/buffered_requests/stream", self._buffered_requests),
         ):
-            router.http("GET", path, event_stream(view, goodbye=self.goodbye))
+            router.http("GET", path, event_stream(view, goodbye=self.moving))
         FleetRoutes(self.states, self.progress).add_to(router)
-        RolloutRoutes(self.rollouts, self.goodbye).add_to(router)
+        RolloutRoutes(self.rollouts, self.moving).add_to(router)
         FitRoutes(self._find).add_to(router)
         TemplateRoutes(self.dispatcher).add_to(router)
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)

@@ -3,6 +3,9 @@
 Two would each publish what it read and overwrite what the other stored. The lock is the system's
 (``flock``) on a file beside the state, ``PATH.lock``: it ends with the process, however that ends,
 and the file may stay. It holds the number of the process that locked it last, for people.
+
+The lock belongs to the open file, not to the process: one that takes over gets the descriptor, and
+at no moment it is free.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import attrs
 import structlog
 
 from paddler_trio.errors import StateDatabaseError
@@ -27,38 +31,62 @@ _CANNOT_BE_LOCKED: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOLCK
 _MAX_PID_CHARS: Final = 20
 
 
+@attrs.define(eq=False)
+class StateLock:
+    """Held as long as a process has the descriptor; None where there is no lock."""
+
+    descriptor: int | None = None
+
+    def give_up(self) -> None:
+        """Close it here; another process may have it still. Safe to repeat."""
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 @contextmanager
-def locked(state: Path | None, *, flag: str = "--state-database") -> Iterator[None]:
+def locked(
+    state: Path | None, *, flag: str = "--state-database", inherited: int | None = None
+) -> Iterator[StateLock]:
     """Hold the lock of this state file; None is no file. Blocks for as long as a file is opened.
 
     Args:
       flag: which option names the file.
+      inherited: the descriptor that another process held the lock with; this function's to close.
 
     Raises:
-      StateDatabaseError: another process holds it.
+      StateDatabaseError: another process holds it, or what is inherited is another file's.
     """
-    if state is None:
-        yield
-        return
-    path = state.with_name(f"{state.name}.lock")
+    lock = StateLock(inherited)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        if state is not None:
+            path = state.with_name(f"{state.name}.lock")
+            if inherited is None:
+                lock.descriptor = _opened(path)
+            if lock.descriptor is not None:
+                _lock(lock.descriptor, path, state, flag)
+        yield lock
+    finally:
+        lock.give_up()
+
+
+def _opened(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno not in _CANNOT_BE_LOCKED:
             raise StateDatabaseError(f"cannot open {path}: {error.strerror}") from error
         log.warning("the state file is not locked", path=str(path), reason=error.strerror)
-        yield
-        return
-    try:
-        _lock(descriptor, path, state, flag)
-        yield
-    finally:
-        os.close(descriptor)
+        return None
 
 
 def _lock(descriptor: int, path: Path, state: Path, flag: str) -> None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise StateDatabaseError(f"{path} is no regular file: remove it")
+    if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.lstat()):
+        raise StateDatabaseError(
+            f"the balancer that runs has another state than {state}: give {flag} as it was given"
+        )
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

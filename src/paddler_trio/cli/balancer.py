@@ -83,6 +83,28 @@ def balancer(
     drain_timeout: Annotated[
         int, typer.Option(min=0, help="Milliseconds running requests may take after SIGTERM.")
     ] = 30_000,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Take over from the balancer that runs on this state file: ports, state and "
+            "agents, without an interruption. Where none runs, just start.",
+        ),
+    ] = False,
+    hot_restart_socket: Annotated[
+        Path | None,
+        typer.Option(
+            help="Unix socket at which another process may take over; with --state-database "
+            "file://PATH it is PATH.handover."
+        ),
+    ] = None,
+    hot_restart_drain_timeout: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Milliseconds running requests may take once another process has taken over.",
+        ),
+    ] = 3_600_000,
     max_continuations: Annotated[
         int,
         typer.Option(min=0, help="How often a request goes on elsewhere after losing its agent."),
@@ -254,7 +276,7 @@ def balancer(
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 
-    from paddler_trio.assembly.balancer_daemon import BoundBalancer, serve_balancer
+    from paddler_trio.assembly.balancer_daemon import run_balancer_daemon
     from paddler_trio.cli.daemons import run_daemon
     from paddler_trio.daemon.systemd_notify import SystemdNotifier
 
@@ -273,6 +295,9 @@ def balancer(
         statsd_interval_s=statsd_reporting_interval / 1000,
         statsd_v1_names=statsd_v1_names,
         drain_timeout_s=drain_timeout / 1000,
+        takes_over=take_over,
+        hot_restart_path=hot_restart_socket,
+        hot_restart_drain_s=hot_restart_drain_timeout / 1000,
         max_continuations=max_continuations,
         continuation_wait_s=continuation_wait / 1000,
         agent_silence_s=agent_silence / 1000,
@@ -310,6 +335,6 @@ def balancer(
 
     async def body(stop: trio.Event) -> None:
         report_unknown_variables(context)
-        await serve_balancer(BoundBalancer.bind(config), stop, notifier=notifier)
+        await run_balancer_daemon(config, stop, notifier=notifier)
 
     run_daemon(body, log_level=log_level, log_json=log_json)

@@ -85,6 +85,8 @@ class HttpConnection:
     ) -> None:
         self.peer = "unknown peer"
         self.draining = False
+        self.is_fresh = True
+        """No request has begun on it yet."""
         self._app = app
         self._stream = stream
         self._limits = limits
@@ -141,6 +143,13 @@ class HttpConnection:
         self._writing.deadline = min(self._writing.deadline, self._piece_deadline())
         if self._idle:
             self._reading.cancel()
+
+    def drain_kept(self) -> None:
+        """The same for a connection that was kept after its last request; one that is new, or on
+        which something has arrived, is served once more."""
+        self.draining = True
+        if not self.is_fresh and not (self._idle and self.has_unread()):
+            self.drain()
 
     def cut(self) -> None:
         """End now, whatever is in progress."""
@@ -403,6 +412,7 @@ class HttpConnection:
     def _note_idle(self, *, idle: bool) -> None:
         self._idle = idle
         if not idle:
+            self.is_fresh = False
             self._reading.deadline = float("inf")
         elif self.draining:
             self._begin_linger()

@@ -57,6 +57,12 @@ def listen(
     return sockets
 
 
+def adopt(sockets: Iterable[socket.socket], *, user_timeout_ms: int = 20_000) -> None:
+    """Set on sockets that another process bound what :func:`listen` sets."""
+    for sock in sockets:
+        _set_options(sock, user_timeout_ms)
+
+
 def bound_address(sock: socket.socket) -> str:
     """Where ``sock`` listens as ``host:port``, with the port that the system chose."""
     host, port = sock.getsockname()[:2]

@@ -121,6 +121,25 @@ class HttpServer:
             for sock in listening:
                 sock.close()
 
+    @property
+    def num_fresh(self) -> int:
+        """How many connections have sent no request yet."""
+        return sum(connection.is_fresh for connection in self._open)
+
+    def close_after_next(self) -> None:
+        """Every connection, new ones too, ends with the response that is next: the client hears so
+        in it, and no request is lost on the way to a connection that is being closed."""
+        self._draining = True
+        for connection in self._open:
+            connection.draining = True
+
+    def close_kept(self) -> None:
+        """End connections that were kept and on which nothing has arrived; the others end after
+        their next response."""
+        self._draining = True
+        for connection in list(self._open):
+            connection.drain_kept()
+
     def close_idle(self) -> None:
         """End connections without a request in progress; the others end after theirs."""
         self._draining = True

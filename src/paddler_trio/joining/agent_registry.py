@@ -75,6 +75,8 @@ class AgentRegistry:
     _is_unsaved: bool = attrs.field(default=False, init=False)
     _is_urgent: bool = attrs.field(default=False, init=False)
     """What is not saved is more than when an agent was seen."""
+    _is_frozen: bool = attrs.field(default=False, init=False)
+    """Another process may write the file."""
 
     @classmethod
     def read(cls, path: Path | None) -> AgentRegistry:
@@ -325,6 +327,17 @@ class AgentRegistry:
             with trio.move_on_after(2, shield=True):
                 await self._save()
 
+    async def freeze(self) -> None:
+        """Another process takes over: what is not saved is, and a write from then on is an
+        error."""
+        await self._save()
+        async with self._turn:
+            self._is_frozen = True
+
+    def thaw(self) -> None:
+        """Write again."""
+        self._is_frozen = False
+
     # ------------------------------------------------------------ private
 
     def _look(self, now_s: float) -> None:
@@ -375,7 +388,7 @@ class AgentRegistry:
         return credential
 
     async def _save(self) -> None:
-        if self.path is None or not self._is_unsaved:
+        if self.path is None or not self._is_unsaved or self._is_frozen:
             return
         async with self._turn:
             try:
@@ -391,6 +404,8 @@ class AgentRegistry:
         path = self.path
         if path is None:
             raise ConfigurationError("this balancer keeps no agents' credentials")
+        if self._is_frozen:
+            raise ConfigurationError("another process has taken over from this balancer")
         changed = change(self._stored)
         with trio.CancelScope(shield=True):
             self._is_unsaved = self._is_urgent = False

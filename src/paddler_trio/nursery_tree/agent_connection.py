@@ -39,6 +39,7 @@ from paddler_trio.wire.trio.trio_link import (
     Answer,
     Cache,
     GetTree,
+    Leaving,
     Report,
     Want,
     render_extension,
@@ -94,6 +95,7 @@ class AgentConnection:
       instances: of the host's first link: the deployments that it served beside ``default`` when
         it registered.
       reads_traces: it takes the names of requests in logs and traces.
+      follows: it can be told that another process takes over.
     """
 
     key: AgentKey
@@ -114,6 +116,11 @@ class AgentConnection:
     """The server that it stands in front of; None if it runs models itself."""
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
     """To that server."""
+    follows: bool = False
+    has_followed: bool = attrs.field(default=False, init=False)
+    """It is registered with the process that takes over."""
+    kept_slots: int | None = attrs.field(default=None, init=False)
+    """While another process takes over: the slots of it that this one may still use."""
     is_accepting: bool = attrs.field(default=False, init=False)
     """It serves the state that was sent to it, or stands in, and neither failed too often nor is
     drained."""
@@ -253,7 +260,10 @@ class AgentConnection:
             self.serves_desired = serves
         is_ejected = self.health.is_ejected(self.label, now_s)
         self.is_accepting = serves and not is_ejected and not self.is_drained
-        self.usable_slots = self.health.usable_slots(self.label, self.status.slots_total, now_s)
+        slots = self.status.slots_total
+        if self.kept_slots is not None:
+            slots = min(slots, self.kept_slots)
+        self.usable_slots = self.health.usable_slots(self.label, slots, now_s)
         return (self.is_accepting, self.usable_slots) != before
 
     def _has_heard(self, report: Report) -> bool:
@@ -475,6 +485,21 @@ class AgentConnection:
             self.scope.cancel(reason="the agent does not read")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the connection is ending; close() informs all that wait
+
+    @property
+    def has_queries(self) -> bool:
+        """It is asked something, or works on a command."""
+        return bool(self._queries)
+
+    def say_kept(self) -> None:
+        """Tell it how many of its slots are kept, if it understands that."""
+        if self.follows and self.kept_slots is not None:
+            self.send(render_extension(Leaving(self.kept_slots)))
+
+    def part(self) -> None:
+        """Close the link to an agent that nothing is left on; it dials the other process."""
+        self.said_goodbye = True
+        self.scope.cancel(reason="another process has taken over")
 
     def close(self) -> None:
         """The connection is over: every query ends with an error now."""

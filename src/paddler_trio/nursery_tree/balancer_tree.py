@@ -4,31 +4,38 @@
     ├─ systemd watchdog
     ├─ heap trim                     gives free memory back
     ├─ reload on SIGHUP              of keys, certificate and access log
-    ├─ model store                   a child process, started again under a restart budget
+    ├─ drain status                  once it is asked to stop
+    ├─ state owner                   what writes the state: see ``state_owner.py``
+    │  └─ fleet, model store, …
+    ├─ handover                      waits for a process that takes over
+    ├─ successor on SIGUSR2          starts one
     ├─ event loop lag                measured ten times a second
-    ├─ fleet                         plans, and sends agents what they shall serve
     ├─ request activity              notes how the queue moves, once a second
     ├─ metrics history               a row every ten seconds
     ├─ event feed                    looks at what somebody watches, up to four times a second
-    ├─ …                             what writes or sends, if there is such a thing: agents'
-    │                                credentials, key usage, audit and access log, spans, StatsD;
-    │                                the certificate watch
+    ├─ …                             what writes or sends, if there is such a thing: audit and
+    │                                access log, spans; the certificate watch
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
+          ├─ departure               tells agents that another process takes over
           └─ requests                one task each, from arrival to ending; drained second
+             ├─ predecessor            after a hot restart: until the process before has ended
              └─ listeners            the accept loops of every port; closed first
 
 A request is not a child of its connection: it belongs to *requests*, so that draining is waiting
 for one nursery, while the connections that carry the answers, and the agents that produce them,
 still live. Nor is an agent: its connection hands it to *agents* when it has become an agent's.
+
+A balancer from which another process takes over ends in the same order, with more time: see
+``docs/upgrading.md``.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 import structlog
@@ -37,21 +44,22 @@ import trio
 from paddler_trio.daemon.heap_trim import run_heap_trim
 from paddler_trio.daemon.signals import watch_hangups
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.errors import ModelStoreError
+from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.drain_status import show_drain
-from paddler_trio.nursery_tree.restart_budget import RestartBudget
-from paddler_trio.nursery_tree.supervise import Child, supervise
+from paddler_trio.nursery_tree.state_owner import Run, StateOwner
+from paddler_trio.nursery_tree.synchronization import wait_any
 
 log = structlog.get_logger("balancer")
 
-Run: TypeAlias = Callable[[], Awaitable[None]]
-"""A task that runs until it is cancelled."""
-
 FLUSH_S = 2.0
 """How long connections may take to send what is written when everything else has ended."""
-STORE_RESTARTS = 12
-STORE_PERIOD_S = 60.0
+SETTLE_S = 0.5
+"""How long clients are given to make new connections, which another process accepts next."""
+FRESH_S = 2.0
+"""How long clients of connections that were accepted here have for their first request."""
+MANAGEMENT = "management"
+"""The name of the service that agents dial."""
 
 
 @attrs.frozen
@@ -81,11 +89,46 @@ class Server(Protocol):
         """Accept until cancelled. Started with the addresses."""
         ...
 
+    def close_after_next(self) -> None:
+        """Every connection, new ones too, ends with the response that is next."""
+        ...
+
+    @property
+    def num_fresh(self) -> int:
+        """How many connections have sent no request yet."""
+        ...
+
+    def close_kept(self) -> None:
+        """End connections that were kept, and not those that are new."""
+        ...
+
     def close_idle(self) -> None: ...
 
     def cut_all(self) -> None: ...
 
     async def wait_all_closed(self) -> None: ...
+
+
+class Bequest(Protocol):
+    """Waits for a process that takes over; see ``hot_restart/bequest.py``."""
+
+    given: trio.Event
+    agents_may_come: trio.Event
+    all_may_come: trio.Event
+
+    async def run(self, state: StateOwner) -> None: ...
+
+
+class Predecessor(Protocol):
+    """The process that this one takes over from; see ``hot_restart/inheritance.py``."""
+
+    async def ready(self) -> None:
+        """Returns when the management port is this process's."""
+        ...
+
+    async def wait_all(self) -> None: ...
+
+    async def wait_end(self, show: Callable[[int], None]) -> None: ...
 
 
 @attrs.frozen(eq=False)
@@ -97,18 +140,28 @@ class BalancerParts:
       ports: every server with its bound sockets, by the names of ``Addresses``.
       goodbye: set when sockets and event streams shall end.
       services: what runs beside everything else until cancelled, by the names of their tasks.
+      owner: what only one balancer may run.
+      moving: set when another process has the management port.
+      moved: set when it has all ports: sockets of clients end as soon as they are idle.
+      bequest: None: no process can take over.
+      predecessor: None: there was none.
+      handover_drain_s: how long requests may take then.
       reloads: what SIGHUP does, one after the other; without any it is not handled.
-      model_store: one life of the store's process; None if there is no store.
     """
 
     dispatcher: Dispatcher
-    load_state: Callable[[], Awaitable[None]]
+    load_state: Run
     ports: list[tuple[Server, list[socket.socket]]]
     goodbye: trio.Event
     drain_timeout_s: float
     services: Mapping[str, Run]
+    owner: StateOwner = attrs.field(factory=lambda: StateOwner({}))
+    moving: trio.Event = attrs.field(factory=trio.Event)
+    moved: trio.Event = attrs.field(factory=trio.Event)
+    bequest: Bequest | None = None
+    predecessor: Predecessor | None = None
+    handover_drain_s: float = 3600.0
     reloads: Sequence[Run] = ()
-    model_store: Run | None = None
 
 
 async def run_balancer(
@@ -125,8 +178,11 @@ async def run_balancer(
     Cancellation: everything ends at once; every client still connected is cut off.
     """
     parts = assemble()
-    servers = [server for server, _ in parts.ports]
     await parts.load_state()
+    if parts.predecessor is not None:
+        await parts.predecessor.ready()  # until here nothing was served, and all can go back
+    servers = [server for server, _ in parts.ports]
+    given = trio.Event() if parts.bequest is None else parts.bequest.given
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(run_heap_trim, name="heap trim")
@@ -135,42 +191,130 @@ async def run_balancer(
         if parts.reloads:
             reload = partial(_reload, parts.reloads, notifier)
             await services.start(watch_hangups, reload, name="reload on SIGHUP")
-        if parts.model_store is not None:
-            services.start_soon(_keep_model_store, parts.model_store, name="model store")
+        services.start_soon(parts.owner.run, name="state owner")
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as agents:
                 agents.start_soon(_cut_when_cancelled, servers, name="cutter")
                 async with trio.open_nursery() as requests:
                     parts.dispatcher.open(agents=agents, requests=requests)
                     async with trio.open_nursery() as listeners:
-                        listening = {
-                            server.name.replace(" ", "_"): await listeners.start(
-                                partial(server.serve, sockets, connections=connections),
-                                name=f"{server.name} listener",
-                            )
-                            for server, sockets in parts.ports
-                        }
-                        addresses = Addresses(**listening)
+                        ports = _Ports(parts.ports, listeners, connections)
+                        await ports.open(parts.predecessor)
+                        addresses = Addresses(**ports.addresses)
+                        status = f"inference on {', '.join(addresses.inference)}"
                         task_status.started(addresses)
-                        notifier.ready(f"inference on {', '.join(addresses.inference)}")
+                        notifier.ready(status)
                         log.info("balancer up", **attrs.asdict(addresses))
-                        await stop.wait()
+                        if parts.predecessor is not None:
+                            show = partial(_show_predecessor, notifier, status)
+                            requests.start_soon(
+                                parts.predecessor.wait_end, show, name="predecessor"
+                            )
+                        if parts.bequest is not None:
+                            services.start_soon(parts.bequest.run, parts.owner, name="handover")
+                        await wait_any(stop, given)
+                        if given.is_set():
+                            await _hand_over(parts, ports, agents)
                         listeners.cancel_scope.cancel(reason="stopping: no new connections")
-                    notifier.stopping()
-                    left = partial(len, parts.dispatcher.requests)
-                    services.start_soon(show_drain, notifier, left, name="drain status")
-                    parts.dispatcher.drain()
-                    requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
+                    if given.is_set():
+                        requests.cancel_scope.deadline = (
+                            trio.current_time() + parts.handover_drain_s
+                        )
+                        hasten = partial(_hasten, stop, requests, parts.drain_timeout_s)
+                        services.start_soon(hasten, name="stop watch")
+                        # a call may ask for more while its connection is open
+                        requests.start_soon(_finish_connections, servers, name="connections")
+                    else:
+                        notifier.stopping()
+                        left = partial(len, parts.dispatcher.requests)
+                        services.start_soon(show_drain, notifier, left, name="drain status")
+                        parts.dispatcher.drain()
+                        requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
+                parts.dispatcher.drain()
+                parts.moving.set()
                 parts.goodbye.set()
                 with trio.move_on_after(FLUSH_S):
                     for server in servers:
                         server.close_idle()
-                    for server in servers:
-                        await server.wait_all_closed()
+                    await _wait_all_closed(servers)
                 agents.cancel_scope.cancel(reason="stopped: every answer had its time")
             connections.cancel_scope.cancel(reason="stopped: every answer had its time")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("balancer down")
+
+
+@attrs.define(eq=False)
+class _Ports:
+    """The accept loops; that of the management port can be ended before the others."""
+
+    ports: Sequence[tuple[Server, list[socket.socket]]]
+    listeners: trio.Nursery
+    connections: trio.Nursery
+    addresses: dict[str, list[str]] = attrs.field(factory=dict, init=False)
+    _management: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    async def open(self, predecessor: Predecessor | None) -> None:
+        """Accept: management first, and the others when the predecessor has let go of them."""
+        for server, sockets in self.ports:
+            if server.name == MANAGEMENT:
+                await self._start(server, sockets, self._management)
+        if predecessor is not None:
+            await predecessor.wait_all()
+        for server, sockets in self.ports:
+            if server.name != MANAGEMENT:
+                await self._start(server, sockets, trio.CancelScope())
+
+    def close_management(self) -> None:
+        """Accept no operator and no agent any more; those that wait in the queue of the socket are
+        the other process's."""
+        self._management.cancel(reason="another process accepts")
+
+    async def _start(
+        self, server: Server, sockets: list[socket.socket], scope: trio.CancelScope
+    ) -> None:
+        async def serve(*, task_status: trio.TaskStatus[list[str]]) -> None:
+            with scope:
+                await server.serve(sockets, connections=self.connections, task_status=task_status)
+
+        found = await self.listeners.start(serve, name=f"{server.name} listener")
+        self.addresses[server.name.replace(" ", "_")] = found
+
+
+async def _hand_over(parts: BalancerParts, ports: _Ports, agents: trio.Nursery) -> None:
+    """The state is another process's. Let it have the agents, then the clients; requests that this
+    one has begun go on."""
+    assert parts.bequest is not None
+    log.info("handing over: agents first")
+    ports.close_management()
+    parts.bequest.agents_may_come.set()
+    parts.moving.set()
+    departure = Departure(parts.dispatcher)
+    await agents.start(departure.run, name="departure")
+    for server, _ in parts.ports:
+        server.close_after_next()
+    async with trio.open_nursery() as both:
+        both.start_soon(trio.sleep, SETTLE_S)
+        both.start_soon(departure.wait_followed)
+    ports.listeners.cancel_scope.cancel(reason="another process accepts")
+    parts.bequest.all_may_come.set()
+    parts.moved.set()
+    servers = [server for server, _ in parts.ports]
+    for server in servers:
+        server.close_kept()
+    departure.let_go(lambda: sum(each.num_fresh for each in servers if each.name != MANAGEMENT))
+    log.info("handed over: finishing what runs", requests=len(parts.dispatcher.requests))
+
+
+async def _hasten(stop: trio.Event, requests: trio.Nursery, drain_timeout_s: float) -> None:
+    """A signal to stop leaves a balancer that was taken over from as much time as any other."""
+    await stop.wait()
+    scope = requests.cancel_scope
+    scope.deadline = min(scope.deadline, trio.current_time() + drain_timeout_s)
+
+
+def _show_predecessor(notifier: SystemdNotifier, status: str, num_left: int) -> None:
+    plural = "" if num_left == 1 else "s"
+    notifier.status(f"{status}; the process before has {num_left} request{plural} left")
 
 
 async def _reload(reloads: Sequence[Run], notifier: SystemdNotifier) -> None:
@@ -180,15 +324,18 @@ async def _reload(reloads: Sequence[Run], notifier: SystemdNotifier) -> None:
     notifier.reloaded()
 
 
-async def _keep_model_store(run: Callable[[], Awaitable[None]]) -> None:
-    """Run it again after each crash; too many in a minute mean a pause, not the end: agents fetch
-    from the source meanwhile."""
-    budget = RestartBudget(max_restarts=STORE_RESTARTS, period_s=STORE_PERIOD_S)
-    await supervise(
-        Child(
-            "model store", run, restart_on=(ModelStoreError,), budget=budget, wait_for_refill=True
-        )
-    )
+async def _finish_connections(servers: Sequence[Server]) -> None:
+    """Wait for the last responses; who has not asked for one soon is not waited for."""
+    with trio.move_on_after(FRESH_S):
+        await _wait_all_closed(servers)
+    for server in servers:
+        server.close_idle()
+    await _wait_all_closed(servers)
+
+
+async def _wait_all_closed(servers: Sequence[Server]) -> None:
+    for server in servers:
+        await server.wait_all_closed()
 
 
 async def _cut_when_cancelled(servers: list[Server]) -> None:

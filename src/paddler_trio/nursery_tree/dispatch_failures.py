@@ -11,6 +11,7 @@ from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
 from paddler_trio.wire.trio.request_frame import TooLong
 
 SHUTTING_DOWN: Final = Failure(503, "balancer is shutting down")
+MOVED: Final = Failure(503, "another process has taken over from this balancer: send it again")
 OVERFLOW: Final = Failure(503, "Buffered requests overflow")
 DISPLACED: Final = Failure(
     503, "Buffered requests overflow; it made room for a client that has fewer requests waiting"

@@ -46,6 +46,10 @@ class Pools:
         """Those of all deployments that there are, ``default`` first."""
         return [pool for pool in self._by_name.values() if pool.is_known]
 
+    def all(self) -> list[Pool]:
+        """Those that are left of others, too."""
+        return list(self._by_name.values())
+
     def find(self, deployment: str) -> Pool | None:
         """The pool of a deployment that there is."""
         pool = self._by_name.get(deployment)

@@ -16,7 +16,7 @@ import trio
 
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, utc_now
 from paddler_trio.balancer.fleet.stored_fleet import GoodRevision, StoredFleet, StoredRollout
-from paddler_trio.errors import PaddlerError
+from paddler_trio.errors import PaddlerError, StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.paddler.desired_state import (
@@ -83,6 +83,8 @@ class FleetKeeper:
     _applicable: AgentDesiredState | None = attrs.field(default=None, init=False)
     _digest: str = attrs.field(default="", init=False)
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _is_frozen: bool = attrs.field(default=False, init=False)
+    """Another process may write the database."""
 
     def __attrs_post_init__(self) -> None:
         self._stored = StoredFleet.new(self.now())
@@ -101,6 +103,15 @@ class FleetKeeper:
         if problem is not None:
             log.warning("the stored desired state cannot be served: store another", reason=problem)
         self._publish(stored)
+
+    async def freeze(self) -> None:
+        """Another process takes over: a write from now on is an error."""
+        async with self._writing:
+            self._is_frozen = True
+
+    def thaw(self) -> None:
+        """Write again."""
+        self._is_frozen = False
 
     # ------------------------------------------------------------- revisions
 
@@ -224,6 +235,7 @@ class FleetKeeper:
                 self._stored, rollouts=rollouts, good=self.good if good is None else good
             ).without_leftovers()
             if stored != self._stored:
+                self._must_own()
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_S):
                     self._stored = await self.database.write_progress(stored)
                 self.published.notify()
@@ -293,6 +305,10 @@ class FleetKeeper:
 
     # ---------------------------------------------------------------- within
 
+    def _must_own(self) -> None:
+        if self._is_frozen:
+            raise StateDatabaseError("another process has taken over the state: send it again")
+
     def _expect(self, revision: int | None) -> None:
         current = self.current
         if revision not in (None, current.revision):
@@ -331,6 +347,7 @@ class FleetKeeper:
         self, state: FleetState, desired: BalancerDesiredState, author: str, note: str
     ) -> None:
         """Under the lock; an equal state is written again, and its revision stays."""
+        self._must_own()
         if state.serves_the_same(self.current.state):
             stored = attrs.evolve(self._stored, desired=desired)
         else:

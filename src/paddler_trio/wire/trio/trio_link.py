@@ -24,6 +24,7 @@ subprotocol, so it never sees one of these.
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
   models that the agent keeps, see ``cache_commands.py``;
 * :class:`Rotate` (agent) and :class:`Rotated` (balancer): another secret for its credential;
+* :class:`Leaving` (balancer) and :class:`Followed` (agent): another process takes over;
 * ``Upstream`` (agent) and ``OpenTunnel`` (balancer), see ``upstream_messages.py``.
 """
 
@@ -120,6 +121,8 @@ MAX_INSTANCES: Final = 64
 MAX_INSTANCE_SLOTS: Final = 4096
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+FOLLOWS: Final = b"handover"
+"""The feature of an agent that understands :class:`Leaving`; see ``request_trace.py``."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """What an agent of ours reads as one message; over a longer one it drops its connection."""
 
@@ -357,6 +360,23 @@ class Rotated:
         _check_sha256(self.sha256, "sha256")
 
 
+@attrs.frozen
+class Leaving:
+    """Another process takes over at the same address: the agent dials again, and keeps this link
+    until the balancer closes it. ``slots``: how many slots of the agent this balancer still needs;
+    sent again when they are fewer. What is desired is what the other process sends.
+
+    Only agents that offer :data:`FOLLOWS` among their features are sent it.
+    """
+
+    slots: Uint32
+
+
+@attrs.frozen
+class Followed:
+    """The agent is registered with the process that takes over."""
+
+
 def _check_sha256(text: str, place: str) -> None:
     if _SHA256.fullmatch(text) is None:
         raise ShapeError("a SHA-256 has 64 hexadecimal digits", place)
@@ -388,6 +408,8 @@ Extension: TypeAlias = (
     | Rotated
     | Upstream
     | OpenTunnel
+    | Leaving
+    | Followed
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)
